@@ -1,0 +1,1 @@
+"""Penstock: reinforcement learning from human and verifiable feedback on language models."""

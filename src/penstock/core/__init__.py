@@ -1,0 +1,1 @@
+"""Nouns, contracts, specs, errors and events. Nothing here imports torch or transformers (tested)."""

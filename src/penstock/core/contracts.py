@@ -1,0 +1,260 @@
+"""The two contracts (generator, learner) and the small protocols around them.
+
+An inference engine implements :class:`Generator`, a trainer :class:`Learner`; a frozen reference, reward or judge model
+is a :class:`Scorer`. Loops know these protocols only. Tensor types are written as ``Any`` where a numpy or torch array may
+stand, because this module imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from penstock.core.types import (
+    FloatArray,
+    GeneratorStats,
+    Group,
+    IntArray,
+    Metrics,
+    Prompt,
+    Request,
+    Sample,
+    SampleKey,
+    Unit,
+    Version,
+    WeightUpdate,
+)
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """The inference contract. Every verb may be called while others are in flight."""
+
+    async def generate(self, request: Request) -> Sample:
+        """Draw one sample; gives its tokens, behaviour log-probs and a version per token.
+
+        Waits for a place in the batch and for the decode steps; unblocked by the engine's own progress.
+        Raises GenerationError when the prompt does not fit the context.
+        """
+        ...
+
+    async def score(self, tokens_T: IntArray, temperature: float = 1.0) -> FloatArray:
+        """Log-prob of every token given those before it (0 for the first); the same numbers as ``generate``."""
+        ...
+
+    async def load(self, update: WeightUpdate) -> Version:
+        """Take new weights between two decode steps, wholly or not at all (WeightError leaves the old ones)."""
+        ...
+
+    async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
+        """Stop the named samples; gives what was generated. Their ``generate`` returns the same, ``finish="abort"``."""
+        ...
+
+    def stats(self) -> GeneratorStats: ...
+
+
+@dataclass(frozen=True)
+class Denominator:
+    """What a batch's summed losses are divided by: its global counts over all micro-batches and ranks.
+
+    ``tokens`` action tokens, ``rows`` sequences, ``units`` groups or pairs. A loss picks the one that its equation names.
+    """
+
+    tokens: float
+    rows: float
+    units: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows laid out as one packed micro-batch; all arrays are numpy and index each other.
+
+    ``N`` packed tokens (a prefix shared by the rows of a unit stands once), ``A`` action tokens, ``B`` rows. Attention
+    expands the packed tokens to ``[B, T]`` by ``gather_BT`` (cells past a row's end repeat some valid index; they come
+    after every real token, so causal attention never reads them) and returns to packed order by ``scatter_N``, an index
+    into the flattened ``[B * T]``.
+    """
+
+    tokens_N: IntArray
+    position_N: IntArray
+    gather_BT: IntArray
+    scatter_N: IntArray
+    length_B: IntArray
+    source_A: IntArray
+    """Packed index of the hidden state that predicts each action token."""
+    target_A: IntArray
+    """The action tokens themselves."""
+    row_A: IntArray
+    """The row (0 … B-1) of each action token."""
+    last_B: IntArray
+    """Packed index of each row's last token."""
+    unit_B: IntArray
+    """The unit (0 … units-1) of each row."""
+    fields: Mapping[str, FloatArray]
+    """Per-action ``[A]`` or per-row ``[B]`` arrays, as labelled."""
+    row_ids: tuple[int, ...] = ()
+    """Position of each row in the sequence that was laid out."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a learner's modules give a loss, only where an action (``A``) or a row (``B``) needs it; None if not asked."""
+
+    logp_A: Any = None
+    entropy_A: Any = None
+    value_A: Any = None
+    score_B: Any = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Outputs without gradient as numpy arrays: one entry per row, each over the row's action tokens."""
+
+    logp: list[FloatArray]
+    entropy: list[FloatArray]
+    value: list[FloatArray]
+    score: list[float]
+
+
+LossOutput = tuple[Any, Mapping[str, Any]]
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """A loss over one micro-batch.
+
+    Called as ``loss(outputs, fields, batch, denominator)`` with ``fields`` as tensors. Returns the micro-batch's share of
+    the batch's loss (already divided by the global denominator, so that shares add up) and metrics that are sums already
+    divided in the same way.
+    """
+
+    needs: frozenset[str]
+    """Outputs to compute: any of "logp", "entropy", "value", "score"."""
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...
+
+
+class Scorer(Protocol):
+    """A frozen model: the ``score`` verb alone."""
+
+    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores: ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """The training contract."""
+
+    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
+        """Forward and backward one micro-batch; gradients add up until ``step``."""
+        ...
+
+    def step(self) -> Metrics:
+        """Clip, optimise, advance the schedule. Raises TrainingError on a non-finite gradient and changes nothing."""
+        ...
+
+    def weights(self) -> Iterator[tuple[str, Any]]:
+        """A neutral (name, tensor) stream of the policy's weights."""
+        ...
+
+    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores: ...
+
+    def state(self) -> State:
+        """Everything that a resume needs; ``load_state`` takes it back."""
+        ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+@dataclass
+class State:
+    """What a holder gives the checkpoint store: named arrays (numpy or torch) and JSON-like values. Never pickled."""
+
+    arrays: dict[str, Any]
+    values: dict[str, Any]
+
+
+class Holder(Protocol):
+    """Anything whose state belongs in a checkpoint."""
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class Algorithm(Protocol):
+    """Labels groups and names a loss: data and two functions. A frozen spec of plain values."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Columns to fill before ``label``: any of "reference" (reference log-probs), "value" (critic)."""
+        ...
+
+    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+        """Turn scored groups into rows with advantages, targets and weights. Groups without signal may be left out."""
+        ...
+
+    def loss(self) -> Loss: ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Scorer columns beside groups: ``[group][sample]`` arrays over the sample's action tokens."""
+
+    reference_logp: Sequence[Sequence[FloatArray]] | None = None
+    value: Sequence[Sequence[FloatArray]] | None = None
+
+
+@dataclass
+class Control:
+    """Slow variables of a run that a controller moves between steps (saved in checkpoints)."""
+
+    kl_coefficient: float = 0.0
+
+
+Score = float | Sequence[float] | None
+"""What a reward gives a sample: a number, one number per action token, or None for "does not apply"."""
+
+RewardFunction = Callable[..., Any]
+"""``(sample or group, columns) -> Score or list of Scores``, plain or ``async``."""
+
+
+class Reward(Protocol):
+    """Scores a finished group. A failure marks the sample it happened on and never a sibling."""
+
+    async def __call__(self, group: Group) -> Group: ...
+
+    async def close(self) -> None: ...
+
+
+class Env(Protocol):
+    """Single-use: gives the first observation as tokens, then takes actions until done.
+
+    ``step`` returns observation tokens to append (``action_T`` false), or None when the episode is over.
+    """
+
+    def reset(self) -> IntArray: ...
+
+    async def step(self, sample: Sample) -> IntArray | None: ...
+
+
+class Source(Protocol):
+    """A finite, indexable list of data rows; the sampler decides the order."""
+
+    name: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+
+
+class Channel(Protocol):
+    """How weights of a version travel from a learner to its generators."""
+
+    async def publish(self, version: Version) -> None: ...
+
+
+class PromptSource(Protocol):
+    """Names the next prompt: a pure function of (seed, epoch, ordinal)."""
+
+    def __call__(self, ordinal: int) -> Prompt: ...

@@ -1,0 +1,69 @@
+"""Errors that name the boundary that was crossed.
+
+Everything a user can cause derives from :class:`PenstockError`; the command line prints its message as one line and exits
+with code 2. A message says what is wrong, where, and how to mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class PenstockError(Exception):
+    """Base of all errors with a cause outside Penstock's own code."""
+
+
+class SpecError(PenstockError):
+    """A spec has an unknown key, a value of the wrong type, or an impossible combination."""
+
+
+class DataError(PenstockError):
+    """A data source is missing, empty or malformed; names the file and the line."""
+
+
+class ModelError(PenstockError):
+    """A model or tokenizer cannot be loaded, saved or used."""
+
+
+class DeviceError(PenstockError):
+    """A device was asked for that this machine does not have."""
+
+
+class GenerationError(PenstockError):
+    """A generator refused a request (for example a prompt longer than the context)."""
+
+
+class WeightError(PenstockError):
+    """A weight update was refused; the old weights are still in place."""
+
+
+class RewardError(PenstockError):
+    """A reward raised, hung, or returned something that is not a score."""
+
+
+class EnvError(PenstockError):
+    """An environment raised, hung, or answered something that is not a turn."""
+
+
+class StreamError(PenstockError):
+    """The stream's rules were broken: a stale group, an unknown lease, a deadline that passed."""
+
+
+class CheckpointError(PenstockError):
+    """A checkpoint cannot be written, verified or resumed from."""
+
+
+class TrainingError(PenstockError):
+    """Training would be wrong from here on: a non-finite loss or gradient, a step that trained nothing."""
+
+
+@contextmanager
+def blame(error: type[PenstockError], where: str) -> Iterator[None]:
+    """Re-raise anything unexpected inside the block as ``error``, naming ``where`` it happened."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as cause:
+        raise error(f"{where}: {type(cause).__name__}: {cause}") from cause

@@ -1,0 +1,106 @@
+"""The event log of a run: one JSON object a line in ``events.jsonl``, readable while it grows.
+
+Kinds: ``metrics`` (numbers of a step), ``lifecycle`` (a stage starts, a checkpoint is durable, a fault) and ``samples`` (a
+few trajectories of a step). Every line has ``kind``, ``time`` (Unix seconds), ``stage`` and ``step``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.core.errors import DataError
+
+EventKind = Literal["metrics", "lifecycle", "samples"]
+Event = dict[str, Any]
+
+
+def _jsonable(value: Any) -> Any:
+    """NaN and infinity become text, so that a line stays standard JSON; numpy scalars become numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        return _jsonable(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+class EventLog:
+    """Appends events to a file and hands each to the listeners (a progress display). Lines are written whole.
+
+    A last line cut short by a kill is closed when the log is opened again. ``truncate_after`` drops the events of steps
+    that a resume will run again, so that every step stands in the log once.
+    """
+
+    def __init__(self, path: Path, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
+        self.path = path
+        self.listeners = list(listeners)
+        self.stage = ""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 - lives as long as the run
+        self._close_cut_line()
+
+    def _close_cut_line(self) -> None:
+        size = self._file.seek(0, os.SEEK_END)
+        if size:
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def emit(self, kind: EventKind, step: int, **fields: Any) -> None:
+        """Append one event."""
+        event = {"kind": kind, "time": round(time.time(), 3), "stage": self.stage, "step": step, **_jsonable(fields)}
+        self._file.write(json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        for listener in self.listeners:
+            listener(event)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self.emit("metrics", step, values=dict(values))
+
+    def lifecycle(self, step: int, what: str, **fields: Any) -> None:
+        self.emit("lifecycle", step, what=what, **fields)
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.emit("samples", step, rows=[dict(row) for row in rows])
+
+    def truncate_after(self, stage: str, step: int) -> None:
+        """Drop metric and sample events of ``stage`` beyond ``step``: they are about to happen again."""
+        kept = [
+            event
+            for event in read_events(self.path)
+            if event["kind"] == "lifecycle" or event["stage"] != stage or event["step"] <= step
+        ]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept), encoding="utf-8")
+        self._file.close()
+        os.replace(temporary, self.path)
+        self._file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a log in order; a line cut short by a kill is passed over.
+
+    Raises:
+        DataError: the file does not exist.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no event log here; is this a run folder?")
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "kind" in event:
+                yield event

@@ -1,0 +1,287 @@
+"""What a run is: one frozen value. A recipe is a function that returns one; ``run.json`` holds it whole.
+
+Batch sizes have one unit: prompts (for offline stages, units: an example, or a preference pair). Everything else is derived
+and shown by ``penstock explain``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+from penstock.core.errors import SpecError
+from penstock.core.spec import AnySpec, spec
+from penstock.core.types import CachePolicy, Sampling
+
+
+def require(condition: bool, problem: str) -> None:
+    """Refuse an impossible combination; the message is the fix."""
+    if not condition:
+        raise SpecError(problem)
+
+
+@spec
+class ModelSpec:
+    """A model: a folder or hub name, ``@stage`` for the one an earlier stage trained, or a preset built from scratch."""
+
+    path: str = ""
+    """Folder in Hugging Face format, hub name, or ``@stage``. Empty: build ``preset`` from scratch."""
+    preset: Literal["1m", "3m", "10m"] = "1m"
+    """Size of a model built from scratch, Qwen2 shape."""
+    vocabulary: int = 1024
+    """Pieces of the tokenizer that is trained on the stage's data, for a model built from scratch."""
+    context: int = 1024
+    """Longest sequence of a model built from scratch."""
+
+    def __post_init__(self) -> None:
+        require(self.vocabulary >= 260, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 260")
+        require(self.context >= 8, f"context={self.context} is too short; use at least 8")
+
+
+@spec
+class DataSpec:
+    """Rows of data and how a row becomes text."""
+
+    source: str
+    """``FILE.jsonl[.gz]``, ``FILE.txt`` (one row a line, column ``text``), ``gym:TASK``, ``hub:NAME[:SUBSET]``, or
+    ``MODULE:FUNCTION`` / ``FILE.py:FUNCTION`` returning a list of rows."""
+    name: str = ""
+    """Name in prompt keys; empty: taken from the source."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the gym task or of the function."""
+    split: str = "train"
+    """Split of a hub data set."""
+    size: int = 0
+    """Rows to take from the front (0: all). A gym task needs it."""
+    skip: int = 0
+    """Rows to pass over at the front first; keeps held-out rows apart."""
+    prompt: str = "{{ prompt }}"
+    """Jinja template of the prompt over the row's columns."""
+    completion: str = "{{ completion }}"
+    """Jinja template of the completion, for supervised fine-tuning."""
+    chosen: str = "{{ chosen }}"
+    """Jinja template of the preferred completion, for preference pairs."""
+    rejected: str = "{{ rejected }}"
+    """Jinja template of the other completion, for preference pairs."""
+    chat: bool = False
+    """Render the prompt through the tokenizer's chat template (columns ``messages`` or the prompt as one user turn)."""
+    shuffle: bool = True
+    """Draw the rows of an epoch in a random order (a pure function of seed and epoch)."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.source), "data.source is empty; name a file, gym:TASK, hub:NAME or MODULE:FUNCTION")
+        require(self.size >= 0 and self.skip >= 0, "data.size and data.skip cannot be negative")
+
+
+@spec
+class RewardSpec:
+    """One reward of a mixture."""
+
+    function: str
+    """``exact_match``, ``math``, ``model:@STAGE`` (a reward model), ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
+    weight: float = 1.0
+    name: str = ""
+    """Name in metrics; empty: taken from the function."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments passed on to the function."""
+    deadline: float = 30.0
+    """Seconds a group's scores may take."""
+
+    def __post_init__(self) -> None:
+        require(self.deadline > 0, f"reward deadline={self.deadline}; give a positive number of seconds")
+
+
+@spec
+class LearnerSpec:
+    """How weights are optimised."""
+
+    learning_rate: float = 1e-5
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After warm-up: stay, or decay to a tenth of the rate (linear or cosine) at the last step."""
+    warmup: int = 0
+    """Optimizer steps of linear warm-up."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    """Decoupled decay (AdamW) of matrices; biases, norms and embeddings are left alone."""
+    clip_norm: float = 1.0
+    """Global gradient norm is clipped to this; 0 switches clipping off."""
+    token_budget: int = 4096
+    """Packed tokens of a micro-batch; a longer single unit gets a micro-batch of its own."""
+    share_prefix: bool = True
+    """Compute the prompt of a group once for all its samples."""
+    compute: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of forward and backward; masters and optimizer stay float32."""
+    gradient_checkpointing: bool = False
+    critic: Literal["none", "shared", "separate"] = "none"
+    """Value head on the policy's trunk, or a critic with a trunk of its own."""
+    token_dropout: float = 0.0
+    """Share of input tokens replaced by the padding token while training; regularises reward models on little data."""
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, f"learning_rate={self.learning_rate}; give a positive rate")
+        require(self.token_budget >= 16, f"token_budget={self.token_budget} is too small; use at least 16")
+        require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")
+        require(0 <= self.token_dropout < 1, f"token_dropout={self.token_dropout} is outside [0, 1)")
+
+
+@spec
+class EvaluationSpec:
+    """Held-out evaluation, pinned to a version."""
+
+    data: DataSpec
+    rewards: tuple[RewardSpec, ...] = ()
+    """Rewards of generated samples; empty: the stage's own. Offline stages assess the labelled rows instead."""
+    every: int = 0
+    """Steps between evaluations (0: only before the first and after the last step)."""
+    temperature: float = 0.0
+    samples: int = 1
+    """Samples a prompt."""
+
+
+@spec
+class Offline:
+    """A stage that learns straight from data: SFT, reward models."""
+
+    name: str
+    model: ModelSpec
+    data: DataSpec
+    algorithm: AnySpec
+    learner: LearnerSpec = LearnerSpec()
+    batch: int = 32
+    """Units (examples or pairs) an optimizer step."""
+    steps: int = 100
+    evaluation: EvaluationSpec | None = None
+
+    def __post_init__(self) -> None:
+        require(self.batch >= 1, f"{self.name}: batch={self.batch}; at least one unit a step")
+        require(self.steps >= 1, f"{self.name}: steps={self.steps}; at least one step")
+        require(
+            getattr(self.algorithm, "feedback", "data") == "data",
+            f"{self.name}: {type(self.algorithm).__name__} learns from generated samples; use an Online stage",
+        )
+
+
+@spec
+class Online:
+    """A stage that learns from its own samples: PPO, GRPO and their kin."""
+
+    name: str
+    model: ModelSpec
+    data: DataSpec
+    rewards: tuple[RewardSpec, ...]
+    algorithm: AnySpec
+    learner: LearnerSpec = LearnerSpec()
+    sampling: Sampling = Sampling()
+    samples: int = 8
+    """Samples a prompt (G)."""
+    batch: int = 16
+    """Prompts a training batch (B)."""
+    minibatches: int = 1
+    """Optimizer steps an epoch over the batch."""
+    epochs: int = 1
+    """Passes over the batch."""
+    steps: int = 100
+    """Training batches."""
+    max_lag: int = 0
+    """Batches that generation may run ahead of learning; 0 is synchronous."""
+    kv: CachePolicy = "keep"
+    """What happens to the generator's cache at an in-flight update."""
+    slots: int = 128
+    """Sequences the embedded generator decodes at once."""
+    reference: ModelSpec | None = None
+    """Frozen model of the KL term; None: the model the stage starts from."""
+    evaluation: EvaluationSpec | None = None
+
+    def __post_init__(self) -> None:
+        for count in ("samples", "batch", "minibatches", "epochs", "steps", "slots"):
+            value = getattr(self, count)
+            require(value >= 1, f"{self.name}: {count}={value}; at least 1")
+        require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
+        require(
+            self.batch % self.minibatches == 0,
+            f"{self.name}: batch={self.batch} does not divide into minibatches={self.minibatches}",
+        )
+        require(bool(self.rewards), f"{self.name}: rewards is empty; an online stage needs at least one reward")
+        require(
+            getattr(self.algorithm, "feedback", "samples") == "samples",
+            f"{self.name}: {type(self.algorithm).__name__} learns from data; use an Offline stage",
+        )
+        require(
+            self.samples >= getattr(self.algorithm, "least_samples", 1),
+            f"{self.name}: samples={self.samples} is undefined for {type(self.algorithm).__name__}, which compares "
+            f"samples of one prompt; set samples=2 or more",
+        )
+        needs_critic = "value" in getattr(self.algorithm, "needs", ())
+        require(
+            needs_critic == (self.learner.critic != "none"),
+            f"{self.name}: {type(self.algorithm).__name__} needs a critic; set learner.critic=shared or separate"
+            if needs_critic
+            else f"{self.name}: {type(self.algorithm).__name__} has no use for a critic; set learner.critic=none",
+        )
+        require(
+            self.sampling.temperature > 0,
+            f"{self.name}: sampling.temperature=0 explores nothing; use a positive temperature",
+        )
+        require(
+            self.max_lag == 0 or bool(getattr(self.algorithm, "clip", None)),
+            f"{self.name}: max_lag={self.max_lag} needs a clipped loss; set clip=(0.2, 0.28) or max_lag=0",
+        )
+
+
+Stage = Offline | Online
+
+
+@spec
+class CheckpointSpec:
+    """How often a run becomes durable and what is kept."""
+
+    every: int = 50
+    """Steps between checkpoints (0: only at the end of a stage)."""
+    keep: int = 2
+    """Newest checkpoints kept, beside the best one and the last good one."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, f"checkpoint.every={self.every} is negative; 0 saves at the end of a stage only")
+        require(self.keep >= 1, f"checkpoint.keep={self.keep}; at least one must stay")
+
+
+@spec
+class Run:
+    """The frozen spec of everything."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 0
+    """CPU threads of matrix products; 0: all cores."""
+    runtime: Literal["local"] = "local"
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    headline: str = ""
+    """Template of the closing line over the run's summary; empty: the last stage's evaluation."""
+
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        require(bool(names), "a run needs at least one stage")
+        require(len(set(names)) == len(names), f"stage names repeat: {', '.join(names)}")
+        for index, stage in enumerate(self.stages):
+            for model in references(stage):
+                if model.startswith("@"):
+                    require(
+                        model[1:] in names[:index],
+                        f'{stage.name}: "{model}" names no earlier stage; earlier: {", ".join(names[:index]) or "none"}',
+                    )
+
+
+def references(stage: Stage) -> list[str]:
+    """The models a stage names: its own, its reference, and those behind its rewards."""
+    found = [stage.model.path]
+    rewards: tuple[RewardSpec, ...] = ()
+    if isinstance(stage, Online):
+        found += [stage.reference.path] if stage.reference else []
+        rewards = stage.rewards
+    if stage.evaluation:
+        rewards += stage.evaluation.rewards
+    return found + [reward.function.removeprefix("model:") for reward in rewards if reward.function.startswith("model:")]

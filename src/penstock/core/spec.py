@@ -1,0 +1,213 @@
+"""Frozen specs from plain values and back, with errors that name the field and the fix.
+
+A spec is a frozen keyword-only dataclass. :func:`parse` builds one from JSON-like values and refuses unknown keys and wrong
+types by their dotted path; :func:`plain` is its inverse; :func:`difference` lists what changed between two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from penstock.core.errors import SpecError
+
+SpecType = TypeVar("SpecType")
+
+_REGISTRY: dict[str, type] = {}
+
+
+class AnySpec:
+    """Annotation of a field that takes any registered spec; in plain values its ``kind`` says which."""
+
+
+def spec(cls: type[SpecType]) -> type[SpecType]:
+    """Class decorator: a frozen keyword-only dataclass whose class name is its ``kind`` in plain values."""
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    _REGISTRY[made.__name__] = made
+    return made
+
+
+@functools.cache
+def field_types(cls: Any) -> dict[str, Any]:
+    """The resolved annotation of every field of a spec class, in order."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def suggestion(name: str, known: typing.Iterable[str]) -> str:
+    """``; did you mean "x"?`` if something known is close to ``name``, else the list of what is known."""
+    options = list(known)
+    close = difflib.get_close_matches(name, options, n=1)
+    return f'; did you mean "{close[0]}"?' if close else f"; known are: {', '.join(options)}"
+
+
+def parse(cls: type[SpecType], value: Any, path: str = "") -> SpecType:
+    """Build a spec of class ``cls`` from a mapping of plain values.
+
+    Raises:
+        SpecError: unknown key, missing key, wrong type, or an impossible combination, by dotted path.
+    """
+    where = path or cls.__name__
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: expected the fields of {cls.__name__}, got {value!r}")
+    known = field_types(cls)
+    given = {key: item for key, item in value.items() if key != "kind"}
+    for key in given:
+        if key not in known:
+            raise SpecError(f'{where}: unknown field "{key}"{suggestion(key, known)}')
+    built = {key: convert(known[key], item, f"{path}.{key}" if path else key) for key, item in given.items()}
+    try:
+        return cls(**built)
+    except TypeError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def convert(kind: Any, value: Any, path: str) -> Any:
+    """Check a plain value against an annotation and convert lists to tuples and mappings to specs."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if kind is AnySpec:
+        return _convert_registered(value, path)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(arguments, value, path)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise SpecError(f"{path}={value!r} is not one of {', '.join(map(repr, arguments))}")
+        return value
+    if origin is tuple:
+        return _convert_tuple(arguments, value, path)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise SpecError(f"{path}={value!r} is not a mapping")
+        return {key: convert(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return parse(kind, value, path)
+    return _convert_scalar(kind, value, path)
+
+
+def _convert_registered(value: Any, path: str) -> Any:
+    if type(value).__name__ in _REGISTRY:
+        return value
+    if not isinstance(value, Mapping) or "kind" not in value:
+        raise SpecError(f'{path}={value!r} is not a spec; give its fields and a "kind" of {", ".join(sorted(_REGISTRY))}')
+    if value["kind"] not in _REGISTRY:
+        raise SpecError(f'{path}: unknown kind "{value["kind"]}"{suggestion(str(value["kind"]), sorted(_REGISTRY))}')
+    return parse(_REGISTRY[value["kind"]], value, path)
+
+
+def _convert_scalar(kind: type, value: Any, path: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is type(None) and value is None:
+        return None
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise SpecError(f"{path}={value!r} is not {_a(kind)}")
+    return value
+
+
+def _a(kind: Any) -> str:
+    name = {int: "integer", float: "number", str: "text", bool: "boolean (true or false)"}.get(kind, str(kind))
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
+    if isinstance(value, Mapping) and "kind" in value:
+        named = {option.__name__: option for option in options if isinstance(option, type)}
+        if value["kind"] not in named:
+            raise SpecError(f'{path}: unknown kind "{value["kind"]}"{suggestion(str(value["kind"]), named)}')
+        return parse(named[value["kind"]], value, path)
+    problems = []
+    for option in options:
+        try:
+            return convert(option, value, path)
+        except SpecError as error:
+            problems.append(str(error))
+    raise SpecError(problems[0])
+
+
+def _convert_tuple(arguments: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise SpecError(f"{path}={value!r} is not a list")
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(convert(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if len(value) != len(arguments):
+        raise SpecError(f"{path}={value!r} needs exactly {len(arguments)} values")
+    return tuple(convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(arguments, value, strict=True)))
+
+
+def plain(value: Any) -> Any:
+    """A spec as JSON-like values; nested specs carry their class name as ``kind``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def difference(old: Any, new: Any, path: str = "") -> list[str]:
+    """Lines ``path: old → new`` for every leaf in which two plain values differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines = []
+        for key in sorted({*old, *new}, key=str):
+            lines += difference(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+        return lines
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in difference(a, b, f"{path}[{i}]")]
+    return [] if old == new else [f"{path}: {old!r} → {new!r}"]
+
+
+def override(target: SpecType, path: str, text: str) -> SpecType:
+    """A copy of a spec with the leaf at a dotted ``path`` replaced by the value written as ``text``.
+
+    An element of a tuple of named specs is addressed by its ``name``. Raises SpecError for an unknown path or wrong type.
+    """
+    head, _, rest = path.partition(".")
+    known = field_types(type(target))
+    if head not in known:
+        raise SpecError(f'unknown field "{head}" of {type(target).__name__}{suggestion(head, known)}')
+    current = getattr(target, head)
+    if rest and isinstance(current, tuple):
+        name, _, deeper = rest.partition(".")
+        names = [getattr(item, "name", None) for item in current]
+        if name not in names or not deeper:
+            raise SpecError(f'{head}: no element "{name}"{suggestion(name, [str(n) for n in names])}')
+        index = names.index(name)
+        current = (*current[:index], override(current[index], deeper, text), *current[index + 1 :])
+        return typing.cast(SpecType, dataclasses.replace(typing.cast(Any, target), **{head: current}))
+    if rest:
+        if not dataclasses.is_dataclass(current):
+            raise SpecError(f"{head}={current!r} has no fields, so {path} cannot be set")
+        changed = override(current, rest, text)
+    else:
+        changed = read_value(known[head], text, path)
+    return typing.cast(SpecType, dataclasses.replace(typing.cast(Any, target), **{head: changed}))
+
+
+def read_value(kind: Any, text: str, path: str) -> Any:
+    """Read a value of an annotated type from the command line: JSON where it parses, else plain text."""
+    import json
+
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = {"True": True, "False": False, "None": None}.get(text, text)
+    try:
+        return convert(kind, value, path)
+    except SpecError:
+        if isinstance(value, str) or value is None:
+            raise
+        try:
+            return convert(kind, text, path)
+        except SpecError:
+            pass
+        raise

@@ -1,0 +1,213 @@
+"""The nouns that travel between roles: prompts, samples, groups, requests, rows.
+
+Shapes ride in names: ``T`` tokens of one sequence, ``G`` samples of a prompt, ``A`` action tokens, ``N`` packed tokens,
+``B`` sequences, ``V`` vocabulary. Arrays are numpy, so that this module needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.errors import SpecError
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+Version = int
+"""How many trained batches had been published when a forward pass ran; 0 is the untrained model."""
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+CachePolicy = Literal["keep", "recompute", "abort"]
+
+
+class PromptKey(NamedTuple):
+    """Identifies one unit of work for ever: the ordinal-th draw of an epoch of a source."""
+
+    source: str
+    epoch: int
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.epoch}/{self.ordinal}"
+
+
+class SampleKey(NamedTuple):
+    """Identifies one trajectory: the prompt and which sample of its group."""
+
+    prompt: PromptKey
+    sample: int
+
+    def __str__(self) -> str:
+        return f"{self.prompt}#{self.sample}"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One unit of work: its text (or chat messages) and the columns of the data row it came from."""
+
+    key: PromptKey
+    text: str
+    messages: tuple[Mapping[str, Any], ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn.
+
+    ``temperature=0`` is greedy. Log-probs are those of the whole distribution at this temperature, before ``top_k``,
+    ``top_p`` and ``min_p`` cut it, which is what a learner can recompute.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_new_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise SpecError(f"temperature={self.temperature} is negative; use 0 for greedy decoding or a positive value")
+        if self.top_k < 0:
+            raise SpecError(f"top_k={self.top_k} is negative; use 0 for no limit")
+        if not 0 < self.top_p <= 1:
+            raise SpecError(f"top_p={self.top_p} is outside (0, 1]; use 1 for no limit")
+        if not 0 <= self.min_p < 1:
+            raise SpecError(f"min_p={self.min_p} is outside [0, 1); use 0 for no limit")
+        if self.max_new_tokens < 1:
+            raise SpecError(f"max_new_tokens={self.max_new_tokens}; at least one token must be generated")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One trajectory as aligned columns over its tokens, prompt included.
+
+    ``action_T`` is true for tokens the policy produced; ``logp_T`` and ``version_T`` are 0 and -1 elsewhere. ``reward_T``
+    holds per-token rewards once a reward has scored the sample; ``error`` names the boundary that failed, if one did, and
+    such a sample is never trained on.
+    """
+
+    key: SampleKey
+    tokens_T: IntArray
+    action_T: BoolArray
+    logp_T: FloatArray
+    version_T: IntArray
+    finish: FinishReason
+    text: str = ""
+    reward_T: FloatArray | None = None
+    error: str | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def valid(self) -> bool:
+        """Whether the sample may be trained on: it was scored, nothing failed, and it has an action."""
+        return self.error is None and self.reward_T is not None and bool(self.action_T.any())
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of the per-token rewards, or None while the sample is unscored."""
+        return None if self.reward_T is None else float(self.reward_T.sum())
+
+    @property
+    def oldest_version(self) -> Version:
+        """The oldest version that produced one of the action tokens."""
+        return int(self.version_T[self.action_T].min()) if self.action_T.any() else -1
+
+    def scored(self, reward: float | Sequence[float]) -> Sample:
+        """A copy with its reward: a float lands on the last action token, a sequence has one entry per action token."""
+        reward_T = np.zeros(len(self.tokens_T), np.float32)
+        actions = np.flatnonzero(self.action_T)
+        if isinstance(reward, Sequence | np.ndarray):
+            reward_T[actions] = np.asarray(reward, np.float32)
+        elif len(actions):
+            reward_T[actions[-1]] = reward
+        return replace(self, reward_T=reward_T)
+
+    def failed(self, error: str) -> Sample:
+        """A copy marked as failed at a boundary; its siblings are untouched."""
+        return replace(self, error=error)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The samples of one prompt."""
+
+    prompt: Prompt
+    samples: tuple[Sample, ...]
+
+    @property
+    def key(self) -> PromptKey:
+        return self.prompt.key
+
+    @property
+    def oldest_version(self) -> Version:
+        """The oldest version among the tokens that may be trained on; -1 if there is none."""
+        versions = [sample.oldest_version for sample in self.samples if sample.action_T.any()]
+        return min(versions) if versions else -1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a generator is asked for: prompt tokens, how to draw, and, to resume, the tokens drawn before."""
+
+    key: SampleKey
+    tokens_T: IntArray
+    sampling: Sampling
+    resume: Sample | None = None
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """Weights of one version on their way to a generator.
+
+    ``tensors`` is an iterable of (name, tensor), or None where the generator aliases the learner's parameters. ``checksum``
+    is compared when given. The update is applied between two decode steps, wholly or not at all.
+    """
+
+    version: Version
+    tensors: Any = None
+    kv: CachePolicy = "keep"
+    checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class GeneratorStats:
+    """A generator's state at a glance. ``cache_use`` is a fraction of the pool; rates are over the last busy second."""
+
+    version: Version
+    running: int
+    waiting: int
+    cache_use: float
+    generated_tokens: int
+    busy_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.generated_tokens / self.busy_seconds if self.busy_seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence labelled by an algorithm, ready to be laid out for a learner.
+
+    ``fields`` maps a name to a float (one value for the row) or to an array over the row's *action* tokens, in order.
+    """
+
+    tokens_T: IntArray
+    action_T: BoolArray
+    fields: Mapping[str, float | FloatArray] = field(default_factory=dict)
+
+
+Unit = tuple[Row, ...]
+"""Rows that a loss sees together (a group, a preference pair); never split over micro-batches."""
+
+Metrics = dict[str, float]
