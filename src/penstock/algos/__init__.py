@@ -1,0 +1,24 @@
+"""Algorithms: pure functions, and one spec per algorithm that puts them together. Importing this package imports no torch.
+
+Three rules hold for all of them:
+
+- **Shares add up.** A loss and its metrics come divided by the *batch's* counts, so those of micro-batches and ranks are
+  added, never averaged. The one exception is a metric whose name begins with ``max/``: it is combined by maximum.
+- **A row's ``action_T`` is what is trained on**, and denominators count exactly the units, rows and actions that
+  ``label`` or ``rows`` gave back. A sample that failed is in none of them.
+- **What is undefined is refused**, with an error that names it; a single sample has no group mean.
+
+To add an algorithm, write one file: a spec with ``label`` (or ``rows``) and ``loss``, torch imported inside the loss's
+call. ``rloo.py`` (judged against siblings), ``ppo.py`` (a loss of its own) and ``bradley_terry.py`` (from data) are the
+patterns to follow.
+"""
+
+from penstock.algos.bradley_terry import BradleyTerry
+from penstock.algos.grpo import GRPO
+from penstock.algos.kl import KLPenalty
+from penstock.algos.labels import label_metrics
+from penstock.algos.ppo import PPO
+from penstock.algos.rloo import LeaveOneOut
+from penstock.algos.sft import SFT
+
+__all__ = ["GRPO", "PPO", "SFT", "BradleyTerry", "KLPenalty", "LeaveOneOut", "label_metrics"]

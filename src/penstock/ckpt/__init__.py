@@ -1,0 +1,1 @@
+"""One store of checkpoints; holders give state and take it back."""

@@ -1,0 +1,1 @@
+"""What answers back: single-use environments, which give the first observation and take actions until they are done."""

@@ -1,0 +1,1 @@
+"""Models: load and save, build from scratch, heads, and the attention hook that the engine and the learner share."""

@@ -1,0 +1,1 @@
+"""Channels: how weights of a version travel from a learner to its generators."""

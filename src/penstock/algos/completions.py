@@ -1,0 +1,50 @@
+"""From rendered texts to tokens, for algorithms that learn from data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.core.errors import DataError
+from penstock.core.types import BoolArray, IntArray
+
+
+class Encoder(Protocol):
+    """What is needed of a tokenizer: text to ids, and the id that ends an answer."""
+
+    @property
+    def end(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tuple[IntArray, BoolArray]:
+    """Tokens of the prompt and one completion, and which of them a model has to produce.
+
+    Prompt and completion are encoded apart, because a generator too is given the prompt's tokens alone; encoded together,
+    characters could merge across the border. The end token closes the completion (once, if the text brings its own).
+
+    Args:
+        example: rendered texts: ``prompt`` and the one named by ``column``.
+        column: ``completion``, ``chosen`` or ``rejected``.
+
+    Returns:
+        ``tokens_T`` and ``produced_T``, true for the completion and its end. The first token of all is never produced:
+        nothing stands before it that could predict it.
+
+    Raises:
+        DataError: a text is missing or is no text.
+    """
+    for name in ("prompt", column):
+        if not isinstance(example.get(name), str):
+            there = ", ".join(map(str, example)) or "nothing"
+            raise DataError(f'an example needs the text "{name}", got {example.get(name)!r}; the example has {there}')
+    prompt = tokenizer.encode(example["prompt"])
+    completion = tokenizer.encode(example[column])
+    if not completion or completion[-1] != tokenizer.end:
+        completion = [*completion, tokenizer.end]
+    tokens_T = np.array([*prompt, *completion], np.int32)
+    produced_T = np.arange(len(tokens_T)) >= max(len(prompt), 1)
+    return tokens_T, produced_T

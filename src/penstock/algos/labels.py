@@ -1,0 +1,200 @@
+"""What the labelling of every online algorithm shares: from groups to trajectories, from trajectories to rows.
+
+A row's ``action_T`` marks the tokens that are trained on, and denominators count exactly those. An algorithm that leaves a
+token out therefore clears its ``action_T``; it never keeps it with weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.algos.advantages import Array
+from penstock.core.contracts import Columns, Denominator
+from penstock.core.errors import TrainingError
+from penstock.core.run import require
+from penstock.core.types import Group, Metrics, Row, Sample, Unit
+
+Aggregate = Literal["token", "sequence", "constant"]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The ``A`` action steps of one valid sample as float64 columns; one that was not asked for is empty."""
+
+    sample: Sample
+    logp_A: Array
+    """Log-probs under the policy that drew the tokens."""
+    reward_A: Array
+    reference_logp_A: Array = field(default_factory=lambda: np.empty(0))
+    value_A: Array = field(default_factory=lambda: np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.logp_A)
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards, before any penalty."""
+        return float(self.reward_A.sum())
+
+
+def trajectories(
+    groups: Sequence[Group], columns: Columns, *, needs: frozenset[str] = frozenset(), least: int = 1
+) -> list[list[Trajectory]]:
+    """The valid samples of each group, with their columns.
+
+    Samples that failed or were not scored are left out, so that no baseline sees them; a group with fewer than ``least``
+    valid samples is left out whole. Neither is an error: a failed rollout is data.
+
+    Args:
+        groups: scored groups.
+        columns: scorer columns, ``[group][sample]``, standing also for invalid samples (where they are not read).
+        needs: columns that must be there: any of "reference", "value".
+        least: valid samples that a group needs.
+
+    Raises:
+        TrainingError: a needed column is missing or does not fit its sample, or a reward is not finite.
+    """
+    for name, values in (("reference", columns.reference_logp), ("value", columns.value)):
+        if name in needs and values is None:
+            raise TrainingError(f'the algorithm needs the "{name}" column, which was not filled')
+        if name in needs and values is not None and len(values) != len(groups):
+            raise TrainingError(f'the "{name}" column has {len(values)} groups, the batch {len(groups)}')
+    found = []
+    for index, group in enumerate(groups):
+        kept = [_trajectory(sample, columns, needs, index, place) for place, sample in enumerate(group.samples) if sample.valid]
+        if len(kept) >= max(least, 1):
+            found.append(kept)
+    return found
+
+
+def _trajectory(sample: Sample, columns: Columns, needs: frozenset[str], group: int, place: int) -> Trajectory:
+    logp_A = sample.logp_T[sample.action_T].astype(np.float64)
+    column = {"reference": np.empty(0), "value": np.empty(0)}
+    for name, values in (("reference", columns.reference_logp), ("value", columns.value)):
+        if name not in needs or values is None:
+            continue
+        value_A = np.asarray(values[group][place], np.float64)
+        if value_A.shape != logp_A.shape:
+            raise TrainingError(f'{sample.key}: the "{name}" column has shape {value_A.shape}, its actions {logp_A.shape}')
+        column[name] = value_A
+    return Trajectory(sample, logp_A, action_rewards(sample), column["reference"], column["value"])
+
+
+def action_rewards(sample: Sample) -> Array:
+    """The reward of each action token, ``[A]``; a reward on an observation counts for the action before it.
+
+    Raises:
+        TrainingError: the sample is unscored, a reward is not finite, or one lies before the first action.
+    """
+    if sample.reward_T is None:
+        raise TrainingError(f"{sample.key}: cannot be labelled before it is scored")
+    reward_T = sample.reward_T.astype(np.float64)
+    if not np.isfinite(reward_T).all():
+        raise TrainingError(f"{sample.key}: its reward is not finite")
+    cause_T = np.cumsum(sample.action_T) - 1
+    if reward_T[cause_T < 0].any():
+        raise TrainingError(f"{sample.key}: a reward lies before the first action, which cannot have caused it")
+    reward_A = np.zeros(int(sample.action_T.sum()))
+    np.add.at(reward_A, cause_T[cause_T >= 0], reward_T[cause_T >= 0])
+    return reward_A
+
+
+def token_weight(aggregate: Aggregate, length: int, constant: int = 0) -> float:
+    """The weight of each of a row's ``length`` tokens, to be divided by :func:`share` of the batch.
+
+    ``token``: 1 (mean over tokens). ``sequence``: 1 / length (mean over sequences of the mean over tokens). ``constant``:
+    1 / constant (a sequence's sum over a constant, mean over sequences).
+    """
+    return {"token": 1.0, "sequence": 1 / length, "constant": 1 / constant if constant else 0.0}[aggregate]
+
+
+def share(aggregate: Aggregate, denominator: Denominator) -> float:
+    """The count that an aggregate divides by: the batch's action tokens or its rows."""
+    return denominator.tokens if aggregate == "token" else denominator.rows
+
+
+def check_aggregate(aggregate: Aggregate, constant: int) -> None:
+    """Refuse a constant that is missing or has no use."""
+    require(
+        (aggregate == "constant") == (constant > 0),
+        f"aggregate={aggregate!r} with constant={constant}; "
+        + ("set constant to sampling.max_new_tokens" if aggregate == "constant" else 'set constant=0 or aggregate="constant"'),
+    )
+
+
+def check_clip(clip: tuple[float, float] | None) -> None:
+    """Refuse a clip interval that is empty or reaches below a ratio of 0."""
+    require(
+        clip is None or (0 < clip[0] <= 1 and clip[1] > 0),
+        f"clip={clip} must be (low, high) with 0 < low <= 1 and high > 0, such as (0.2, 0.28)",
+    )
+
+
+def policy_row(trajectory: Trajectory, advantage: float | NDArray[Any], weight: float, **more: float | NDArray[Any]) -> Row:
+    """A row with ``advantage``, ``old_logp``, ``weight``, ``reward`` (a number), ``reference_logp`` if known, and ``more``.
+
+    Args:
+        advantage: one per action token, or one number for all of them.
+        weight: see :func:`token_weight`.
+        more: further fields; arrays are over the action tokens.
+    """
+    fields: dict[str, float | NDArray[Any]] = {
+        "advantage": np.broadcast_to(np.asarray(advantage), (len(trajectory),)),
+        "old_logp": trajectory.logp_A,
+        "weight": np.full(len(trajectory), weight),
+        "reward": trajectory.reward,
+    }
+    if len(trajectory.reference_logp_A):
+        fields["reference_logp"] = trajectory.reference_logp_A
+    fields |= more
+    stored = {name: value.astype(np.float32) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, stored)
+
+
+def is_flat(unit: Unit) -> bool:
+    """Whether no advantage of the unit differs from zero, so that the policy loss learns nothing from it."""
+    return not any(np.any(row.fields["advantage"]) for row in unit)
+
+
+def label_metrics(units: Sequence[Unit]) -> Metrics:
+    """What a labelled batch looks like, computed from the rows that are trained on (a group left out is not in here).
+
+    Each is there if the rows carry its fields: ``batch/units``, ``batch/rows``, ``batch/tokens``; ``batch/flat`` (share of
+    units without a non-zero advantage); means and standard deviations over rows of ``reward`` (before penalties) and over
+    tokens of ``advantage``; ``entropy/sampled`` (mean of ``-old_logp``, nats per token); ``kl/reference`` (mean over rows
+    of the summed ``old_logp - reference_logp``, nats per sequence; unbiased, so it may dip below 0); ``kl/coefficient``;
+    ``return/mean``, ``value/mean`` and ``value/explained_variance`` over tokens.
+    """
+    rows = [row for unit in units for row in unit]
+    metrics: Metrics = {
+        "batch/units": float(len(units)),
+        "batch/rows": float(len(rows)),
+        "batch/tokens": float(sum(int(row.action_T.sum()) for row in rows)),
+    }
+    column = {name: _stack(rows, name) for name in (rows[0].fields if rows else ())}
+    if "reward" in column:
+        metrics |= {"reward/mean": float(column["reward"].mean()), "reward/std": float(column["reward"].std())}
+    if "advantage" in column:
+        metrics |= {"advantage/mean": float(column["advantage"].mean()), "advantage/std": float(column["advantage"].std())}
+        metrics["batch/flat"] = sum(is_flat(unit) for unit in units) / len(units)
+    if "old_logp" in column:
+        metrics["entropy/sampled"] = -float(column["old_logp"].mean())
+    if "reference_logp" in column:
+        metrics["kl/reference"] = float((column["old_logp"] - column["reference_logp"]).sum()) / len(rows)
+    if "kl_coefficient" in column:
+        metrics["kl/coefficient"] = float(column["kl_coefficient"].mean())
+    if "return" in column:
+        metrics |= {"return/mean": float(column["return"].mean()), "value/mean": float(column["old_value"].mean())}
+        spread = column["return"].var()
+        if spread > 0:
+            metrics["value/explained_variance"] = 1 - float((column["return"] - column["old_value"]).var() / spread)
+    return metrics
+
+
+def _stack(rows: Sequence[Row], name: str) -> Array:
+    return np.concatenate([np.atleast_1d(np.asarray(row.fields[name], np.float64)) for row in rows])

@@ -1,0 +1,138 @@
+"""Losses as pure functions of tensors.
+
+Shapes are free: every argument has the same shape, be it ``[B, T]`` with zero ``weight`` on padding or packed ``[A]``. A
+loss is ``sum(weight * term) / denominator``. The weight says how much each token counts within its batch and the
+denominator is the *whole* batch's, so the shares of any split into micro-batches add up to the same loss and gradient:
+
+- mean over tokens: weight 1, denominator = action tokens of the batch;
+- mean over sequences of the mean over their tokens: weight 1 / length of the sequence, denominator = rows of the batch;
+- sum over a sequence divided by a constant: weight 1 / constant, denominator = rows of the batch.
+
+Cells of weight 0 are never read: a NaN there reaches neither the loss nor a gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.algos.kl import ESTIMATORS, LOG_RATIO_LIMIT, Estimator, k3
+from penstock.core.errors import TrainingError
+
+
+def weighted_mean(value: Tensor, weight: Tensor, *, denominator: float) -> Tensor:
+    """``sum(weight * value) / denominator``; cells of weight 0 are not read.
+
+    Raises:
+        TrainingError: a denominator that is not positive; nothing would be trained.
+    """
+    if not denominator > 0:
+        raise TrainingError(f"a loss cannot be divided by {denominator}; the batch holds nothing to train on")
+    return (_read(value, weight) * weight).sum() / denominator
+
+
+def _read(value: Tensor, weight: Tensor) -> Tensor:
+    """``value`` where it counts, 0 elsewhere; cuts the gradient too, which a product with 0 would not do for NaN."""
+    return torch.where(weight != 0, value, torch.zeros_like(value))
+
+
+def log_ratio(logp: Tensor, old_logp: Tensor, weight: Tensor) -> Tensor:
+    """``logp - old_logp``, clamped to ±20, and 0 where ``weight`` is 0."""
+    return _read(logp - old_logp, weight).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def policy_clip_loss(
+    logp: Tensor, old_logp: Tensor, advantage: Tensor, weight: Tensor, *, low: float, high: float, denominator: float
+) -> Tensor:
+    """Clipped surrogate ``-min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)`` (Schulman et al. 2017, arXiv 1707.06347).
+
+    ``ratio = exp(logp - old_logp)``. A token's gradient stops once its ratio has left the interval in the direction that
+    its advantage wanted. ``low != high`` is the asymmetric clip of DAPO (arXiv 2503.14476); ``low=1, high=inf`` never
+    clips and leaves the importance-weighted policy gradient.
+
+    Args:
+        logp: log-probs under the policy that is trained (has gradient).
+        old_logp: log-probs under the policy that drew the tokens.
+        advantage: advantage of each token.
+        weight: how much each token counts; see the module's text.
+    """
+    ratio = log_ratio(logp, old_logp, weight).exp()
+    gain = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    return -weighted_mean(gain, weight, denominator=denominator)
+
+
+@torch.no_grad()
+def policy_metrics(
+    logp: Tensor, old_logp: Tensor, advantage: Tensor, weight: Tensor, *, low: float, high: float, denominator: float
+) -> dict[str, Tensor]:
+    """What the clipped surrogate did. ``denominator`` is the batch's count of action tokens.
+
+    Returns:
+        ``policy/clip_fraction``: share of tokens whose gradient was cut. ``policy/approx_kl``: nats per token from the
+        drawing policy to the trained one (k3). ``max/ratio_deviation``: the largest ``|ratio - 1|``.
+    """
+    counted = (weight != 0).to(logp.dtype)
+    gap = log_ratio(logp, old_logp, weight)
+    ratio = gap.exp()
+    cut = ((advantage > 0) & (ratio > 1 + high)) | ((advantage < 0) & (ratio < 1 - low))
+    deviation = (ratio - 1).abs()
+    return {
+        "policy/clip_fraction": weighted_mean(cut.to(logp.dtype), counted, denominator=denominator),
+        # The tokens are samples of the old policy, so it stands where the estimator wants the sampler.
+        "policy/approx_kl": weighted_mean(k3(torch.zeros_like(gap), gap), counted, denominator=denominator),
+        "max/ratio_deviation": deviation.max() if deviation.numel() else deviation.new_zeros(()),
+    }
+
+
+def clipped_value_loss(
+    value: Tensor, old_value: Tensor, returns: Tensor, weight: Tensor, *, clip: float | None, denominator: float
+) -> Tensor:
+    """``0.5 * max((V - R)², (clip(V, old ± clip) - R)²)``: the value may not run from its old estimate in one batch.
+
+    Args:
+        value: the critic's values (has gradient).
+        old_value: its values when the batch was labelled.
+        returns: what the values should be.
+        clip: largest useful move from ``old_value``; None leaves the squared error alone.
+    """
+    error = (_read(value, weight) - returns).square()
+    if clip is not None:
+        clipped = torch.maximum(torch.minimum(_read(value, weight), old_value + clip), old_value - clip)
+        error = torch.maximum(error, (clipped - returns).square())
+    return 0.5 * weighted_mean(error, weight, denominator=denominator)
+
+
+@torch.no_grad()
+def value_metrics(
+    value: Tensor, old_value: Tensor, returns: Tensor, *, clip: float | None, denominator: float
+) -> dict[str, Tensor]:
+    """``value/squared_error`` and ``value/clip_fraction`` over packed ``[A]``; ``denominator``: the batch's actions."""
+    one = torch.ones_like(value)
+    moved = (value - old_value).abs() > (float("inf") if clip is None else clip)
+    return {
+        "value/squared_error": weighted_mean((value - returns).square(), one, denominator=denominator),
+        "value/clip_fraction": weighted_mean(moved.to(value.dtype), one, denominator=denominator),
+    }
+
+
+def kl_loss(logp: Tensor, reference_logp: Tensor, weight: Tensor, *, estimator: Estimator, denominator: float) -> Tensor:
+    """Weighted mean of a per-token estimate of the KL to the reference; ``k1`` has no useful gradient here (see kl.py)."""
+    estimate = ESTIMATORS[estimator](_read(logp, weight), _read(reference_logp, weight))
+    return weighted_mean(estimate, weight, denominator=denominator)
+
+
+def negative_log_likelihood(logp: Tensor, weight: Tensor, *, denominator: float) -> Tensor:
+    """``-sum(weight * logp) / denominator``, nats."""
+    return -weighted_mean(logp, weight, denominator=denominator)
+
+
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Entropy in nats of the distributions that ``logits [..., V]`` describe; shape ``[...]``."""
+    logp = logits.log_softmax(-1)
+    # A token of probability 0 has log-prob -inf; it adds 0 to the entropy, not NaN.
+    return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
+
+
+def entropy_mean(entropy: Tensor, weight: Tensor, *, denominator: float) -> Tensor:
+    """Weighted mean of per-token entropies, nats; subtract it from a loss to reward exploration."""
+    return weighted_mean(entropy, weight, denominator=denominator)

@@ -1,0 +1,101 @@
+"""Proximal policy optimization for language (Schulman et al. 2017; Ziegler et al. 2019; Ouyang et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.algos.advantages import Array, generalised_advantages, whiten
+from penstock.algos.kl import KLPenalty
+from penstock.algos.labels import Trajectory, check_clip, policy_row, token_weight, trajectories
+from penstock.algos.policy import FromSamples, PolicyLoss, penalty_field
+from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import Group, Row, Unit
+
+
+@spec
+class PPO(FromSamples):
+    """PPO with a critic: generalised advantages per token, clipped policy and value losses."""
+
+    discount: float = 1.0
+    lam: float = 0.95
+    """0 trusts the critic, 1 trusts the rewards."""
+    whiten: bool = True
+    """Shift and scale the advantages of a batch to mean 0 and variance 1 over its action tokens."""
+    clip: tuple[float, float] = (0.2, 0.2)
+    """How far (low, high) the probability ratio may leave 1 before a token's gradient stops."""
+    value_clip: float = 0.2
+    """How far a value may usefully move from its estimate at labelling; 0 switches this off."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss beside the policy loss."""
+    entropy_bonus: float = 0.0
+    """Weight of the policy's entropy, which is rewarded."""
+    kl: KLPenalty = KLPenalty(place="reward")  # type: ignore[call-arg]
+
+    def __post_init__(self) -> None:
+        check_clip(self.clip)
+        for name in ("discount", "lam"):
+            require(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
+        for name in ("value_clip", "value_coefficient", "entropy_bonus"):
+            require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.kl.needs | {"value"}
+
+    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+        """One unit per group with a valid sample; fields also hold ``return`` and ``old_value`` per action.
+
+        A sample that was cut at its longest length is an ended episode: its reward was given to the text as it stands.
+        Returns are those before whitening, which scales what the policy sees and not what the critic should predict.
+        """
+        coefficient = self.kl.current(control)
+        kept = trajectories(groups, columns, needs=self.needs)
+        estimates = [self._estimate(trajectory, coefficient) for group in kept for trajectory in group]
+        advantages = [advantage_A for advantage_A, _ in estimates]
+        if self.whiten and advantages:
+            advantages = whiten(advantages)
+        labels = zip(advantages, [return_A for _, return_A in estimates], strict=True)
+        return [tuple(self._row(trajectory, *next(labels), coefficient) for trajectory in group) for group in kept]
+
+    def _estimate(self, trajectory: Trajectory, coefficient: float) -> tuple[Array, Array]:
+        reward_A = self.kl.charge(trajectory.reward_A, trajectory.logp_A, trajectory.reference_logp_A, coefficient)
+        return generalised_advantages(reward_A, trajectory.value_A, self.discount, self.lam)
+
+    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, coefficient: float) -> Row:
+        more: dict[str, Any] = {"old_value": trajectory.value_A, "return": return_A, **penalty_field(self.kl, coefficient)}
+        return policy_row(trajectory, advantage_A, token_weight("token", len(trajectory)), **more)
+
+    def loss(self) -> PPOLoss:
+        """Policy, value and entropy terms, each a mean over the batch's action tokens."""
+        policy = PolicyLoss(clip=self.clip, kl=self.kl, entropy_bonus=self.entropy_bonus)
+        return PPOLoss(policy, self.value_clip or None, self.value_coefficient)
+
+
+@dataclass(frozen=True)
+class PPOLoss:
+    """``policy + value_coefficient * value``; also reads the per-action fields ``return`` and ``old_value``."""
+
+    policy: PolicyLoss
+    value_clip: float | None
+    value_coefficient: float
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.policy.needs | {"value"}
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import losses
+
+        loss, metrics = self.policy(outputs, fields, batch, denominator)
+        value_A, old_value_A, return_A = outputs.value_A, fields["old_value"], fields["return"]
+        tokens = denominator.tokens
+        value_loss = losses.clipped_value_loss(
+            value_A, old_value_A, return_A, fields["weight"], clip=self.value_clip, denominator=tokens
+        )
+        total = loss + self.value_coefficient * value_loss
+        moved = losses.value_metrics(value_A, old_value_A, return_A, clip=self.value_clip, denominator=tokens)
+        return total, {**metrics, **moved, "value/loss": value_loss.detach(), "loss": total.detach()}

@@ -1,0 +1,91 @@
+"""Losses of scalar scores: preference pairs and single yes/no labels. ``U`` pairs, ``B`` rows.
+
+Each is a sum divided by the whole batch's count, given as ``denominator``, so that micro-batches add up.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from penstock.core.errors import TrainingError
+
+
+def bradley_terry_loss(
+    chosen_U: Tensor, rejected_U: Tensor, *, denominator: float, margin: Tensor | float = 0.0, centring: float = 0.0
+) -> Tensor:
+    """``-log sigmoid(chosen - rejected - margin) + centring * (chosen + rejected)²`` (Bradley & Terry 1952).
+
+    Args:
+        chosen_U: scores of the preferred completions.
+        rejected_U: scores of the others.
+        denominator: pairs of the whole batch.
+        margin: by how much the preferred score should win (Touvron et al. 2023, arXiv 2307.09288), one for all or one
+            per pair.
+        centring: pulls the scores of a pair to a mean of zero, which the pair loss alone leaves free (Eisenstein et al.
+            2023, arXiv 2312.09244).
+
+    Raises:
+        TrainingError: unequal shapes, or a denominator that is not positive.
+    """
+    _check(chosen_U, rejected_U, denominator)
+    loss_U = functional.softplus(margin - (chosen_U - rejected_U))
+    if centring:
+        loss_U = loss_U + centring * (chosen_U + rejected_U).square()
+    return loss_U.sum() / denominator
+
+
+def pair_accuracy(chosen_U: Tensor, rejected_U: Tensor, *, denominator: float) -> Tensor:
+    """Share of pairs in which the preferred completion scores higher; a tie counts one half, as a coin would.
+
+    Raises:
+        TrainingError: unequal shapes, or a denominator that is not positive.
+    """
+    _check(chosen_U, rejected_U, denominator)
+    return (0.5 * (1 + (chosen_U - rejected_U).sign())).sum() / denominator
+
+
+def binary_label_loss(score_B: Tensor, label_B: Tensor, *, denominator: float, weight_B: Tensor | None = None) -> Tensor:
+    """Logistic loss of single labels: ``-log sigmoid(score)`` if the label is 1, ``-log sigmoid(-score)`` if it is 0.
+
+    Args:
+        score_B: scores (log-odds of "good").
+        label_B: 1 for good, 0 for bad; a fraction is a soft label.
+        denominator: rows of the whole batch.
+        weight_B: how much each row counts; None counts each once.
+
+    Raises:
+        TrainingError: unequal shapes, or a denominator that is not positive.
+    """
+    _check(score_B, label_B, denominator)
+    loss_B = functional.binary_cross_entropy_with_logits(score_B, label_B.to(score_B.dtype), weight=weight_B, reduction="none")
+    return loss_B.sum() / denominator
+
+
+def pairs(score_B: Tensor, preferred_B: Tensor, unit_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of the preferred and the other row of each pair, ``[U]`` each, whatever order the rows stand in.
+
+    Args:
+        score_B: score of each row.
+        preferred_B: 1 for the preferred row of its pair, 0 for the other.
+        unit_B: the pair (0 … U-1) of each row.
+
+    Raises:
+        TrainingError: an odd number of rows; a pair was torn apart.
+    """
+    if score_B.shape[0] % 2:
+        raise TrainingError(f"{score_B.shape[0]} rows are no pairs; the rows of a unit must stay in one micro-batch")
+    empty_U = score_B.new_zeros(score_B.shape[0] // 2)
+    unit_B = unit_B.to(torch.int64)
+    preferred_B = preferred_B.to(score_B.dtype)
+    chosen_U = empty_U.index_add(0, unit_B, score_B * preferred_B)
+    rejected_U = empty_U.index_add(0, unit_B, score_B * (1 - preferred_B))
+    return chosen_U, rejected_U
+
+
+def _check(first: Tensor, second: Tensor, denominator: float) -> None:
+    if first.shape != second.shape:
+        raise TrainingError(f"scores of shape {tuple(first.shape)} and {tuple(second.shape)} do not go together")
+    if not denominator > 0:
+        raise TrainingError(f"a loss cannot be divided by {denominator}; the batch holds nothing to train on")

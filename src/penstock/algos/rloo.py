@@ -1,0 +1,21 @@
+"""REINFORCE with a leave-one-out baseline (Ahmadian et al. 2024, arXiv 2402.14740)."""
+
+from __future__ import annotations
+
+from penstock.algos.advantages import Array, leave_one_out
+from penstock.algos.kl import KLPenalty
+from penstock.algos.policy import FromGroups
+from penstock.core.spec import spec
+
+
+@spec
+class LeaveOneOut(FromGroups):
+    """A sample's advantage is its reward less the mean reward of its siblings, which keeps the gradient unbiased.
+
+    The paper's estimator is ``clip=None, aggregate="constant", constant=1``: the log-prob of a whole answer is one action.
+    """
+
+    kl: KLPenalty = KLPenalty(place="reward")  # type: ignore[call-arg]
+
+    def advantages(self, reward_G: Array) -> Array:
+        return leave_one_out(reward_G)

@@ -1,0 +1,78 @@
+"""Supervised fine-tuning: the likelihood of given completions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from penstock.algos.completions import Encoder, completed
+from penstock.algos.labels import share, token_weight
+from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.errors import DataError, TrainingError
+from penstock.core.spec import spec
+from penstock.core.types import Metrics, Row, Unit
+
+
+@spec
+class SFT:
+    """Maximum likelihood of the completion and its end token; prompt tokens are context only."""
+
+    feedback: ClassVar[str] = "data"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    aggregate: Literal["token", "sequence"] = "token"
+    """Mean over tokens, or over examples of their token means (a short answer then counts as much as a long one)."""
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """One row from the rendered texts ``prompt`` (may be empty) and ``completion``.
+
+        Raises:
+            DataError: a text is missing, or prompt and completion are both empty and leave nothing to predict.
+        """
+        tokens_T, action_T = completed(example, "completion", tokenizer)
+        length = int(action_T.sum())
+        if not length:
+            raise DataError("an example with an empty prompt and an empty completion leaves nothing to learn")
+        weight_A = np.full(length, token_weight(self.aggregate, length), np.float32)
+        return (Row(tokens_T, action_T, {"weight": weight_A}),)
+
+    def loss(self) -> LikelihoodLoss:
+        """Negative log-likelihood under the chosen mean."""
+        return LikelihoodLoss(self.aggregate)
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``nll`` in nats per token and ``perplexity``, over all action tokens of the units.
+
+        Raises:
+            TrainingError: no token was scored.
+        """
+        tokens = sum(int(row.action_T.sum()) for unit in units for row in unit)
+        scored = sum(len(logp_A) for logp_A in scores.logp)
+        if not tokens or tokens != scored:
+            raise TrainingError(f"{scored} log-probs for {tokens} action tokens; score the same units for logp first")
+        nll = -sum(float(np.asarray(logp_A, np.float64).sum()) for logp_A in scores.logp) / tokens
+        return {"nll": nll, "perplexity": math.exp(min(nll, 700.0))}
+
+
+@dataclass(frozen=True)
+class LikelihoodLoss:
+    """Negative log-likelihood of the action tokens; reads the per-action field ``weight``."""
+
+    aggregate: Literal["token", "sequence"]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"logp"})
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import losses
+
+        over = share(self.aggregate, denominator)
+        loss = losses.negative_log_likelihood(outputs.logp_A, fields["weight"], denominator=over)
+        counted_A = (fields["weight"] != 0).to(outputs.logp_A.dtype)
+        nll = losses.negative_log_likelihood(outputs.logp_A.detach(), counted_A, denominator=denominator.tokens)
+        return loss, {"loss": loss.detach(), "nll": nll}

@@ -1,0 +1,351 @@
+"""The checkpoint store: durable, verified, never silently lost.
+
+A checkpoint is one folder named after its place in the run (``stage-00-sft-step-000050``). It is written under a temporary
+name, made durable file by file, sealed by a manifest and renamed, so that under its final name it is whole or damaged by
+the disk, never half written. It is valid when its manifest verifies. Damaged ones are moved to ``quarantine/``, never
+deleted and never used.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from penstock.ckpt import files
+from penstock.core.contracts import State
+from penstock.core.errors import CheckpointError
+
+LOCK_SECONDS = 600.0
+"""How long an operation waits for another process's operation on the same folder."""
+
+_NAME = re.compile(r"stage-(\d{2,})-([^/]+)-step-(\d{6,})")
+_TEMPORARY, _REPLACED, _QUARANTINE, _LOCK = ".writing-", ".replaced-", "quarantine", ".lock"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Report = Callable[..., None]
+"""``report(what, **fields)``: told ``checkpoint`` or ``checkpoint quarantined``."""
+
+
+class Position(NamedTuple):
+    """A place in a run: after ``step`` steps of the stage called ``stage``, the ``number``-th from 0."""
+
+    number: int
+    stage: str
+    step: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What checkpoints are ordered by."""
+        return self.number, self.step
+
+    @property
+    def name(self) -> str:
+        return f"stage-{self.number:02d}-{self.stage}-step-{self.step:06d}"
+
+    @classmethod
+    def of(cls, name: str) -> Position | None:
+        """The position a folder's name stands for; None for a name of another kind."""
+        found = _NAME.fullmatch(name)
+        return cls(int(found[1]), found[2], int(found[3])) if found else None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A checkpoint of the store without its state. ``score`` is larger for better; ``good`` marks a healthy run."""
+
+    path: Path
+    position: Position
+    score: float | None
+    good: bool
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A verified checkpoint. ``warnings`` says what was passed over to reach it, and why."""
+
+    entry: Entry
+    states: Mapping[str, State]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class CheckpointStore:
+    """Checkpoints of one run in ``folder``; keeps the ``keep`` newest, the best and the last good one.
+
+    The best is the highest score within the newest stage that has any: scores of different stages do not compare.
+    """
+
+    folder: Path
+    keep: int = 2
+    report: Report | None = None
+    _verified: set[str] = field(default_factory=set)
+    """Names that this process has written or read in full."""
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder)
+        if self.keep < 1:
+            raise CheckpointError(f"{self.folder}: keep={self.keep}; at least one checkpoint must stay")
+
+    def save(
+        self,
+        position: Position,
+        states: Mapping[str, State],
+        *,
+        score: float | None = None,
+        good: bool = True,
+        meta: dict[str, Any] | None = None,
+    ) -> Path:
+        """Make ``states`` durable at ``position``, then prune; on return the checkpoint survives a power cut.
+
+        An earlier checkpoint at the same position is replaced. Until the new one is durable, every older one is untouched.
+
+        Raises:
+            CheckpointError: a state that cannot be kept exactly, a full disk (bytes needed and free), a failing write.
+        """
+        if Position.of(position.name) != position:
+            raise CheckpointError(f'stage "{position.stage}", step {position.step} do not make a folder name')
+        if score is not None and not math.isfinite(score):
+            raise CheckpointError(f"{position.name}: score={score} is not a finite number; pass None where it is not known")
+        header = {
+            "position": list(position),
+            "holders": list(states),
+            "score": score,
+            "good": good,
+            "meta": dict(meta or {}),
+        }
+        files.check_json(header, f"{position.name}: checkpoint")
+        prepared = files.prepare(states)
+        started = time.monotonic()
+        with self._locked():
+            self._tidy()
+            size = self._write(position, files.encode_json(header), prepared)
+            self._verified.add(position.name)
+            path = self.folder / position.name
+            self._tell("checkpoint", path=str(path), bytes=size, seconds=round(time.monotonic() - started, 3), score=score)
+            self._prune(position)
+        return path
+
+    def load_newest(self) -> Loaded | None:
+        """The newest valid checkpoint, or None where none was ever written. Damaged ones are quarantined on the way.
+
+        Raises:
+            CheckpointError: checkpoints exist or existed, and none is valid; or they cannot be read.
+        """
+        if not self.folder.exists():
+            return None
+        with self._locked():
+            self._tidy()
+            skipped: list[str] = []
+            for path in reversed(self._paths()):
+                if problem := self._examine(path):
+                    skipped.append(self._quarantine(path, problem))
+                    continue
+                entry = self._entry(path)
+                holders = json.loads((path / files.HEADER).read_bytes())["holders"]
+                return Loaded(entry, {holder: files.read_state(path, holder) for holder in holders}, tuple(skipped))
+            quarantined = sorted((self.folder / _QUARANTINE).glob("*"))
+        if quarantined:
+            raise CheckpointError(
+                f"{self.folder}: {len(quarantined)} damaged checkpoints and no valid one"
+                f"{' (' + '; '.join(skipped) + ')' if skipped else ''}; restore one from a backup, or move "
+                f"{self.folder / _QUARANTINE} away to start from the beginning"
+            )
+        return None
+
+    def entries(self) -> list[Entry]:
+        """The checkpoints from oldest to newest by their headers, without verifying them; unreadable ones are left out."""
+        found = []
+        for path in self._paths():
+            try:
+                found.append(self._entry(path))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # ``load_newest`` is what quarantines; a listing changes nothing.
+        return found
+
+    # Writing
+
+    def _write(self, position: Position, header: bytes, prepared: Mapping[str, Any]) -> int:
+        """Write, seal and rename; gives the size in bytes. On any failure the temporary folder is gone."""
+        temporary, final = self.folder / f"{_TEMPORARY}{position.name}", self.folder / position.name
+        needed = len(header) + sum(
+            len(values) + sum(t.nbytes + len(name) + 128 for name, t in tensors.items())
+            for tensors, values in prepared.values()
+        )
+        try:
+            if shutil.disk_usage(self.folder).free < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            temporary.mkdir()
+            for holder, (tensors, values) in prepared.items():
+                files.write_state(temporary, holder, tensors, values)
+            files.write_bytes(temporary / files.HEADER, header)
+            files.write_manifest(temporary)
+            size = sum(path.stat().st_size for path in temporary.iterdir())
+            self._rename(temporary, final)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise self._write_error(position, error, needed) from error
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return size
+
+    def _rename(self, temporary: Path, final: Path) -> None:
+        """Give the sealed folder its name. An old one of that name steps aside; ``_tidy`` brings it back after a kill."""
+        aside = self.folder / f"{_REPLACED}{final.name}"
+        if final.exists():
+            os.rename(final, aside)
+        os.rename(temporary, final)
+        files.sync(self.folder)
+        if aside.exists():
+            shutil.rmtree(aside)
+
+    def _write_error(self, position: Position, error: OSError, needed: int) -> CheckpointError:
+        if error.errno not in _FULL:
+            return CheckpointError(f"{self.folder}: cannot write {position.name}: {error}; older checkpoints are untouched")
+        free = shutil.disk_usage(self.folder).free
+        return CheckpointError(
+            f"{self.folder}: no space for {position.name}: needs {needed:,} bytes, {free:,} free ({error.strerror}); "
+            f"make room or lower checkpoint.keep; older checkpoints are untouched"
+        )
+
+    # Keeping
+
+    def _prune(self, saved: Position) -> None:
+        """Delete what is not kept. Deletes nothing before every kept one is known to be valid."""
+        while True:
+            entries = self._readable()
+            kept = self._kept(entries, saved)
+            damaged = [
+                (e, problem) for e in entries if e.path.name in kept - self._verified and (problem := self._examine(e.path))
+            ]
+            if not damaged:
+                break
+            for entry, problem in damaged:
+                self._quarantine(entry.path, problem)
+        for entry in entries:
+            if entry.path.name not in kept:
+                self._discard(entry.path)
+
+    def _readable(self) -> list[Entry]:
+        """All entries; those whose header cannot be read are quarantined."""
+        found = []
+        for path in self._paths():
+            try:
+                found.append(self._entry(path))
+            except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
+                self._quarantine(path, f"{files.HEADER} is damaged ({error})")
+        return found
+
+    def _kept(self, entries: list[Entry], saved: Position) -> set[str]:
+        kept = {saved.name} | {entry.path.name for entry in entries[-self.keep :]}
+        good = [entry for entry in entries if entry.good]
+        kept |= {entry.path.name for entry in good[-1:]}
+        scored = [entry for entry in entries if entry.score is not None]
+        if scored:
+            number = scored[-1].position.number
+            same = [entry for entry in scored if entry.position.number == number]
+            kept.add(max(same, key=lambda entry: (entry.score, entry.position.order)).path.name)
+        return kept
+
+    def _discard(self, path: Path) -> None:
+        """Delete a checkpoint; renamed first, so that a kill half-way does not leave a damaged one behind."""
+        doomed = self.folder / f"{_TEMPORARY}{path.name}"
+        os.rename(path, doomed)
+        shutil.rmtree(doomed)
+        self._verified.discard(path.name)
+
+    def _tidy(self) -> None:
+        """Remove what a killed process left half written and bring back what it had moved aside. Needs the lock."""
+        for path in self.folder.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(path)
+        for aside in self.folder.glob(f"{_REPLACED}*"):
+            final = self.folder / aside.name.removeprefix(_REPLACED)
+            if final.exists():
+                shutil.rmtree(aside)
+            else:
+                os.rename(aside, final)
+
+    # Reading
+
+    def _paths(self) -> list[Path]:
+        """Folders with a checkpoint's name, oldest first."""
+        if not self.folder.exists():
+            return []
+        named = [(position.order, path) for path in self.folder.iterdir() if (position := Position.of(path.name))]
+        return [path for _, path in sorted(named)]
+
+    def _entry(self, path: Path) -> Entry:
+        header = json.loads((path / files.HEADER).read_bytes())
+        return Entry(path, Position(*header["position"]), header["score"], header["good"], header["meta"])
+
+    def _examine(self, path: Path) -> str | None:
+        """Why a checkpoint is not valid; None where it is. Raises CheckpointError where that cannot be known."""
+        try:
+            problem = files.problem_of(path)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}; nothing was changed") from error
+        if problem is None and self._entry(path).position.name != path.name:
+            problem = f"it was saved as {self._entry(path).position.name}"
+        if problem is None:
+            self._verified.add(path.name)
+        return problem
+
+    def _quarantine(self, path: Path, problem: str) -> str:
+        """Move a damaged checkpoint away, say so, and give the sentence that was said."""
+        shelf = self.folder / _QUARANTINE
+        shelf.mkdir(exist_ok=True)
+        target = shelf / path.name
+        count = 1
+        while target.exists():
+            count += 1
+            target = shelf / f"{path.name}.{count}"
+        os.rename(path, target)
+        self._verified.discard(path.name)
+        text = f"checkpoint {path.name} was passed over: {problem}; moved to {target}"
+        if self.report is None:
+            warnings.warn(text, stacklevel=2)
+        self._tell("checkpoint quarantined", path=str(target), problem=problem)
+        return text
+
+    def _tell(self, what: str, **fields: Any) -> None:
+        if self.report is not None:
+            self.report(what, **fields)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the folder's lock; the system frees it when a process dies.
+
+        Raises:
+            CheckpointError: another process held it for LOCK_SECONDS, or the folder cannot be used.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.folder / _LOCK, "w") as handle:
+                self._wait_for(handle)
+                yield
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: {error}; mend the folder and resume") from error
+
+    def _wait_for(self, handle: TextIO) -> None:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    held = f"{self.folder}: another process has held {_LOCK} for {LOCK_SECONDS:.0f} s; end that one first"
+                    raise CheckpointError(held) from None
+                time.sleep(0.05)

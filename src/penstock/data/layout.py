@@ -1,0 +1,225 @@
+"""The packing: rows of labelled tokens laid out as micro-batches under a token budget, and back.
+
+``B`` rows of a micro-batch, ``T`` tokens of its longest row, ``N`` packed tokens, ``A`` action tokens. Attention works on
+padded ``[B, T]`` cells, everything else on packed tokens; so rows of like length share a micro-batch, and a prefix that the
+rows of a unit have in common is packed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Batch, Denominator
+from penstock.core.errors import DataError
+from penstock.core.types import FloatArray, Row, Unit
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A unit with what packing needs to know: its rows' first position in the input, shared prefix and sizes in tokens."""
+
+    unit: Unit
+    first_row: int
+    prefix: int
+    longest: int
+    packed: int
+
+
+def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, padding: float = 0.05) -> list[Batch]:
+    """Lay units out as micro-batches of at most ``token_budget`` packed tokens each, longest rows first.
+
+    A unit is never split; one that is longer than the budget gets a micro-batch of its own. A micro-batch is also closed
+    when the next, shorter unit would make more than the share ``padding`` of its attention cells padding, on top of what
+    each unit has by itself; 1 switches that off, for fewer and fuller micro-batches where attention is cheap. ``row_ids``
+    of a batch are positions in the flattened input, so that :func:`unlay` can give results back in input order.
+
+    Raises:
+        DataError: an empty unit or row, an action on a row's first token (nothing predicts it), or fields that differ
+            between rows or have the wrong length; names the row and the field.
+    """
+    measured, first_row = [], 0
+    for unit in units:
+        measured.append(_measure(unit, first_row, share_prefix))
+        first_row += len(unit)
+    _check_fields([row for unit in units for row in unit])
+    batches: list[Batch] = []
+    waiting: list[_Measured] = []
+    filled = rows = cells = 0
+    for item in sorted(measured, key=lambda item: -item.longest):
+        rows, cells = rows + len(item.unit), cells + len(item.unit) * item.longest
+        filled += item.packed
+        if waiting and (filled > token_budget or rows * waiting[0].longest * (1 - padding) > cells):
+            batches.append(_pack(waiting))
+            waiting, filled, rows, cells = [], item.packed, len(item.unit), len(item.unit) * item.longest
+        waiting.append(item)
+    return [*batches, _pack(waiting)] if waiting else batches
+
+
+def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
+    if not unit:
+        raise DataError(f"the unit before row {first_row} has no rows; leave it out")
+    for offset, row in enumerate(unit):
+        if len(row.tokens_T) == 0 or len(row.tokens_T) != len(row.action_T):
+            raise DataError(
+                f"row {first_row + offset}: {len(row.tokens_T)} tokens and {len(row.action_T)} action marks; "
+                "a row needs at least one token and one mark a token"
+            )
+        if row.action_T[0]:
+            raise DataError(
+                f"row {first_row + offset}: its first token is an action, but no token stands before to predict it"
+            )
+    prefix = shared_prefix(unit) if share_prefix else 0
+    lengths = [len(row.tokens_T) for row in unit]
+    return _Measured(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(unit) - 1))
+
+
+def shared_prefix(unit: Unit) -> int:
+    """Tokens at the front that all rows have in common, none of them an action, with at least one more token in each row.
+
+    A unit of one row shares nothing.
+    """
+    if len(unit) < 2:
+        return 0
+    first = unit[0].tokens_T
+    limit = min(len(row.tokens_T) for row in unit) - 1
+    for row in unit:
+        stop = (row.tokens_T[:limit] != first[:limit]) | row.action_T[:limit]
+        if stop.any():
+            limit = int(stop.argmax())
+    return limit
+
+
+def _check_fields(rows: Sequence[Row]) -> None:
+    if not rows:
+        return
+    per_action = {name: np.ndim(value) == 1 for name, value in rows[0].fields.items()}
+    for index, row in enumerate(rows):
+        if row.fields.keys() != per_action.keys():
+            odd = ", ".join(sorted(row.fields.keys() ^ per_action.keys()))
+            raise DataError(f"row {index}: the fields of all rows must have the same names; {odd} is not in every row")
+        actions = -1
+        for name, value in row.fields.items():
+            if np.ndim(value) != per_action[name]:
+                raise DataError(f'row {index}: field "{name}" is a number in some rows and an array in others')
+            if per_action[name]:
+                actions = int(np.count_nonzero(row.action_T)) if actions < 0 else actions
+                if len(value) != actions:  # type: ignore[arg-type]
+                    raise DataError(
+                        f'row {index}: field "{name}" has {len(value)} entries '  # type: ignore[arg-type]
+                        f"for {actions} action tokens; give one an action"
+                    )
+
+
+def _pack(items: Sequence[_Measured]) -> Batch:
+    rows = [row for item in items for row in item.unit]
+    sizes = [len(item.unit) for item in items]
+    prefix_U = np.array([item.prefix for item in items])
+    length_B = np.array([len(row.tokens_T) for row in rows])
+    unit_B = np.repeat(np.arange(len(items)), sizes)
+    prefix_B = prefix_U[unit_B]
+    B, T = len(rows), int(length_B.max())
+
+    # Packed order is one segment a prefix, then one a row, unit by unit.
+    first_U = np.cumsum([0, *sizes[:-1]])
+    prefix_slot_U = first_U + np.arange(len(items))
+    own_slot_B = np.arange(B) + unit_B + 1
+    segment_row = np.zeros(B + len(items), np.int64)
+    segment_row[prefix_slot_U], segment_row[own_slot_B] = first_U, np.arange(B)
+    segment_length = np.zeros_like(segment_row)
+    segment_length[prefix_slot_U], segment_length[own_slot_B] = prefix_U, length_B - prefix_B
+    segment_position = np.zeros_like(segment_row)
+    segment_position[own_slot_B] = prefix_B
+    segment_start = np.cumsum(segment_length) - segment_length
+
+    row_N = np.repeat(segment_row, segment_length)
+    position_N = np.arange(len(row_N)) + np.repeat(segment_position - segment_start, segment_length)
+    prefix_start_B, own_start_B = segment_start[prefix_slot_U][unit_B], segment_start[own_slot_B]
+    t_BT = np.minimum(np.arange(T), length_B[:, None] - 1)
+    gather_BT = np.where(
+        t_BT < prefix_B[:, None], prefix_start_B[:, None] + t_BT, (own_start_B - prefix_B)[:, None] + t_BT
+    ).astype(np.int32)
+
+    tokens = np.concatenate([row.tokens_T for row in rows])
+    action = np.concatenate([row.action_T for row in rows])
+    row_start_B = np.cumsum(length_B) - length_B
+    row_A = np.repeat(np.arange(B), length_B)[action]
+    t_A = np.flatnonzero(action) - row_start_B[row_A]
+    return Batch(
+        tokens_N=_int(tokens[row_start_B[row_N] + position_N]),
+        position_N=_int(position_N),
+        gather_BT=gather_BT,
+        scatter_N=_int(row_N * T + position_N),
+        length_B=_int(length_B),
+        source_A=gather_BT[row_A, t_A - 1],
+        target_A=_int(tokens[action]),
+        row_A=_int(row_A),
+        last_B=gather_BT[np.arange(B), length_B - 1],
+        unit_B=_int(unit_B),
+        fields={name: _field([row.fields[name] for row in rows]) for name in rows[0].fields},
+        row_ids=tuple(item.first_row + offset for item in items for offset in range(len(item.unit))),
+    )
+
+
+def _int(values: NDArray[Any]) -> NDArray[np.int32]:
+    return values.astype(np.int32)
+
+
+def _field(values: Sequence[float | FloatArray]) -> FloatArray:
+    if np.ndim(values[0]) == 1:
+        return np.concatenate(values).astype(np.float32)  # type: ignore[arg-type]
+    return np.array(values, np.float32)
+
+
+def count(units: Iterable[Unit]) -> Denominator:
+    """Global counts of a batch before it is split: action tokens, rows and units."""
+    held = list(units)
+    rows = [row for unit in held for row in unit]
+    return Denominator(
+        tokens=float(sum(int(np.count_nonzero(row.action_T)) for row in rows)),
+        rows=float(len(rows)),
+        units=float(len(held)),
+    )
+
+
+def split_actions(values_A: NDArray[Any], batch: Batch) -> list[NDArray[Any]]:
+    """An ``[A]`` array of a micro-batch as one array a row, over the row's action tokens in order."""
+    if len(values_A) != len(batch.row_A):
+        raise DataError(f"{len(values_A)} values for the {len(batch.row_A)} action tokens of a micro-batch")
+    ends = np.cumsum(np.bincount(batch.row_A, minlength=len(batch.length_B)))
+    return np.split(np.asarray(values_A), ends[:-1])
+
+
+def unlay(batches: Sequence[Batch], per_row: Sequence[Sequence[Value]]) -> list[Value]:
+    """Per-row results of all micro-batches of one :func:`lay_out`, in the order of its flattened input.
+
+    ``per_row`` has one sequence a micro-batch, of one value a row: ``split_actions(values_A, batch)``, or a ``[B]`` array.
+    """
+    placed: dict[int, Value] = {}
+    for batch, values in zip(batches, per_row, strict=True):
+        if len(values) != len(batch.row_ids):
+            raise DataError(f"{len(values)} results for the {len(batch.row_ids)} rows of a micro-batch")
+        placed.update(zip(batch.row_ids, values, strict=True))
+    if sorted(placed) != list(range(len(placed))):
+        raise DataError("these micro-batches are not the whole of one layout; pass all that lay_out returned")
+    return [placed[index] for index in range(len(placed))]
+
+
+def waste(batches: Sequence[Batch]) -> dict[str, float]:
+    """How well micro-batches are filled, as shares from 0 to 1.
+
+    ``padding`` attention cells that hold no token, ``packed`` packed tokens per row token, ``prefix_saved`` row tokens that
+    a shared prefix made unnecessary to pack (1 - packed).
+    """
+    cells = sum(batch.gather_BT.size for batch in batches)
+    held = sum(int(batch.length_B.sum()) for batch in batches)
+    if held == 0:
+        raise DataError("no micro-batches to measure")
+    packed = sum(len(batch.tokens_N) for batch in batches) / held
+    return {"padding": 1 - held / cells, "packed": packed, "prefix_saved": 1 - packed}

@@ -1,0 +1,75 @@
+"""Which row is drawn when: a pure function of seed, epoch and ordinal, so that a resume draws what a full run would."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import Source
+from penstock.core.errors import DataError
+from penstock.core.run import DataSpec
+from penstock.core.types import Prompt, PromptKey
+from penstock.data.render import Example, Pair, Renderer
+from penstock.data.rows import DataRow
+from penstock.data.sources import open_source
+
+Drawn = TypeVar("Drawn")
+
+
+@functools.lru_cache(maxsize=8)
+def order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
+    """The order of an epoch: a read-only permutation of ``0 … size-1``, keyed by seed and epoch."""
+    key = np.array([seed % 2**64, epoch], np.uint64)
+    # Sorting raw words rather than calling permutation(): numpy keeps bit streams stable between releases, methods not.
+    drawn = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
+    drawn.setflags(write=False)
+    return drawn
+
+
+class Sampler(Generic[Drawn]):
+    """Draws the ``ordinal``-th thing of an endless sequence of epochs over a source; holds no position.
+
+    ``make`` turns a key, a row and the row's index into the thing. The key's ordinal counts within its epoch.
+    """
+
+    def __init__(
+        self, source: Source, seed: int, make: Callable[[PromptKey, DataRow, int], Drawn], shuffle: bool = True
+    ) -> None:
+        if len(source) == 0:
+            raise DataError(f"{source.name}: no rows to draw from")
+        self.source = source
+        self.seed = seed
+        self.shuffle = shuffle
+        self._make = make
+
+    def __len__(self) -> int:
+        """Draws in one epoch."""
+        return len(self.source)
+
+    def __call__(self, ordinal: int) -> Drawn:
+        """The ``ordinal``-th draw, counted over all epochs from 0."""
+        if ordinal < 0:
+            raise DataError(f"{self.source.name}: draw {ordinal} is negative; the first draw is 0")
+        epoch, place = divmod(ordinal, len(self.source))
+        index = int(order(self.seed, epoch, len(self.source))[place]) if self.shuffle else place
+        return self._make(PromptKey(self.source.name, epoch, place), self.source[index], index)
+
+
+def prompts(spec: DataSpec, base: Path, seed: int) -> Sampler[Prompt]:
+    """Prompts of a data spec; fulfils the PromptSource protocol."""
+    return Sampler(open_source(spec, base), seed, Renderer(spec).prompt, spec.shuffle)
+
+
+def examples(spec: DataSpec, base: Path, seed: int) -> Sampler[Example]:
+    """Prompts with their completions, for supervised fine-tuning."""
+    return Sampler(open_source(spec, base), seed, Renderer(spec).example, spec.shuffle)
+
+
+def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Pair]:
+    """Preference pairs."""
+    return Sampler(open_source(spec, base), seed, Renderer(spec).pair, spec.shuffle)

@@ -1,0 +1,315 @@
+"""The embedded generator: the inference contract over the pooled cache.
+
+``step`` is the whole engine: admit, prefill a chunk, fork prefixes into rows, decode one token for every row, let the
+finished go. Between two steps weights may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Collection
+
+import numpy as np
+import torch
+
+from penstock.core.errors import GenerationError
+from penstock.core.types import (
+    CachePolicy,
+    FinishReason,
+    FloatArray,
+    GeneratorStats,
+    IntArray,
+    Request,
+    Sample,
+    SampleKey,
+    Version,
+    WeightUpdate,
+)
+from penstock.engine.cache import CachePool, PrefillPlan
+from penstock.engine.decode import DecodeState, DecodeStep
+from penstock.engine.draws import Cuts, needs_cuts, uniform_stream
+from penstock.engine.sequences import Prefix, Sequence
+from penstock.engine.updates import apply_update
+from penstock.models.attention import single_row_plan
+from penstock.models.language_model import LanguageModel
+
+
+class EmbeddedGenerator:
+    """Implements the ``Generator`` contract in this process.
+
+    ``slots`` sequences are decoded at once; ``chunk`` prompt tokens are prefilled at most between two decode steps; ``queue``
+    bounds the requests that may wait (more are refused). The model's parameters are read where they are: when a learner
+    trains the same model object, the generator aliases them.
+    """
+
+    def __init__(
+        self, model: LanguageModel, *, slots: int = 128, chunk: int = 2048, queue: int = 1 << 16, version: Version = 0
+    ) -> None:
+        self.model = model
+        self.text = model.text
+        self.slots, self.chunk, self.queue = slots, chunk, queue
+        self.version: Version = version
+        self.prefix_rows = max(4, slots // 4)
+        self.pool = CachePool(model.config, slots + self.prefix_rows, model.dtype, model.device)
+        self.state = DecodeState(slots, model.device)
+        self.decode = DecodeStep(model, self.pool, self.state, slots, graphs=model.device.type == "cuda")
+        self.running: list[Sequence] = []
+        self.prefixes: list[Prefix] = []
+        self.waiting: deque[Sequence] = deque()
+        self.generated_tokens = 0
+        self.prefilled_tokens = 0
+        self.busy_seconds = 0.0
+        self._driver: asyncio.Task[None] | None = None
+
+    # ---- the contract
+
+    async def generate(self, request: Request) -> Sample:
+        """Draw one sample. Requests with equal tokens that wait together share one prefill.
+
+        Raises:
+            GenerationError: the prompt is empty or does not fit the context, or too many requests wait.
+        """
+        sequence = self._sequence(request)
+        if sequence.finish_reason(self.text) is not None:
+            return sequence.sample(sequence.finish_reason(self.text) or "length", self.text)
+        self.waiting.append(sequence)
+        self._drive()
+        return await sequence.future
+
+    async def score(self, tokens_T: IntArray, temperature: float = 1.0) -> FloatArray:
+        """Log-prob of every token given those before it (0 for the first)."""
+        if len(tokens_T) > self.model.context:
+            raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.model.context}")
+        with torch.no_grad():
+            tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self.model.device)
+            position = torch.arange(len(tokens), device=self.model.device)
+            hidden = self.model.hidden(tokens[None], position[None], single_row_plan(len(tokens), self.model.device))[0]
+            logp = (self.model.logits(hidden[:-1]) / temperature).log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)
+        return np.concatenate([[0.0], logp.cpu().numpy()]).astype(np.float32)
+
+    async def load(self, update: WeightUpdate) -> Version:
+        """Take new weights between two decode steps; what becomes of the cache is the update's ``kv``.
+
+        Raises:
+            WeightError: the update was refused; the old weights and version are still in place.
+        """
+        apply_update(self.model, update, self.version)
+        self.version = update.version
+        self._renew_cache(update.kv)
+        return self.version
+
+    async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
+        """Stop the named samples wherever they are; gives what was drawn so far, fit to resume from."""
+        wanted = set(keys)
+        found = [s for s in self._all() if s.request.key in wanted]
+        self._remove(found)
+        return [self._finish(sequence, "abort") for sequence in found]
+
+    def stats(self) -> GeneratorStats:
+        used = sum(len(s.request.tokens_T) + len(s.tokens) for s in self.running) + sum(p.done for p in self.prefixes)
+        return GeneratorStats(
+            version=self.version,
+            running=len(self.running),
+            waiting=len(self.waiting) + sum(len(p.members) for p in self.prefixes),
+            cache_use=used / max(1, self.pool.rows * self.pool.positions),
+            generated_tokens=self.generated_tokens,
+            busy_seconds=self.busy_seconds,
+        )
+
+    # ---- requests in and out
+
+    def _sequence(self, request: Request) -> Sequence:
+        length, context = len(request.tokens_T), self.model.context
+        if length == 0:
+            raise GenerationError(f"{request.key}: the prompt has no tokens; give at least one (for example an end token)")
+        if length >= context:
+            raise GenerationError(
+                f"{request.key}: the prompt has {length} tokens and the model's context is {context}; "
+                f"shorten the prompt or use a model with a longer context"
+            )
+        if len(self.waiting) >= self.queue:
+            raise GenerationError(f"{request.key}: {self.queue} requests are waiting already")
+        return Sequence(
+            request=request,
+            limit=min(request.sampling.max_new_tokens, context - length),
+            future=asyncio.get_running_loop().create_future(),
+            stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
+        )
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> Sample:
+        sample = sequence.sample(reason, self.text)
+        if not sequence.future.done():
+            sequence.future.set_result(sample)
+        return sample
+
+    def _all(self) -> list[Sequence]:
+        return [*self.running, *(s for p in self.prefixes for s in p.members), *self.waiting]
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        gone = set(map(id, sequences))
+        self.waiting = deque(s for s in self.waiting if id(s) not in gone)
+        for prefix in self.prefixes:
+            prefix.members = [s for s in prefix.members if id(s) not in gone]
+        self.prefixes = [p for p in self.prefixes if p.members]
+        for row in reversed(range(len(self.running))):
+            if id(self.running[row]) in gone:
+                self._release(row)
+
+    def _renew_cache(self, policy: CachePolicy) -> None:
+        if policy == "keep":
+            return
+        if policy == "abort":
+            everything = self._all()
+            self._remove(everything)
+            for sequence in everything:
+                self._finish(sequence, "abort")
+            return
+        for prefix in self.prefixes:
+            prefix.restart()
+        redo = [*self.running]
+        self.running = []
+        self.waiting.extendleft(reversed(redo))
+
+    # ---- the engine
+
+    def _drive(self) -> None:
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.get_running_loop().create_task(self._run(), name="generator")
+
+    async def _run(self) -> None:
+        """Step while there is work; a failure reaches everyone who waits. Other tasks run between any two steps."""
+        try:
+            while self.running or self.prefixes or self.waiting:
+                self.step()
+                await asyncio.sleep(0)
+        except Exception as error:
+            everything = self._all()
+            self.running, self.prefixes, self.waiting = [], [], deque()
+            for sequence in everything:
+                if not sequence.future.done():
+                    sequence.future.set_exception(GenerationError(f"{sequence.request.key}: the engine failed: {error!r}"))
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One turn of the engine."""
+        started = time.perf_counter()
+        self._drop_cancelled()
+        self._admit()
+        self._prefill()
+        self._fork()
+        if self.running:
+            longest = max(len(s.request.tokens_T) + len(s.tokens) for s in self.running)
+            self._collect(*self.decode(len(self.running), longest))
+        self.busy_seconds += time.perf_counter() - started
+
+    def _drop_cancelled(self) -> None:
+        cancelled = [s for s in self._all() if s.future.cancelled()]
+        if cancelled:
+            self._remove(cancelled)
+
+    def _admit(self) -> None:
+        """Give waiting requests a prefix row, in order; requests with equal tokens share one."""
+        by_tokens = {prefix.tokens: prefix for prefix in self.prefixes}
+        promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
+        taken = {p.row for p in self.prefixes}
+        free = [row for row in range(self.slots, self.pool.rows) if row not in taken]
+        while self.waiting:
+            sequence = self.waiting[0]
+            tokens = (*map(int, sequence.request.tokens_T), *sequence.tokens)
+            prefix = by_tokens.get(tokens)
+            if prefix is None:
+                if not free or promised >= self.slots:
+                    return
+                prefix = by_tokens[tokens] = Prefix(tokens, [], row=free.pop(0))
+                self.prefixes.append(prefix)
+            prefix.members.append(self.waiting.popleft())
+            promised += 1
+
+    def _prefill(self) -> None:
+        """Run up to ``chunk`` prompt tokens of unfinished prefixes through the model, oldest first."""
+        room, parts = self.chunk, []
+        for prefix in self.prefixes:
+            count = min(room, len(prefix.tokens) - prefix.done)
+            if count > 0:
+                parts.append((prefix, count))
+                room -= count
+        if not parts:
+            return
+        if self.pool.ensure(max(len(p.tokens) + max(s.limit for s in p.members) for p, _ in parts)):
+            self.decode.forget()
+        device = self.model.device
+        tokens = torch.tensor([t for p, count in parts for t in p.tokens[p.done : p.done + count]], device=device)
+        plan = PrefillPlan(self.pool, [p.row for p, _ in parts], [p.done for p, _ in parts], [count for _, count in parts])
+        hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
+        ends = torch.tensor(np.cumsum([count for _, count in parts]) - 1, device=device)
+        logits = self.model.logits(hidden.index_select(0, ends))
+        for i, (prefix, count) in enumerate(parts):
+            prefix.done += count
+            prefix.version = self.version
+            if prefix.done == len(prefix.tokens):
+                prefix.logits_V = logits[i]
+        self.prefilled_tokens += len(tokens)
+
+    def _fork(self) -> None:
+        """Copy finished prefixes into free decode rows and draw the first token of each new row."""
+        rows: list[int] = []
+        sources: list[Prefix] = []
+        for prefix in self.prefixes:
+            free = self.slots - len(self.running)
+            if prefix.logits_V is None or not free:
+                continue
+            members, prefix.members = prefix.members[:free], prefix.members[free:]
+            new = list(range(len(self.running), len(self.running) + len(members)))
+            self.pool.copy(prefix.row, new, len(prefix.tokens))
+            self.running += members
+            rows += new
+            sources += [prefix] * len(members)
+        if not rows:
+            return
+        self.prefixes = [p for p in self.prefixes if p.members]
+        self._start_rows(rows, sources)
+
+    def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
+        new = [self.running[row] for row in rows]
+        samplings = [s.request.sampling for s in new]
+        if self.state.ensure(max(s.limit for s in new)):
+            self.decode.forget()
+        streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
+        self.state.start(rows, samplings, streams, [len(s.tokens) for s in new])
+        index = torch.tensor(rows, device=self.model.device)
+        self.state.position[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
+        cuts = Cuts(samplings, self.model.device) if any(map(needs_cuts, samplings)) else None
+        logits = torch.stack([p.logits_V for p in sources if p.logits_V is not None])
+        self.decode.choose(index, logits, cuts)
+        tokens, logps = self.state.token[index].tolist(), self.state.logp[index].tolist()
+        for sequence, token, logp, prefix in zip(new, tokens, logps, sources, strict=True):
+            sequence.append(token, logp, prefix.version)
+        self.generated_tokens += len(new)
+        self._retire(rows)
+
+    def _collect(self, tokens: list[int], logps: list[float]) -> None:
+        """Note the step's tokens and let finished sequences go."""
+        for sequence, token, logp in zip(self.running, tokens, logps, strict=True):
+            sequence.append(token, logp, self.version)
+        self.generated_tokens += len(tokens)
+        self._retire(list(range(len(tokens))))
+
+    def _retire(self, rows: list[int]) -> None:
+        for row in reversed(rows):
+            reason = self.running[row].finish_reason(self.text)
+            if reason is not None:
+                sequence = self.running[row]
+                self._release(row)
+                self._finish(sequence, reason)
+
+    def _release(self, row: int) -> None:
+        """Free a decode row; the last row moves into it, so that rows stay dense."""
+        last = len(self.running) - 1
+        if row != last:
+            moved = self.running[last]
+            self.pool.copy(last, [row], len(moved.request.tokens_T) + len(moved.tokens))
+            self.state.copy(last, row)
+            self.running[row] = moved
+        self.running.pop()

@@ -1,0 +1,148 @@
+"""Load and save models in Hugging Face format; safetensors only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+
+from penstock.core.errors import ModelError
+from penstock.models.attention import quiet_transformers
+from penstock.models.language_model import Head, LanguageModel, check_architecture
+from penstock.models.text import Text
+
+VALUE_HEAD = "value_head.safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder without config, without safetensors, or with pickled weights only."""
+    names = [entry.name for entry in folder.iterdir()]
+    if "config.json" not in names:
+        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    if not any(name.endswith(".safetensors") for name in names):
+        pickled = [name for name in names if name.endswith(PICKLES)]
+        if pickled:
+            raise ModelError(
+                f"{folder}: weights are pickled ({pickled[0]}), and pickle can run code, so it is never read; "
+                f"save the model again with save_pretrained(…, safe_serialization=True)"
+            )
+        raise ModelError(f"{folder}: no *.safetensors weights")
+
+
+def _says_generic(path: str) -> bool:
+    """Whether a folder's tokenizer is wholly described by tokenizer.json; AutoTokenizer may still replace its splitting rule
+    by that of the model's type, so such a file is read as it stands."""
+    config, tokenizer = Path(path) / "tokenizer_config.json", Path(path) / "tokenizer.json"
+    if not (config.exists() and tokenizer.exists()):
+        return False
+    return json.loads(config.read_text()).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+
+
+def load_text(path: str) -> Text:
+    """The tokenizer of a model folder or hub name.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if Path(path).is_dir() and not any(
+        (Path(path) / name).exists()
+        for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+    ):
+        raise ModelError(f"{path}: no tokenizer (tokenizer.json is missing); save the tokenizer into the model folder")
+    try:
+        with quiet_transformers():
+            return Text((PreTrainedTokenizerFast if _says_generic(path) else AutoTokenizer).from_pretrained(path))
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{path}: the tokenizer cannot be loaded: {_first_line(error)}") from error
+
+
+def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32) -> LanguageModel:
+    """A model from a local folder or a hub name.
+
+    A causal model loaded with ``head="score"`` keeps its trunk and gets a new score head.
+
+    Raises:
+        ModelError: no such folder or name, pickled weights, no tokenizer, or an architecture that is not supported.
+    """
+    folder = Path(path).expanduser()
+    local = folder.is_dir()
+    if local:
+        _check_folder(folder)
+    elif path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise ModelError(f"{folder.absolute()}: no such folder")
+    text = load_text(str(folder) if local else path)
+    network = _load_network(str(folder) if local else path, head, dtype, text)
+    if len(text) > network.get_input_embeddings().weight.shape[0]:
+        raise ModelError(
+            f"{path}: the tokenizer has {len(text)} pieces but the model embeds only "
+            f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
+        )
+    model = LanguageModel(network, text, head)
+    if head == "lm":
+        check_architecture(model)
+    if local and (folder / VALUE_HEAD).exists():
+        model.add_critic("shared")
+        model.value_head.load_state_dict(load_file(folder / VALUE_HEAD))  # type: ignore[union-attr]
+    return model
+
+
+def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
+    factory = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
+    try:
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(path)
+            if head == "score":
+                config.num_labels = 1
+                config.pad_token_id = text.pad
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # a new score head is the same every time
+                return factory.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True)
+    except Exception as error:
+        raise ModelError(f"{path}: the model cannot be loaded: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+def save_model(model: LanguageModel, folder: Path) -> Path:
+    """Write a model in Hugging Face format (safetensors), tokenizer and value head beside it; replaced whole or not at all."""
+    temporary = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    with quiet_transformers():
+        implementation = model.config._attn_implementation
+        model.network.set_attn_implementation("eager")  # our registry name means nothing to whoever loads the folder
+        try:
+            model.network.save_pretrained(temporary, safe_serialization=True)
+        finally:
+            model.network.set_attn_implementation(implementation)
+        model.text.tokenizer.save_pretrained(temporary)
+    if model.value_head is not None:
+        save_file(model.value_head.state_dict(), temporary / VALUE_HEAD)
+    config_file = temporary / "config.json"
+    config = json.loads(config_file.read_text())
+    config.pop("_attn_implementation", None)
+    config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(temporary, folder)
+    shutil.rmtree(old, ignore_errors=True)
+    return folder

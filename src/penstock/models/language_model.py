@@ -1,0 +1,139 @@
+"""A Hugging Face model seen as a trunk with heads: hidden states once, then logits, values or scores where needed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.core.errors import ModelError
+from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
+from penstock.models.text import Text
+
+Head = Literal["lm", "score"]
+
+
+class ValueHead(nn.Module):
+    """A linear map from a hidden state to the expected return; starts at zero, so that the first advantages are rewards."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, 1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden_AH: Tensor) -> Tensor:
+        return self.linear(hidden_AH.to(self.linear.weight.dtype)).squeeze(-1).float()
+
+
+class LanguageModel(nn.Module):
+    """A causal language model (``head="lm"``) or reward model (``head="score"``) with its tokenizer.
+
+    ``critic`` adds a value head on this trunk ("shared") or on a copy of it ("separate").
+    """
+
+    def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:
+        super().__init__()
+        register()
+        with quiet_transformers():
+            network.set_attn_implementation(NAME)
+        for module in network.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0  # log-probs must not depend on a mask that the generator never saw
+        self.network = network
+        self.text = text
+        self.head: Head = head
+        self.value_head: ValueHead | None = None
+        self.critic_trunk: nn.Module | None = None
+
+    @property
+    def config(self) -> Any:
+        return self.network.config
+
+    @property
+    def context(self) -> int:
+        """Longest sequence in tokens."""
+        return int(getattr(self.config, "max_position_embeddings", None) or 1 << 30)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.network.parameters()).dtype
+
+    def add_critic(self, kind: Literal["shared", "separate"]) -> None:
+        """Attach a critic. A separate one starts as a copy of the policy's trunk."""
+        self.value_head = ValueHead(self.config.hidden_size).to(self.device)
+        if kind == "separate":
+            self.critic_trunk = copy.deepcopy(self.network.base_model)
+
+    def hidden(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, trunk: nn.Module | None = None) -> Tensor:
+        """Last hidden states ``[B, N, H]`` of tokens at positions, attending as the plan says."""
+        run = trunk if trunk is not None else self.network.base_model
+        out = run(input_ids=tokens_BN, position_ids=position_BN, use_cache=False, plan=plan)
+        return out.last_hidden_state
+
+    def logits(self, hidden_AH: Tensor) -> Tensor:
+        """Next-token logits ``[A, V]`` in float32."""
+        head = self.network.get_output_embeddings()
+        logits = functional.linear(hidden_AH, head.weight, getattr(head, "bias", None)).float()
+        scale = getattr(self.config, "logit_scale", None)
+        if scale is not None:
+            logits = logits * scale
+        divisor = getattr(self.config, "logits_scaling", None)
+        if divisor is not None:
+            logits = logits / divisor
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def values(self, hidden_AH: Tensor) -> Tensor:
+        """Expected return ``[A]`` in float32."""
+        if self.value_head is None:
+            raise ModelError("this model has no critic; set learner.critic=shared or separate")
+        return self.value_head(hidden_AH)
+
+    def scores(self, hidden_BH: Tensor) -> Tensor:
+        """Reward-model score ``[B]`` in float32 of sequences given the hidden state of their last token."""
+        if self.head != "score":
+            raise ModelError("this model has a language-model head, not a score head; train a reward model first")
+        return self.network.score(hidden_BH).squeeze(-1).float()
+
+    def policy_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of the network alone, without critic; tied tensors once."""
+        yield from self.network.named_parameters()
+
+
+@torch.no_grad()
+def check_architecture(model: LanguageModel) -> None:
+    """Compare two packed rows through our trunk, plan and head with the model's own forward; refuses silent differences.
+
+    Raises ModelError if the architecture ignores the attention registry, or computes something between hidden states and
+    logits (or in its attention) that :class:`LanguageModel` does not know of.
+    """
+    network = model.network
+    length = min(4, model.context)
+    tokens_BT = (torch.arange(1, 2 * length + 1, device=model.device) % model.config.vocab_size).view(2, length)
+    position_BT = torch.arange(length, device=model.device).expand(2, length)
+    index = torch.arange(2 * length, device=model.device)
+    plan = PackedPlan(index.view(2, length), index)
+    ours = model.logits(model.hidden(tokens_BT.reshape(1, -1), position_BT.reshape(1, -1), plan)[0])
+    try:
+        with quiet_transformers():
+            network.set_attn_implementation("eager")
+        theirs = network(input_ids=tokens_BT, position_ids=position_BT, use_cache=False).logits.flatten(0, 1).float()
+    finally:
+        with quiet_transformers():
+            network.set_attn_implementation(NAME)
+    gap = float((ours - theirs).abs().max())
+    allowed = 1e-3 * max(1.0, float(theirs.abs().max())) * (1 if model.dtype == torch.float32 else 100)
+    if not gap <= allowed:
+        raise ModelError(
+            f"{type(network).__name__} gives other logits through Penstock's attention (gap {gap:.2g}); "
+            f"this architecture is not supported"
+        )

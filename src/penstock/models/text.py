@@ -1,0 +1,69 @@
+"""Tokens and text: one small face over a Hugging Face tokenizer. Text is turned into tokens once and never back and forth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tokenizers import pre_tokenizers
+from transformers import Qwen2Tokenizer
+
+from penstock.core.errors import ModelError
+
+PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+class Text:
+    """Encodes and decodes with a Hugging Face tokenizer; ``end`` closes a completion, ``pad`` fills what is never read."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError("the tokenizer has no end-of-sequence token; set eos_token in tokenizer_config.json")
+        self.tokenizer = tokenizer
+        self.end: int = tokenizer.eos_token_id
+        self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+
+    def __len__(self) -> int:
+        return len(self.tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of plain text, without special tokens added."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of tokens; special tokens are left out."""
+        return self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Tokens of a conversation up to where the assistant's answer begins.
+
+        Raises ModelError if the tokenizer has no chat template.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
+        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return self.encode(text)
+
+
+def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Text:
+    """A byte-level BPE of at most ``vocabulary`` pieces fitted to a corpus.
+
+    It is a Qwen2 tokenizer (digits stand alone, so numbers keep their places) with Qwen2's marks, because loaders choose
+    the tokenizer class by the model's type and would otherwise split text in another way than it was trained.
+    """
+    blank = Qwen2Tokenizer()
+    made = blank.train_new_from_iterator(
+        corpus,
+        vocabulary,
+        new_special_tokens=[END, START],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.add_special_tokens({"eos_token": END, "pad_token": PAD})
+    made.chat_template = CHAT_TEMPLATE
+    return Text(made)

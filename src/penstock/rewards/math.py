@@ -1,0 +1,214 @@
+"""Equality of mathematical answers, judged by math-verify in processes of its own. The package's only home.
+
+Simplifying an answer can take for ever, and math-verify's own time limit is a signal, which works in a main thread only.
+So each question goes as a line of JSON to a worker process, which is killed at the time limit and started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import RewardError, SpecError
+from penstock.rewards.exact import expected
+from penstock.rewards.threads import DeadlineError
+
+if TYPE_CHECKING:
+    from penstock.core.types import Sample
+
+_START_SECONDS = 60.0
+_MEMORY_BYTES = 4 * 2**30
+_FORMULA_CHARACTERS = 200
+"""Longest text that is also read as one formula; reading prose as a formula is slow and never right."""
+
+
+class MathReward:
+    """Whether a completion's final answer equals the expected one in mathematics: ``\\frac{1}{2}``, ``0.5`` and ``1/2``.
+
+    The expected answer is the row's ``column``, of which only what follows the last ``####`` counts if there is one. A
+    plain blocking function of (sample, columns), safe to call from several threads; ``limit`` is the number of seconds one
+    answer may take, and waiting for one of the ``processes`` is not counted.
+    """
+
+    def __init__(self, deadline: float, *, column: str = "answer", limit: float = 5.0, processes: int = 2) -> None:
+        if importlib.util.find_spec("math_verify") is None:
+            raise SpecError('the reward "math" needs the math-verify package; run: pip install penstock[math]')
+        if limit <= 0 or processes < 1:
+            raise SpecError(f"reward math: limit={limit} and processes={processes} must be positive")
+        self._column = column
+        self._limit = min(limit, deadline)
+        # Last in, first out: a second process starts only when the first is busy.
+        self._workers: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        self._all = [_Worker() for _ in range(processes)]
+        for worker in self._all:
+            self._workers.put(worker)
+
+    def __call__(self, sample: Sample, columns: Mapping[str, Any]) -> float:
+        """1 if equal, else 0.
+
+        Raises:
+            RewardError: the expected answer is missing or is no mathematics; the process died.
+            DeadlineError: judging took longer than the limit.
+        """
+        answer = expected(columns, self._column).rpartition("####")[2].strip()
+        worker = self._workers.get()
+        try:
+            reply = worker.ask({"expected": answer, "text": sample.text, "limit": self._limit}, self._limit)
+        finally:
+            self._workers.put(worker)
+        if "error" in reply:
+            raise RewardError(reply["error"])
+        return float(reply["score"])
+
+    def close(self) -> None:
+        """End the processes, also one that is busy."""
+        for worker in self._all:
+            worker.kill()
+
+
+class _Worker:
+    """One process, started when first asked and again after it was killed. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        try:
+            if self._process is None:
+                self._start()
+            return self._exchange(request, seconds)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self) -> None:
+        # This very package must be found, whatever the import path of the parent was when it started.
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from penstock.rewards.math import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        try:
+            ready = self._exchange(None, _START_SECONDS)
+        except DeadlineError as error:
+            raise RewardError(f"its process did not start within {_START_SECONDS:g} s; is the machine overloaded?") from error
+        if "error" in ready:
+            raise RewardError(ready["error"])
+
+    def _exchange(self, request: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            if request is not None:
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = b""
+        finally:
+            timer.cancel()
+        if expired.is_set():
+            raise DeadlineError(seconds)
+        if not line.endswith(b"\n"):
+            raise RewardError(f"its process died (exit code {process.wait()}), out of memory perhaps")
+        return json.loads(line)
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    if pipe is not None:
+                        pipe.close()
+            process.wait()
+
+
+def serve() -> None:
+    """The worker process: answer one JSON line with another until the input ends."""
+    # Only this pipe may carry answers: whatever a library prints goes to the standard error instead.
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    try:
+        _equal("1", "1")
+    except ImportError as error:
+        answers.write(
+            json.dumps({"error": f"math-verify cannot be imported ({error}); run: pip install penstock[math]"}) + "\n"
+        )
+        return
+    answers.write(json.dumps({"ready": True}) + "\n")
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        _end_if_orphaned(request["limit"])
+        try:
+            reply: dict[str, Any] = {"score": float(_equal(request["expected"], request["text"]))}
+        except Exception as error:
+            reply = {"error": str(error) or type(error).__name__}
+        _end_if_orphaned(0)
+        answers.write(json.dumps(reply) + "\n")
+
+
+def _end_if_orphaned(limit: float) -> None:
+    """Let the system end this process well after the limit, should the parent be gone and unable to; 0 calls it off."""
+    with contextlib.suppress(ImportError, AttributeError):
+        import signal
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(limit) + 5 if limit else 0)
+
+
+def _equal(answer: str, text: str) -> bool:
+    """Whether the last expression of ``text`` equals ``answer``; runs without any time limit of its own."""
+    import logging
+
+    import math_verify
+
+    logging.disable(logging.CRITICAL)
+
+    def read(source: str) -> list[Any]:
+        return math_verify.parse(source, parsing_timeout=None)
+
+    def bare(source: str) -> bool:
+        return (
+            len(source) <= _FORMULA_CHARACTERS
+            and "\n" not in source
+            and not any(mark in source for mark in ("$", "\\boxed", "\\(", "\\["))
+        )
+
+    # Read as one formula first: without marks "3\\sqrt{2}" would be found to hold the number 3.
+    gold = (read(f"${answer}$") if bare(answer) else []) or read(answer)
+    if not gold:
+        raise ValueError(f"cannot read the expected answer {answer[:80]!r} as mathematics; use exact_match for other answers")
+    readings = [read(text)]
+    if bare(text):
+        readings.append(read(f"${text.strip()}$"))
+    return any(math_verify.verify(gold, reading, timeout_seconds=None) for reading in readings if reading)

@@ -1,0 +1,263 @@
+"""Runs reward functions on finished groups under deadlines, and mixes their scores.
+
+A reward function is ``function(sample, columns) -> Score`` or, if its first parameter is called ``group``,
+``function(group, columns) -> one Score a sample``; plain or ``async``; ``options`` of its spec follow as keyword arguments.
+A Score is a number, one number an action token, or None for "does not apply". ``columns`` is the prompt's data row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.contracts import RewardFunction
+from penstock.core.errors import RewardError, SpecError
+from penstock.core.run import RewardSpec
+from penstock.core.types import Group, Sample
+from penstock.data.resolve import resolve
+from penstock.rewards import exact
+from penstock.rewards.threads import DeadlineError, StuckError, Threads
+
+BUILT_IN: Mapping[str, RewardFunction] = {
+    "exact_match": exact.exact_match,
+    "contains": exact.contains,
+    "last_number": exact.last_number,
+    "gym": exact.gym,
+}
+"""Rewards a spec may name without saying where they are; ``math`` is one more, with processes of its own."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    message: str
+
+
+_Outcome = float | NDArray[np.float64] | None | _Failure
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One reward of a mixture, looked at once: how to call it and for how long. ``deadline`` None: it keeps its own."""
+
+    name: str
+    function: RewardFunction
+    weight: float
+    deadline: float | None
+    options: Mapping[str, Any]
+    whole_group: bool
+    asynchronous: bool
+
+
+class Mixture:
+    """A weighted sum of rewards; fulfils the Reward protocol.
+
+    A reward that raises, hangs or gives no finite score fails the sample it was asked about and no sibling; one that takes
+    the whole group fails the group's samples. None is left out of the sum. ``failures`` counts failed samples by reward,
+    ``inapplicable`` samples to which no reward applied, ``last_failure`` is the latest message. The deadline of a spec
+    holds for one call of its function: a sample, or the group if it takes groups.
+
+    ``provided`` holds functions that the wiring has built, by the ``function`` of the spec that asks for them.
+    """
+
+    def __init__(
+        self, specs: tuple[RewardSpec, ...], provided: Mapping[str, RewardFunction] | None = None, base: Path | None = None
+    ) -> None:
+        if not specs:
+            raise SpecError("rewards is empty; name at least one reward")
+        self._owned: list[Any] = []
+        self._parts = [self._part(spec, provided or {}, base) for spec in specs]
+        names = [part.name for part in self._parts]
+        for name in names:
+            if names.count(name) > 1:
+                raise SpecError(f'two rewards are called "{name}"; give each a name of its own')
+        self._threads = Threads("rewards")
+        self.failures = dict.fromkeys(names, 0)
+        self.inapplicable = 0
+        self.last_failure = ""
+
+    def _part(self, spec: RewardSpec, provided: Mapping[str, RewardFunction], base: Path | None) -> _Part:
+        name = spec.name or spec.function.rpartition(":")[2].removeprefix("@")
+        if spec.function == "math" and spec.function not in provided:
+            function: RewardFunction = self._math(spec)
+            return _Part(name, function, spec.weight, None, {}, False, False)
+        if spec.function in provided:
+            function = provided[spec.function]
+        elif spec.function in BUILT_IN:
+            function = BUILT_IN[spec.function]
+        elif spec.function.startswith("model:"):
+            raise SpecError(f'reward "{spec.function}": the reward model was not loaded; pass it to Mixture as provided')
+        elif ":" not in spec.function:
+            known = ", ".join([*BUILT_IN, "math"])
+            raise SpecError(f'reward "{spec.function}" is unknown; known are: {known}; or write FILE.py:FUNCTION')
+        else:
+            function = resolve(spec.function, base)
+        whole_group = _takes_group(function, spec)
+        asynchronous = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        return _Part(name, function, spec.weight, spec.deadline, dict(spec.options), whole_group, asynchronous)
+
+    def _math(self, spec: RewardSpec) -> RewardFunction:
+        from penstock.rewards.math import MathReward
+
+        try:
+            made = MathReward(spec.deadline, **spec.options)
+        except TypeError as error:
+            raise SpecError(f"reward math with options {dict(spec.options)}: use column, limit or processes") from error
+        self._owned.append(made)
+        return made
+
+    async def __call__(self, group: Group) -> Group:
+        """The group with its samples scored or marked as failed; those that had failed before are left as they are.
+
+        Waits for every reward; each is bounded by its deadline. ``extras["rewards"]`` of a sample maps the name of each
+        reward that applied to its sum before weighting.
+
+        Raises:
+            StuckError: too many reward functions never came back, so the run has to stop.
+        """
+        live = [index for index, sample in enumerate(group.samples) if sample.error is None]
+        if not live:
+            return group
+        asked = replace(group, samples=tuple(group.samples[index] for index in live))
+        outcomes_RG = await asyncio.gather(*(self._ask(part, asked) for part in self._parts))
+        samples = list(group.samples)
+        for place, index in enumerate(live):
+            samples[index] = self._combine(samples[index], [outcomes[place] for outcomes in outcomes_RG])
+        return replace(group, samples=tuple(samples))
+
+    async def _ask(self, part: _Part, group: Group) -> list[_Outcome]:
+        if not part.whole_group:
+            return list(await asyncio.gather(*(self._ask_sample(part, group, sample) for sample in group.samples)))
+        scores = await self._call(part, group, group.prompt.columns, str(group.key))
+        if isinstance(scores, _Failure):
+            return [scores] * len(group.samples)
+        if not isinstance(scores, list | tuple | np.ndarray) or len(scores) != len(group.samples):
+            given = f"{len(scores)} scores" if isinstance(scores, list | tuple) else f"{scores!r:.60}"
+            message = _message(
+                part, f"returned {given}", str(group.key), f"return a list of {len(group.samples)}, one a sample"
+            )
+            return [_Failure(message)] * len(group.samples)
+        return [_read_score(part, sample, score) for sample, score in zip(group.samples, scores, strict=True)]
+
+    async def _ask_sample(self, part: _Part, group: Group, sample: Sample) -> _Outcome:
+        score = await self._call(part, sample, group.prompt.columns, str(sample.key))
+        return score if isinstance(score, _Failure) else _read_score(part, sample, score)
+
+    async def _call(self, part: _Part, subject: Group | Sample, columns: Mapping[str, Any], key: str) -> Any:
+        """What the function returns, or the failure of this call."""
+        own = dict(columns)  # a reward that changes its columns must not change what siblings see
+        try:
+            if part.asynchronous:
+                return await _bounded(part.function(subject, own, **part.options), part.deadline)
+            return await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline)
+        except StuckError as error:
+            raise StuckError(f'reward "{part.name}" on prompt {key}: {error}') from error
+        except DeadlineError as error:
+            return _Failure(_message(part, str(error), key))
+        except RewardError as error:
+            return _Failure(_message(part, "failed", key, str(error)))
+        except Exception as error:
+            return _Failure(_message(part, f"raised {type(error).__name__}", key, f"{error}{_line(error)}"))
+
+    def _combine(self, sample: Sample, outcomes: list[_Outcome]) -> Sample:
+        actions = int(np.count_nonzero(sample.action_T))
+        total_A, per_token = np.zeros(actions), False
+        sums: dict[str, float] = {}
+        failed = ""
+        for part, outcome in zip(self._parts, outcomes, strict=True):
+            if isinstance(outcome, _Failure):
+                self.failures[part.name] += 1
+                self.last_failure = outcome.message
+                failed = failed or outcome.message
+            elif isinstance(outcome, np.ndarray):
+                sums[part.name] = float(outcome.sum())
+                total_A += part.weight * outcome
+                per_token = True
+            elif outcome is not None:
+                sums[part.name] = outcome
+                total_A[-1:] += part.weight * outcome
+        sample = replace(sample, extras={**sample.extras, "rewards": sums})
+        if not failed and actions == 0:
+            failed = f"RewardError: prompt {sample.key} has no action token that could carry a reward"
+        elif not failed and not sums:
+            failed = f"RewardError: no reward applies to prompt {sample.key}; every one returned None"
+            self.inapplicable += 1
+        if failed:
+            return sample.failed(failed)
+        return sample.scored(total_A.tolist() if per_token else float(total_A[-1]))
+
+    async def close(self) -> None:
+        """End the processes and idle threads of the rewards built here; provided functions stay their owner's."""
+        for made in self._owned:
+            made.close()
+        self._threads.close()
+
+
+def _takes_group(function: Callable[..., Any], spec: RewardSpec) -> bool:
+    """Whether a function takes whole groups; refuses one that could not be called at all."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have no signature to look at
+        return False
+    try:
+        signature.bind(None, None, **spec.options)
+    except TypeError as error:
+        raise SpecError(
+            f'reward "{spec.function}" cannot be called as function(sample or group, columns, **options) '
+            f"with options {dict(spec.options)}: {error}"
+        ) from error
+    return next(iter(signature.parameters)) == "group"
+
+
+async def _bounded(call: Any, deadline: float | None) -> Any:
+    """Await a coroutine for at most ``deadline`` seconds; one that ignores its cancellation is left behind."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task}, timeout=deadline)
+    finally:
+        finished = task.done()
+        if not finished:
+            task.cancel()
+    if not finished:
+        raise DeadlineError(deadline or 0)
+    return task.result()
+
+
+def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
+    """Check one score: a finite number, one finite number an action token, or None."""
+    if score is None:
+        return None
+    key, actions = str(sample.key), int(np.count_nonzero(sample.action_T))
+    try:
+        values = np.asarray(score)
+    except Exception:
+        values = np.asarray("unreadable")
+    if values.dtype.kind not in "biuf" or values.ndim > 1:
+        fix = "return a number, a list of numbers (one an action token), or None"
+        return _Failure(_message(part, f"returned {type(score).__name__}", key, fix))
+    if values.ndim == 1 and len(values) != actions:
+        fix = f"return one for each of the {actions} action tokens"
+        return _Failure(_message(part, f"returned {len(values)} numbers", key, fix))
+    if not np.isfinite(values.astype(np.float64).astype(np.float32)).all():
+        return _Failure(_message(part, f"returned {score!r:.60}", key, "a score must be finite"))
+    return values.astype(np.float64) if values.ndim else float(values)
+
+
+def _message(part: _Part, what: str, key: str, detail: str = "") -> str:
+    return f'RewardError: reward "{part.name}" {what} on prompt {key}' + (f": {detail}" if detail else "")
+
+
+def _line(error: Exception) -> str:
+    """Where in the user's code an exception was raised, if it is known."""
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"

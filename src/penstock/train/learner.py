@@ -1,0 +1,184 @@
+"""The one-device learner: forward and backward a packed micro-batch under a given loss; clip and step; score without gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.core.contracts import Batch, Denominator, Loss, Outputs, Scores, State
+from penstock.core.errors import TrainingError
+from penstock.core.run import LearnerSpec
+from penstock.core.types import FloatArray, Metrics, Unit
+from penstock.models.attention import PackedPlan
+from penstock.models.language_model import LanguageModel
+from penstock.train.optimizer import Masters
+from penstock.train.schedule import rate_at
+from penstock.train.token_scores import token_scores
+
+LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
+
+
+class Scoring:
+    """Scores rows with a model and no gradient: a frozen reference or reward model, and the learner's own ``score``."""
+
+    def __init__(self, model: LanguageModel, lay_out: LayOut, token_budget: int = 8192, share_prefix: bool = True) -> None:
+        self.model = model
+        self.lay_out = lay_out
+        self.token_budget = token_budget
+        self.share_prefix = share_prefix
+
+    @torch.no_grad()
+    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
+        """Outputs named in ``needs`` ("logp", "entropy", "value", "score"), one entry a row in the order of ``units``."""
+        rows = sum(len(unit) for unit in units)
+        found: dict[str, list[Any]] = {
+            name: [np.zeros(0, np.float32)] * rows for name in ("logp", "entropy", "value", "score")
+        }
+        for batch in self.lay_out(units, self.token_budget, self.share_prefix):
+            outputs = forward(self.model, on_device(batch, self.model.device), needs, temperature)
+            counts = np.bincount(batch.row_A, minlength=len(batch.row_ids))
+            for name, values in (("logp", outputs.logp_A), ("entropy", outputs.entropy_A), ("value", outputs.value_A)):
+                if values is not None:
+                    parts = np.split(values.float().cpu().numpy(), np.cumsum(counts)[:-1])
+                    for row, part in zip(batch.row_ids, parts, strict=True):
+                        found[name][row] = part
+            if outputs.score_B is not None:
+                for row, value in zip(batch.row_ids, outputs.score_B.float().tolist(), strict=True):
+                    found["score"][row] = value
+        return Scores(**found)
+
+
+class DeviceLearner(Scoring):
+    """Implements the ``Learner`` contract on one device.
+
+    ``total_steps`` is the number of optimizer steps the schedule is laid out for; ``temperature`` the sampling temperature,
+    under which log-probs are compared with the generator's.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        spec: LearnerSpec,
+        lay_out: LayOut,
+        *,
+        total_steps: int,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, lay_out, spec.token_budget, spec.share_prefix)
+        self.spec = spec
+        self.total_steps = total_steps
+        self.temperature = temperature
+        if spec.critic != "none" and model.value_head is None:
+            model.add_critic(spec.critic)
+        if spec.compute == "bfloat16":
+            model.to(torch.bfloat16)
+        if spec.gradient_checkpointing:
+            model.network.gradient_checkpointing_enable({"use_reentrant": False})
+        model.network.train(
+            spec.gradient_checkpointing
+        )  # dropout is zero either way; transformers checkpoints in train mode
+        self.masters = Masters(model, spec)
+        self.updates = 0
+        self.noise = torch.Generator().manual_seed(seed)
+
+    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
+        """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator).
+
+        Raises:
+            TrainingError: the loss is not finite; gradients gathered so far are dropped.
+        """
+        tensors = on_device(batch, self.model.device)
+        if self.spec.token_dropout:
+            drop = torch.rand(tensors.tokens_N.shape, generator=self.noise) < self.spec.token_dropout
+            tensors.tokens_N = tensors.tokens_N.masked_fill(drop.to(tensors.tokens_N.device), self.model.text.pad)
+        outputs = forward(self.model, tensors, loss.needs, self.temperature)
+        value, metrics = loss(outputs, tensors.fields, tensors, denominator)
+        if not torch.isfinite(value):
+            self.masters.adam.zero_grad(set_to_none=True)
+            raise TrainingError(f"the loss is {float(value)} at optimizer step {self.updates}; the step was not taken")
+        value.backward()
+        return {"loss": float(value.detach())} | {name: float(metric) for name, metric in metrics.items()}
+
+    def step(self) -> Metrics:
+        """Clip, optimise, advance the schedule; gives gradient norm and learning rate."""
+        rate = rate_at(self.spec, self.updates, self.total_steps)
+        norm = self.masters.step(rate)
+        self.updates += 1
+        return {"gradient_norm": norm, "learning_rate": rate}
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of the policy, one by one."""
+        yield from ((name, tensor.detach()) for name, tensor in self.model.policy_weights())
+
+    def state(self) -> State:
+        state = self.masters.state()
+        state.arrays["noise"] = self.noise.get_state()
+        state.values = {"updates": self.updates}
+        return state
+
+    def load_state(self, state: State) -> None:
+        self.masters.load_state(state)
+        self.noise.set_state(state.arrays["noise"])
+        self.updates = int(state.values["updates"])
+
+
+def on_device(batch: Batch, device: torch.device) -> Any:
+    """A namespace with the batch's arrays as tensors under the same names (indices int64)."""
+
+    def index(array: Any) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.int64).to(device, non_blocking=True)
+
+    def number(array: FloatArray) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.float32).to(device, non_blocking=True)
+
+    names = (
+        "tokens_N",
+        "position_N",
+        "gather_BT",
+        "scatter_N",
+        "length_B",
+        "source_A",
+        "target_A",
+        "row_A",
+        "last_B",
+        "unit_B",
+    )
+    return SimpleNamespace(
+        **{name: index(getattr(batch, name)) for name in names},
+        fields={name: number(array) for name, array in batch.fields.items()},
+    )
+
+
+def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+    """Run the modules that ``needs`` asks for, only at the positions that need them."""
+    plan = PackedPlan(tensors.gather_BT, tensors.scatter_N)
+    tokens, position = tensors.tokens_N[None], tensors.position_N[None]
+    found: dict[str, Tensor | None] = {}
+    hidden_NH = None
+    if needs & {"logp", "entropy", "score"} or model.critic_trunk is None:
+        hidden_NH = model.hidden(tokens, position, plan)[0]
+    if needs & {"logp", "entropy"}:
+        assert hidden_NH is not None
+        found["logp_A"], found["entropy_A"] = token_scores(
+            hidden_NH.index_select(0, tensors.source_A),
+            tensors.target_A,
+            model.logits,
+            model.config.vocab_size,
+            temperature=temperature,
+            entropy="entropy" in needs,
+        )
+    if "value" in needs:
+        if model.critic_trunk is not None:
+            hidden_NH = model.hidden(tokens, position, plan, model.critic_trunk)[0]
+        assert hidden_NH is not None
+        found["value_A"] = model.values(hidden_NH.index_select(0, tensors.source_A))
+    if "score" in needs:
+        assert hidden_NH is not None
+        found["score_B"] = model.scores(hidden_NH.index_select(0, tensors.last_B))
+    return Outputs(**found)

@@ -1,0 +1,114 @@
+"""AdamW over float32 masters, whatever the compute type of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from penstock.core.contracts import State
+from penstock.core.errors import CheckpointError, TrainingError
+from penstock.core.run import LearnerSpec
+
+
+class Masters:
+    """Float32 masters of a module's parameters with their AdamW state.
+
+    Where a parameter is float32 it is its own master. A bfloat16 parameter gets a float32 copy: its gradient is added to the
+    master's in float32 as soon as the backward pass has it (so micro-batches accumulate without rounding), and the parameter
+    is rewritten from the master after each step.
+    """
+
+    def __init__(self, module: nn.Module, spec: LearnerSpec) -> None:
+        self.spec = spec
+        self.names, self.parameters, self.masters = [], [], []
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            self.names.append(name)
+            self.parameters.append(parameter)
+            self.masters.append(self._master_of(parameter))
+        decayed = [m for m, p in zip(self.masters, self.names, strict=True) if m.ndim >= 2 and "embed" not in p]
+        plain = [m for m, p in zip(self.masters, self.names, strict=True) if not (m.ndim >= 2 and "embed" not in p)]
+        self.adam = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+            lr=spec.learning_rate,
+            betas=spec.betas,
+            eps=spec.epsilon,
+            fused=True,
+        )
+
+    @staticmethod
+    def _master_of(parameter: nn.Parameter) -> Tensor:
+        if parameter.dtype == torch.float32:
+            return parameter
+        master = parameter.detach().float().requires_grad_(True)
+
+        def move_gradient(p: Tensor) -> None:
+            if p.grad is not None:
+                master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
+                p.grad = None
+
+        parameter.register_post_accumulate_grad_hook(move_gradient)
+        return master
+
+    def step(self, rate: float) -> float:
+        """Clip, step at ``rate``, clear gradients; gives the gradient norm before clipping.
+
+        Raises:
+            TrainingError: the norm is not finite; gradients are cleared and the weights are unchanged.
+        """
+        gradients = [m.grad for m in self.masters if m.grad is not None]
+        if not gradients:
+            raise TrainingError("optimizer step without any gradient: nothing was accumulated")
+        limit = self.spec.clip_norm or float("inf")
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters, limit))
+        if not torch.isfinite(torch.tensor(norm)):
+            self.adam.zero_grad(set_to_none=True)
+            raise TrainingError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        self._write_back()
+        return norm
+
+    @torch.no_grad()
+    def _write_back(self) -> None:
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            if parameter is not master:
+                parameter.copy_(master)
+
+    def state(self) -> State:
+        """Masters and moments by parameter name."""
+        arrays: dict[str, Any] = {}
+        for name, master in self._named():
+            arrays[f"master.{name}"] = master.detach()
+            for key, value in self.adam.state.get(master, {}).items():
+                arrays[f"{key}.{name}"] = value
+        return State(arrays, {})
+
+    @torch.no_grad()
+    def load_state(self, state: State) -> None:
+        """Take back what :meth:`state` gave. Raises CheckpointError for a missing name or another shape."""
+        for name, master in self._named():
+            saved = state.arrays.get(f"master.{name}")
+            if saved is None or saved.shape != master.shape:
+                raise CheckpointError(
+                    f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape'
+                )
+            master.copy_(saved)
+            moments = {
+                key: state.arrays[f"{key}.{name}"].to(master.device if key != "step" else "cpu").clone()
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{key}.{name}" in state.arrays
+            }
+            if moments:
+                moments["step"] = moments["step"].to(master.device)  # fused AdamW counts steps on the device
+                self.adam.state[master] = moments
+        self._write_back()
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        yield from zip(self.names, self.masters, strict=True)

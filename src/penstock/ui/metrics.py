@@ -1,0 +1,125 @@
+"""How metrics are named, grouped and written for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A metric as people read it: its label, its unit (empty: a plain number) and whether it is a share of 1."""
+
+    label: str
+    unit: str = ""
+    share: bool = False
+
+
+KNOWN = {
+    "reward/mean": Shown("reward"),
+    "accuracy": Shown("accuracy", share=True),
+    "evaluation/reward": Shown("held-out reward"),
+    "evaluation/accuracy": Shown("held-out accuracy", share=True),
+    "loss": Shown("loss"),
+    "loss/value": Shown("value loss"),
+    "kl/reference": Shown("KL to reference", "nats"),
+    "entropy": Shown("entropy", "nats"),
+    "clip_fraction": Shown("clipped", share=True),
+    "gradient_norm": Shown("gradient norm"),
+    "length/mean": Shown("length", "tokens"),
+    "learning_rate": Shown("learning rate"),
+    "tokens_per_second": Shown("trained", "tokens/s"),
+    "generation/tokens_per_second": Shown("generated", "tokens/s"),
+}
+"""Metrics with a label of their own, in the order in which they are shown."""
+
+GROUPS = (
+    ("Reward", ("reward", "accuracy", "margin")),
+    ("Evaluation", ("evaluation",)),
+    ("Divergence from the reference", ("kl",)),
+    ("Exploration", ("entropy", "length", "finish", "truncated")),
+    ("Loss", ("loss",)),
+    ("Optimisation", ("clip_fraction", "gradient_norm", "learning_rate", "ratio", "advantage")),
+    ("Staleness", ("lag", "version", "stale")),
+    ("Speed", ("tokens_per_second", "generation", "seconds", "time", "memory")),
+)
+"""Section titles and the first parts of the metric names that belong to them."""
+
+OTHER = "Other"
+
+_UNITS = {"kl": "nats", "length": "tokens", "seconds": "s", "entropy": "nats"}
+
+
+def shown(name: str) -> Shown:
+    """How a metric is presented; one that is not known keeps its name, with a unit where its first part tells."""
+    return KNOWN.get(name) or Shown(name.replace("_", " "), _UNITS.get(name.split("/")[0], ""))
+
+
+def group(name: str) -> str:
+    """The section a metric belongs to."""
+    first = name.split("/")[0]
+    return next((title for title, firsts in GROUPS if first in firsts), OTHER)
+
+
+def order(name: str) -> tuple[int, int, str]:
+    """Sort key: sections in their order, known metrics first, then by name."""
+    titles, known = [title for title, _ in GROUPS], list(KNOWN)
+    title = group(name)
+    return (
+        titles.index(title) if title in titles else len(titles),
+        known.index(name) if name in known else len(known),
+        name,
+    )
+
+
+def number(value: Any) -> float | None:
+    """An event's value as a float (the log writes non-finite numbers as text); None for what is not a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def text_of(value: float) -> str:
+    """Four significant digits, thousands grouped, no needless exponent."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if value == int(value) and size < 1e7:
+        written = f"{int(value):,}"
+    elif size >= 1e7 or size < 1e-4:
+        written = f"{value:.3g}"
+    elif size >= 1000:
+        written = f"{value:,.0f}"
+    else:
+        written = f"{value:.{max(0, 3 - math.floor(math.log10(size)))}f}"
+    return written.replace("-", "−")
+
+
+def value_of(name: str, value: float) -> str:
+    """A metric's value with its unit."""
+    known = shown(name)
+    if known.share and math.isfinite(value):
+        return f"{value:.1%}"
+    return f"{text_of(value)} {known.unit}".rstrip()
+
+
+def numbers(values: Any) -> dict[str, float]:
+    """The numeric entries of a metrics event; anything else is left out."""
+    if not isinstance(values, Mapping):
+        return {}
+    return {str(name): found for name, value in values.items() if (found := number(value)) is not None}
+
+
+def duration(seconds: float) -> str:
+    """``3 h 07 min``, ``4 min 05 s`` or ``12 s``."""
+    whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    if whole >= 60:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole} s"

@@ -1,0 +1,106 @@
+"""Small things the tests of algorithms share: samples written down by hand, and a model one can differentiate by hand.
+
+The model is a table: the logits of a token depend on the token before it, a value on the token before an action, a score on
+a row's last token. It is enough to see whether losses, weights and denominators add up, and it is exact in float64.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from penstock.core.contracts import Denominator, Outputs
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+
+VOCABULARY = 7
+
+
+class Letters:
+    """A tokenizer of the letters a to e; 6 ends an answer."""
+
+    end = 6
+
+    def encode(self, text):
+        return ["abcde".index(letter) + 1 for letter in text]
+
+
+def sample(actions, reward, *, prompt=(1,), place=0, logp=-1.0, error=None):
+    """A sample that answered ``prompt`` with ``actions``; ``reward`` is a number, one per action, or None."""
+    tokens_T = np.array([*prompt, *actions], np.int32)
+    action_T = np.arange(len(tokens_T)) >= len(prompt)
+    logp_T = np.zeros(len(tokens_T), np.float32)
+    logp_T[action_T] = logp
+    key = SampleKey(PromptKey("test", 0, 0), place)
+    made = Sample(key, tokens_T, action_T, logp_T, np.where(action_T, 0, -1).astype(np.int32), "stop")
+    made = made if reward is None else made.scored(reward)
+    return made if error is None else made.failed(error)
+
+
+def group(*samples, ordinal=0):
+    key = PromptKey("test", 0, ordinal)
+    renamed = tuple(replace(item, key=SampleKey(key, place)) for place, item in enumerate(samples))
+    return Group(Prompt(key, "prompt"), renamed)
+
+
+def count(units):
+    """The denominators of a whole batch."""
+    rows = [row for unit in units for row in unit]
+    return Denominator(tokens=sum(int(row.action_T.sum()) for row in rows), rows=len(rows), units=len(units))
+
+
+def lay_out(units, order=None):
+    """Index arrays and field tensors of one micro-batch; ``order`` permutes its rows."""
+    rows = [(row, unit) for unit, members in enumerate(units) for row in members]
+    rows = rows if order is None else [rows[place] for place in order]
+    actions = [np.flatnonzero(row.action_T) for row, _ in rows]
+    tokens = [(row.tokens_T[at - 1], row.tokens_T[at]) for (row, _), at in zip(rows, actions, strict=True)]
+    batch = SimpleNamespace(
+        row_A=torch.tensor([place for place, at in enumerate(actions) for _ in at], dtype=torch.int64),
+        unit_B=torch.tensor([unit for _, unit in rows]),
+        before_A=torch.tensor(np.concatenate([before for before, _ in tokens]), dtype=torch.int64),
+        target_A=torch.tensor(np.concatenate([target for _, target in tokens]), dtype=torch.int64),
+        last_B=torch.tensor([int(row.tokens_T[-1]) for row, _ in rows]),
+    )
+    fields = {}
+    for name in rows[0][0].fields:
+        values = [np.atleast_1d(np.asarray(row.fields[name], np.float64)) for row, _ in rows]
+        fields[name] = torch.tensor(np.concatenate(values))
+    return batch, fields
+
+
+class Table:
+    """The model. ``grad()`` stacks the gradients of its three tables."""
+
+    def __init__(self, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        self.logits = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
+        self.values = torch.randn(VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
+        self.scores = torch.randn(VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
+
+    def outputs(self, batch):
+        logp_AV = self.logits[batch.before_A].log_softmax(-1)
+        return Outputs(
+            logp_A=logp_AV.gather(-1, batch.target_A[:, None])[:, 0],
+            entropy_A=-(logp_AV.exp() * logp_AV).sum(-1),
+            value_A=self.values[batch.before_A],
+            score_B=self.scores[batch.last_B],
+        )
+
+    def grad(self):
+        parts = (self.logits, self.values, self.scores)
+        return torch.cat([(torch.zeros_like(part) if part.grad is None else part.grad).flatten() for part in parts])
+
+    def accumulate(self, loss, micro_batches, denominator, order=None):
+        """Loss, metrics and gradient over micro-batches, combined as the learner has to."""
+        self.logits.grad = self.values.grad = self.scores.grad = None
+        total, metrics = 0.0, {}
+        for units in micro_batches:
+            batch, fields = lay_out(units, order)
+            share, found = loss(self.outputs(batch), fields, batch, denominator)
+            share.backward()
+            total += share.item()
+            for name, value in found.items():
+                known = metrics.get(name, 0.0)
+                metrics[name] = max(known, float(value)) if name.startswith("max/") else known + float(value)
+        return total, metrics, self.grad()

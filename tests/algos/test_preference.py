@@ -1,0 +1,84 @@
+"""Pair and label losses against hand-computed values."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from penstock.algos.preference import binary_label_loss, bradley_terry_loss, pair_accuracy, pairs
+from penstock.core.errors import TrainingError
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "options", "loss"),
+    [
+        (0.0, 0.0, {}, math.log(2)),
+        (math.log(3), 0.0, {}, math.log(4 / 3)),  # sigmoid(ln 3) = 3/4
+        (0.0, math.log(3), {}, math.log(4)),  # sigmoid(-ln 3) = 1/4
+        (math.log(3) + 1, 0.0, {"margin": 1.0}, math.log(4 / 3)),
+        (1.0, 1.0, {"centring": 0.1}, math.log(2) + 0.4),  # 0.1 * (1 + 1)²
+    ],
+)
+def test_bradley_terry_by_hand(chosen, rejected, options, loss):
+    assert bradley_terry_loss(tensor(chosen), tensor(rejected), denominator=1, **options).item() == pytest.approx(loss)
+
+
+def test_a_margin_may_differ_by_pair():
+    loss = bradley_terry_loss(tensor(1.0, 2.0), tensor(0.0, 0.0), denominator=2, margin=tensor(1.0, 2.0))
+    assert loss.item() == pytest.approx(math.log(2))
+
+
+def test_centring_pulls_the_pair_to_a_mean_of_zero():
+    chosen = tensor(1.0).requires_grad_()
+    bradley_terry_loss(chosen, tensor(1.0), denominator=1, centring=0.1).backward()
+    assert chosen.grad.item() == pytest.approx(-0.5 + 0.4)  # -(1 - sigmoid(0)) + 2 * 0.1 * (1 + 1)
+
+
+def test_a_huge_margin_of_error_stays_finite():
+    assert bradley_terry_loss(tensor(-1e4), tensor(1e4), denominator=1).item() == pytest.approx(2e4)
+
+
+def test_accuracy_counts_a_tie_as_one_half():
+    assert pair_accuracy(tensor(2.0, 1.0, 0.0), tensor(1.0, 1.0, 1.0), denominator=3).item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("score", "label", "loss"),
+    [(math.log(3), 1.0, math.log(4 / 3)), (math.log(3), 0.0, math.log(4)), (0.0, 0.5, math.log(2))],
+)
+def test_the_label_loss_by_hand(score, label, loss):
+    assert binary_label_loss(tensor(score), tensor(label), denominator=1).item() == pytest.approx(loss)
+
+
+def test_label_weights_scale_their_rows():
+    loss = binary_label_loss(tensor(0.0, 0.0), tensor(1.0, 0.0), denominator=2, weight_B=tensor(3.0, 1.0))
+    assert loss.item() == pytest.approx(2 * math.log(2))
+
+
+def test_gradients_match_finite_differences():
+    chosen, rejected = tensor(0.3, -1.0, 2.0).requires_grad_(), tensor(0.1, 1.0, -2.0).requires_grad_()
+    assert gradcheck(lambda c, r: bradley_terry_loss(c, r, denominator=3, margin=0.2, centring=0.1), (chosen, rejected))
+    assert gradcheck(lambda c: binary_label_loss(c, tensor(1.0, 0.0, 1.0), denominator=3), (chosen,))
+
+
+def test_pairs_are_found_in_any_row_order():
+    chosen, rejected = pairs(tensor(10, 21, 11, 20), tensor(1, 0, 0, 1), torch.tensor([0, 1, 0, 1]))
+    assert (chosen.tolist(), rejected.tolist()) == ([10, 20], [11, 21])
+
+
+def test_a_pair_torn_apart_is_refused():
+    with pytest.raises(TrainingError, match="are no pairs"):
+        pairs(tensor(1.0), tensor(1.0), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("function", [bradley_terry_loss, pair_accuracy, binary_label_loss])
+def test_shapes_that_do_not_match_and_empty_batches_are_refused(function):
+    with pytest.raises(TrainingError, match="do not go together"):
+        function(tensor(1.0), tensor(1.0, 2.0), denominator=1)
+    with pytest.raises(TrainingError, match="nothing to train on"):
+        function(tensor(1.0), tensor(1.0), denominator=0)

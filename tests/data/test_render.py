@@ -1,0 +1,97 @@
+"""Templates over columns, and chat messages."""
+
+import pytest
+
+from penstock.core.errors import DataError
+from penstock.core.run import DataSpec
+from penstock.core.types import PromptKey
+from penstock.data.render import Renderer, Template
+
+KEY = PromptKey("maths", 0, 4)
+
+
+def renderer(**fields):
+    return Renderer(DataSpec(source="x.jsonl", **fields))
+
+
+def test_columns_fill_the_template():
+    prompt = renderer(prompt="Q: {{ q }}\nA:").prompt(KEY, {"q": "1+1?"}, 0)
+    assert (prompt.text, prompt.messages, prompt.columns) == ("Q: 1+1?\nA:", (), {"q": "1+1?"})
+
+
+def test_nothing_is_escaped_or_trimmed():
+    assert Template("prompt", " {{ q }}\n")({"q": "a < b & \"c\" 'd'"}, "") == " a < b & \"c\" 'd'\n"
+
+
+def test_text_methods_can_cut_a_column():
+    row = {"answer": "2+2=4\n#### 4"}
+    assert Template("completion", '{{ answer.split("####")[1].strip() }}')(row, "") == "4"
+
+
+def test_an_undefined_column_names_template_row_and_columns():
+    with pytest.raises(DataError) as caught:
+        renderer(prompt="{{ quest }}").prompt(KEY, {"question": "x", "answer": "y"}, 17)
+    message = str(caught.value)
+    for part in ('template prompt "{{ quest }}"', "maths row 17", "'quest' is undefined", "question, answer"):
+        assert part in message
+
+
+@pytest.mark.parametrize("name", ["dict", "range", "namespace", "cycler"])
+def test_names_of_the_template_language_are_no_columns(name):
+    with pytest.raises(DataError, match="undefined"):
+        Template("prompt", "{{ " + name + " }}")({}, "row 0")
+
+
+def test_a_null_is_refused_rather_than_printed():
+    with pytest.raises(DataError, match="null"):
+        Template("prompt", "{{ q }}")({"q": None}, "row 0")
+
+
+@pytest.mark.parametrize("text", ["{{ q.__class__.__mro__ }}", "{{ q.append(1) }}"])
+def test_templates_are_sandboxed(text):
+    with pytest.raises(DataError, match=r"template prompt .* on row 0"):
+        Template("prompt", text)({"q": [1]}, "row 0")
+
+
+def test_a_template_that_does_not_parse_is_refused_at_once():
+    with pytest.raises(DataError, match=r'template prompt "{{ q": line 1'):
+        renderer(prompt="{{ q")
+
+
+def test_chat_makes_one_user_turn_of_the_prompt():
+    prompt = renderer(chat=True, prompt="{{ q }}").prompt(KEY, {"q": "hello"}, 0)
+    assert prompt.messages == ({"role": "user", "content": "hello"},)
+    assert prompt.text == "hello"
+
+
+def test_chat_takes_the_messages_of_the_row():
+    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}]
+    prompt = renderer(chat=True).prompt(KEY, {"messages": messages}, 0)
+    assert list(prompt.messages) == messages
+    assert prompt.text == "hello"
+
+
+def test_messages_that_are_answered_already_leave_nothing_to_generate():
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    with pytest.raises(DataError, match="nothing is left to answer"):
+        renderer(chat=True).prompt(KEY, {"messages": messages}, 0)
+
+
+def test_an_answered_conversation_is_an_example():
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    example = renderer(chat=True).example(KEY, {"messages": messages}, 0)
+    assert (list(example.prompt.messages), example.completion) == (messages[:1], "hi")
+
+
+@pytest.mark.parametrize("messages", ["hello", [], ["hello"], [{"role": "user"}], [{"role": "user", "content": 3}], None])
+def test_what_is_not_messages_is_refused(messages):
+    with pytest.raises(DataError, match="maths row 2: messages"):
+        renderer(chat=True).prompt(KEY, {"messages": messages}, 2)
+
+
+def test_an_example_and_a_pair_use_their_templates():
+    row = {"q": "1", "right": "2", "wrong": "3"}
+    made = renderer(prompt="{{ q }}", completion="{{ right }}", chosen="{{ right }}!", rejected="{{ wrong }}")
+    example, pair = made.example(KEY, row, 0), made.pair(KEY, row, 0)
+    assert (example.prompt.text, example.completion) == ("1", "2")
+    assert (pair.prompt.text, pair.chosen, pair.rejected) == ("1", "2!", "3")

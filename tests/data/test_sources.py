@@ -1,0 +1,220 @@
+"""Files, gym tasks, hub tables and functions as rows of data."""
+
+import gzip
+import json
+
+import pytest
+
+from penstock.core.errors import DataError, SpecError
+from penstock.core.run import DataSpec
+from penstock.data.resolve import register
+from penstock.data.sources import open_source
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def everything(source):
+    return [dict(source[index]) for index in range(len(source))]
+
+
+def test_json_lines_are_read(tmp_path):
+    rows = [{"a": 1}, {"a": "ü\u2028x"}]
+    write(tmp_path / "some.jsonl", rows)
+    source = open_source(DataSpec(source="some.jsonl"), tmp_path)
+    assert everything(source) == rows
+    assert source.name == "some"
+
+
+def test_gzipped_json_lines_are_read(tmp_path):
+    with gzip.open(tmp_path / "some.jsonl.gz", "wt") as file:
+        file.write('{"a": 1}\n\n{"a": 2}')
+    source = open_source(DataSpec(source="some.jsonl.gz"), tmp_path)
+    assert everything(source) == [{"a": 1}, {"a": 2}]
+    assert source.name == "some"
+
+
+def test_a_given_name_wins(tmp_path):
+    write(tmp_path / "some.jsonl", [{"a": 1}])
+    assert open_source(DataSpec(source="some.jsonl", name="mine"), tmp_path).name == "mine"
+
+
+def test_text_is_split_at_line_feeds_only(tmp_path):
+    (tmp_path / "some.txt").write_bytes("one\x85still one\u2028still\x0cone\ntwo\r\nthree".encode())
+    source = open_source(DataSpec(source="some.txt"), tmp_path)
+    assert [row["text"] for row in everything(source)] == ["one\x85still one\u2028still\x0cone", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"a": 1}\n{"a": \n', r"bad.jsonl:2: not valid JSON \("),
+        (b'{"a": 1}\n\n[1]\n', "bad.jsonl:3: a row must be a JSON object"),
+        (b'{"a": 1}\n"\xff"\n', "bad.jsonl:2: not UTF-8"),
+        (b"[" * 100000 + b"\n", "bad.jsonl:1: not valid JSON"),
+        (b"", "bad.jsonl: no rows"),
+        (b"\n\n", "bad.jsonl: no rows"),
+    ],
+)
+def test_a_malformed_file_names_its_line(tmp_path, content, says):
+    (tmp_path / "bad.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=says):
+        open_source(DataSpec(source="bad.jsonl"), tmp_path)
+
+
+def test_a_cut_archive_is_refused(tmp_path):
+    whole = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(1000)))
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cut.jsonl.gz: cannot be read"):
+        open_source(DataSpec(source="cut.jsonl.gz"), tmp_path)
+
+
+def test_a_missing_file_is_named_by_its_absolute_path(tmp_path):
+    with pytest.raises(DataError, match=f"{tmp_path.resolve()}/deep/none.jsonl: there is no such file"):
+        open_source(DataSpec(source="deep/none.jsonl"), tmp_path)
+
+
+def test_an_unknown_kind_of_source_lists_the_known_ones(tmp_path):
+    with pytest.raises(DataError, match=r"use FILE.jsonl, .*gym:TASK"):
+        open_source(DataSpec(source="data.xlsx"), tmp_path)
+
+
+def test_skip_and_size_keep_rows_apart(tmp_path):
+    write(tmp_path / "n.jsonl", [{"n": n} for n in range(10)])
+
+    def numbers(**fields):
+        return [row["n"] for row in everything(open_source(DataSpec(source="n.jsonl", **fields), tmp_path))]
+
+    assert numbers(size=4) == [0, 1, 2, 3]
+    assert numbers(skip=4) == [4, 5, 6, 7, 8, 9]
+    assert numbers(skip=4, size=2) == [4, 5]
+    assert numbers(skip=8, size=5) == [8, 9]
+
+
+def test_skipping_everything_is_refused(tmp_path):
+    write(tmp_path / "n.jsonl", [{"n": n} for n in range(10)])
+    for fields in ({"skip": 10}, {"skip": 20, "size": 3}):
+        with pytest.raises(DataError, match="leaves none of its 10 rows"):
+            open_source(DataSpec(source="n.jsonl", **fields), tmp_path)
+
+
+def test_a_file_is_read_only_as_far_as_needed(tmp_path):
+    (tmp_path / "n.jsonl").write_text('{"n": 0}\nbroken\n')
+    assert everything(open_source(DataSpec(source="n.jsonl", size=1), tmp_path)) == [{"n": 0}]
+
+
+def make_rows(count=2):
+    return [{"n": n} for n in range(count)]
+
+
+def test_a_function_gives_rows():
+    source = open_source(DataSpec(source=register(make_rows), options={"count": 3}), None)
+    assert everything(source) == make_rows(3)
+    assert source.name == "make_rows"
+
+
+def test_a_function_in_a_file_gives_rows(tmp_path):
+    (tmp_path / "my_rows.py").write_text("def rows(n):\n    yield from ({'x': i} for i in range(n))\n")
+    source = open_source(DataSpec(source="my_rows.py:rows", options={"n": 5}, skip=3), tmp_path)
+    assert everything(source) == [{"x": 3}, {"x": 4}]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: "text", "return a list of mappings"),
+        (lambda: {"a": [1]}, "return a list of mappings"),
+        (lambda: [{"a": 1}, 2], "row 1 is int"),
+        (lambda: [], "returned no rows"),
+        (lambda needed: [], "needed"),
+        (lambda: ({"a": 1 / n} for n in (1, 0)), "while giving its rows: ZeroDivisionError"),
+    ],
+)
+def test_a_failing_function_is_blamed(function, says, tmp_path):
+    with pytest.raises(DataError, match=says):
+        open_source(DataSpec(source=register(function)), tmp_path)
+
+
+def test_a_missing_function_is_an_error_of_the_spec(tmp_path):
+    with pytest.raises(SpecError, match="there is no file"):
+        open_source(DataSpec(source="none.py:f"), tmp_path)
+
+
+def test_a_gym_task_gives_rows_with_their_scorer(tmp_path):
+    from penstock.data.gym import gym_score
+
+    source = open_source(DataSpec(source="gym:chain_sum", size=4, options={"max_terms": 3}), tmp_path)
+    row = source[3]
+    assert set(row) == {"question", "answer", "metadata", "task", "entry"}
+    assert (source.name, len(source), row["task"]) == ("chain_sum", 4, "chain_sum")
+    assert gym_score("chain_sum", row["answer"], row["entry"]) == 1
+    assert gym_score("chain_sum", "nonsense", row["entry"]) < 1
+
+
+def test_gym_rows_depend_on_the_seed_only(tmp_path):
+    def rows(**fields):
+        return [
+            row["question"] for row in everything(open_source(DataSpec(source="gym:chain_sum", size=3, **fields), tmp_path))
+        ]
+
+    assert rows() == rows(options={"seed": 0})
+    assert rows(options={"seed": 1}) != rows()
+
+
+def test_skipped_gym_rows_are_others(tmp_path):
+    def rows(**fields):
+        return [row["question"] for row in everything(open_source(DataSpec(source="gym:chain_sum", **fields), tmp_path))]
+
+    assert rows(size=3, skip=2) == rows(size=5)[2:]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"source": "gym:chain_sums", "size": 1}, 'did you mean "chain_sum"'),
+        ({"source": "gym:chain_sum"}, "set data.size"),
+        ({"source": "gym:chain_sum", "size": 1, "options": {"wrong": 1}}, "wrong"),
+        ({"source": "gym:chain_sum", "size": 1, "options": {"min_terms": -1}}, "min_terms"),
+    ],
+)
+def test_a_wrong_gym_task_says_what_is_wrong(fields, says, tmp_path):
+    with pytest.raises(DataError, match=says):
+        open_source(DataSpec(**fields), tmp_path)
+
+
+@pytest.fixture
+def _offline(monkeypatch, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+
+@pytest.mark.usefixtures("_offline")
+def test_a_local_table_is_read_through_the_hub_source(tmp_path):
+    (tmp_path / "t.csv").write_text("q,a\nx,1\ny,2\nz,3\n")
+    source = open_source(DataSpec(source="hub:t.csv", skip=1), tmp_path)
+    assert everything(source) == [{"q": "y", "a": 2}, {"q": "z", "a": 3}]
+    assert source.name == "t"
+
+
+@pytest.mark.usefixtures("_offline")
+def test_a_saved_dataset_folder_is_read(tmp_path):
+    import datasets
+
+    table = datasets.Dataset.from_list([{"q": "x"}, {"q": "y"}])
+    table.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"test": table}).save_to_disk(tmp_path / "many")
+    assert everything(open_source(DataSpec(source="hub:one"), tmp_path)) == [{"q": "x"}, {"q": "y"}]
+    assert len(open_source(DataSpec(source="hub:many", split="test", size=1), tmp_path)) == 1
+    with pytest.raises(DataError, match="train"):
+        open_source(DataSpec(source="hub:many"), tmp_path)
+
+
+@pytest.mark.usefixtures("_offline")
+def test_a_data_set_that_cannot_be_loaded_is_one_clear_line(tmp_path):
+    with pytest.raises(DataError, match="hub:no/such_thing") as caught:
+        open_source(DataSpec(source="hub:no/such_thing"), tmp_path)
+    assert "\n" not in str(caught.value)

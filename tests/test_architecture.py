@@ -1,0 +1,248 @@
+"""The rules that keep the design true: layers, homes of foreign imports, budgets, light imports, tests that assert.
+
+They hold for code that does not exist yet, so a table may name files of the future; a file that exists and is missing from
+the table fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "penstock"
+TESTS = ROOT / "tests"
+
+LAYERS = (
+    {"core"},
+    {"algos", "models", "data", "sandbox"},
+    {"rewards", "envs", "engine", "serve", "train", "weights", "ckpt", "feedback"},
+    {"flow"},
+    {"loops"},
+    {"recipes", "monitor", "ui", "deploy", "plan"},
+    {"cli"},
+    {""},  # modules directly in penstock/: they may show what lies below, nothing below may import them
+)
+RANK = {folder: rank for rank, folders in enumerate(LAYERS) for folder in folders}
+
+HOME = {
+    "ray": ("flow/ray.py",),
+    "vllm": ("serve/vllm.py",),
+    "deepspeed": ("train/deepspeed.py",),
+    "peft": ("models/adapters.py",),
+    "wandb": ("monitor/wandb.py",),
+    "datasets": ("data/hub.py",),
+    "reasoning_gym": ("data/gym.py",),
+    "math_verify": ("rewards/math.py",),
+    "jinja2": ("data/render.py", "ui/report.py"),
+    "rich": ("ui/",),
+    "tyro": ("cli/",),
+    "transformers": ("models/", "engine/", "train/"),
+    "tokenizers": ("models/", "data/"),
+    "safetensors": ("models/", "weights/", "ckpt/"),
+    "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/"),
+    "numpy": ("",),
+}
+"""Where each foreign package may be imported: files, folders ending in a slash, or "" for anywhere."""
+
+FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS = 400, 60, 8, 100
+
+EXCEPTIONS: set[str] = set()
+"""Places over budget, as the budget test names them. May only shrink: an entry that is not needed any more fails."""
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def absolute(node: ast.ImportFrom, path: Path) -> str:
+    """The dotted module of a ``from`` import, with leading dots resolved against the file's package."""
+    if not node.level:
+        return node.module or ""
+    package = ["penstock", *path.relative_to(PACKAGE).parts[:-1]]
+    return ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def imports(path: Path, text: str | None = None) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import in a file, those inside functions included."""
+    for node in ast.walk(ast.parse(text if text is not None else path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, path)
+            # `from penstock import data` names the folder only in its alias.
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "penstock" else [module]
+            yield from ((node.lineno, name) for name in names)
+
+
+def upward(path: Path, text: str | None = None) -> list[str]:
+    """Imports of a file that do not point to a lower layer or to its own folder."""
+    here, problems = folder_of(path), []
+    for line, module in imports(path, text):
+        if module.split(".")[0] != "penstock":
+            continue
+        there = module.split(".")[1] if "." in module else ""
+        there = there if (PACKAGE / there).is_dir() else ""
+        if there != here and RANK[there] >= RANK[here]:
+            problems.append(f"{name_of(path)}:{line} ({here or 'penstock'}) imports {module} ({there or 'penstock'})")
+    return problems
+
+
+def homeless(path: Path, text: str | None = None) -> list[str]:
+    """Foreign imports of a file outside the package's home."""
+    problems = []
+    for line, module in imports(path, text):
+        root = module.split(".")[0]
+        if root in sys.stdlib_module_names or root == "penstock":
+            continue
+        if not name_of(path).startswith(HOME.get(root, ())):
+            problems.append(f"{name_of(path)}:{line} imports {root}; its home: {', '.join(HOME.get(root, ())) or 'none'}")
+    return problems
+
+
+def over_budget(path: Path) -> Iterator[str]:
+    text = path.read_text(encoding="utf-8")
+    if len(text.splitlines()) > FILE_LINES:
+        yield f"{name_of(path)}: more than {FILE_LINES} lines"
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if (node.end_lineno or node.lineno) - node.lineno + 1 > FUNCTION_LINES:
+            yield f"{name_of(path)}:{node.name}: more than {FUNCTION_LINES} lines"
+        given = node.args
+        names = [a.arg for a in [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg] if a]
+        if len([name for name in names if name not in ("self", "cls")]) > PARAMETERS:
+            yield f"{name_of(path)}:{node.name}: more than {PARAMETERS} parameters"
+
+
+def test_every_folder_has_a_layer() -> None:
+    folders = {folder_of(path) for path in sources()}
+    assert "core" in folders
+    assert folders <= set(RANK), f"no layer given to {sorted(folders - set(RANK))}"
+
+
+def test_imports_point_down() -> None:
+    assert [problem for path in sources() for problem in upward(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import penstock.cli.main",
+        "from penstock.models import load",
+        "from penstock import engine",
+        "from ..loops import learn",
+        "def late():\n    from penstock.train.single import Learner",
+        "import penstock",
+    ],
+)
+def test_the_layer_rule_sees_every_form_of_import(text: str) -> None:
+    assert upward(PACKAGE / "algos" / "imagined.py", text)
+
+
+def test_own_folder_and_lower_layers_are_allowed() -> None:
+    text = "from penstock.algos.kl import k3\nfrom . import losses\nfrom penstock.core.types import Row\nimport json"
+    assert upward(PACKAGE / "algos" / "imagined.py", text) == []
+
+
+def test_foreign_imports_have_a_home() -> None:
+    assert [problem for path in sources() for problem in homeless(path)] == []
+
+
+@pytest.mark.parametrize("text", ["import torch", "import numpy, ray", "def late():\n    import unheard_of"])
+def test_the_home_rule_sees_strays(text: str) -> None:
+    assert homeless(PACKAGE / "core" / "imagined.py", text)
+
+
+def test_budgets() -> None:
+    found = {problem for path in sources() for problem in over_budget(path)}
+    assert found - EXCEPTIONS == set()
+    assert EXCEPTIONS - found == set(), "within budget now: take these off EXCEPTIONS"
+
+
+LIGHT = (*sorted(f"penstock.core.{path.stem}" for path in (PACKAGE / "core").glob("[!_]*.py")), "penstock.algos")
+
+
+@pytest.mark.parametrize("module", [*LIGHT, "penstock.recipes", "penstock.cli.main"])
+def test_light_modules_import_no_torch(module: str) -> None:
+    """Help, specs and ``explain`` answer at once. A module that cannot be imported fails here too."""
+    code = f"import {module}, sys; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def spec_classes() -> set[type]:
+    """Every class whose fields a user can set: those reachable from Run, and the registered specs of the algorithms."""
+    importlib.import_module("penstock.algos")
+    spec, run = importlib.import_module("penstock.core.spec"), importlib.import_module("penstock.core.run")
+    found: set[type] = set()
+    queue: list[typing.Any] = [run.Run, *spec._REGISTRY.values()]
+    while queue:
+        kind = queue.pop()
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind not in found:
+            found.add(kind)
+            queue.extend(spec.field_types(kind).values())
+        queue.extend(typing.get_args(kind))
+    return {kind for kind in found if kind.__module__.startswith("penstock.")}
+
+
+def leaf_fields(kind: type) -> list[str]:
+    """Fields of a spec that hold plain values; those that hold other specs are counted there."""
+    spec = importlib.import_module("penstock.core.spec")
+
+    def holds_spec(annotation: typing.Any) -> bool:
+        itself = annotation is spec.AnySpec or dataclasses.is_dataclass(annotation)
+        return itself or any(holds_spec(argument) for argument in typing.get_args(annotation))
+
+    return [f"{kind.__name__}.{name}" for name, hint in spec.field_types(kind).items() if not holds_spec(hint)]
+
+
+def test_settable_fields_stay_under_budget() -> None:
+    kinds = spec_classes()
+    fields = [name for kind in sorted(kinds, key=lambda kind: kind.__name__) for name in leaf_fields(kind)]
+    assert {"Run.name", "Sampling.temperature"} <= set(fields)
+    assert any(kind.__module__.startswith("penstock.algos") for kind in kinds), "penstock.algos registers no spec"
+    assert len(fields) < SETTABLE_FIELDS, f"{len(fields)} fields: {', '.join(fields)}"
+
+
+def asserts(node: ast.AST) -> bool:
+    """Whether a test contains an assertion: ``assert``, ``raises``/``warns``, or a helper named ``assert…``."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assert):
+            return True
+        if isinstance(inner, ast.Call):
+            target = inner.func
+            called = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+            if called in ("raises", "warns") or called.lstrip("_").startswith("assert"):
+                return True
+    return False
+
+
+def test_every_test_asserts() -> None:
+    silent, seen = [], 0
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                seen += 1
+                if not asserts(node):
+                    silent.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert seen > 10
+    assert silent == []
