@@ -29,9 +29,7 @@ def tensors(draw: Any) -> torch.Tensor:
 
 @st.composite
 def numpy_arrays(draw: Any) -> np.ndarray[Any, Any]:
-    array = (
-        np.random.default_rng(draw(st.integers(0, 99))).normal(0, 9, draw(SHAPES)).round().clip(0).astype(draw(NUMPY_TYPES))
-    )
+    array = np.random.default_rng(draw(st.integers(0, 99))).normal(0, 9, draw(SHAPES)).round().clip(0).astype(draw(NUMPY_TYPES))
     array = np.asarray(array)
     array = array[::-1] if array.ndim and draw(st.booleans()) else array
     array.flags.writeable = draw(st.booleans())

@@ -83,6 +83,12 @@ def test_an_answered_conversation_is_an_example():
     assert (list(example.prompt.messages), example.completion) == (messages[:1], "hi")
 
 
+def test_all_texts_of_a_row_are_those_whose_columns_are_there():
+    assert list(renderer().texts({"prompt": "a", "completion": "b"})) == ["a", "b"]
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    assert list(renderer(chat=True).texts({"messages": messages})) == ["hello", "hi"]
+
+
 @pytest.mark.parametrize("messages", ["hello", [], ["hello"], [{"role": "user"}], [{"role": "user", "content": 3}], None])
 def test_what_is_not_messages_is_refused(messages):
     with pytest.raises(DataError, match="maths row 2: messages"):

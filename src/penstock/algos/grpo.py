@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from penstock.algos.advantages import Array, group_centred, group_normalised
-from penstock.algos.kl import KLPenalty
+from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.policy import FromGroups
 from penstock.core.spec import spec
 
@@ -21,7 +21,7 @@ class GRPO(FromGroups):
 
     scale: Literal["std", "none"] = "std"
     """Divide a group's centred rewards by their standard deviation, or leave them."""
-    kl: KLPenalty = KLPenalty(place="loss", estimator="k3")  # type: ignore[call-arg]
+    kl: KLPenalty = IN_LOSS
 
     def advantages(self, reward_G: Array) -> Array:
         return group_normalised(reward_G) if self.scale == "std" else group_centred(reward_G)

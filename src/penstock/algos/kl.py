@@ -162,3 +162,10 @@ class KLPenalty:
         measured, samples = metrics["kl/reference"], metrics["batch/rows"]
         moved = adaptive(self.current(control), measured, samples, target=self.target, horizon=self.horizon)
         return replace(control, kl_coefficient=moved)
+
+
+IN_REWARD = KLPenalty(place="reward")  # type: ignore[call-arg]
+"""A penalty in the reward, off until it is given a coefficient."""
+
+IN_LOSS = KLPenalty(place="loss", estimator="k3")  # type: ignore[call-arg]
+"""A penalty in the loss, off until it is given a coefficient."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.algos.advantages import Array
-from penstock.algos.kl import KLPenalty
+from penstock.algos.kl import IN_REWARD, KLPenalty
 from penstock.algos.labels import (
     Aggregate,
     check_aggregate,
@@ -65,7 +65,7 @@ class FromGroups(FromSamples):
     """What a sequence's sum is divided by if ``aggregate="constant"``; give the longest answer that may be sampled."""
     clip: tuple[float, float] | None = (0.2, 0.2)
     """How far (low, high) the probability ratio may leave 1 before a token's gradient stops; None never stops it."""
-    kl: KLPenalty
+    kl: KLPenalty = IN_REWARD
     """In the reward, the penalty of all tokens of a sample counts as part of its one reward."""
     skip_flat: bool = False
     """Leave out groups whose rewards are all equal; they then count in no denominator (and pay no KL penalty)."""

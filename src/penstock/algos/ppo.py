@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.algos.advantages import Array, generalised_advantages, whiten
-from penstock.algos.kl import KLPenalty
+from penstock.algos.kl import IN_REWARD, KLPenalty
 from penstock.algos.labels import Trajectory, check_clip, policy_row, token_weight, trajectories
 from penstock.algos.policy import FromSamples, PolicyLoss, penalty_field
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
@@ -33,7 +33,7 @@ class PPO(FromSamples):
     """Weight of the value loss beside the policy loss."""
     entropy_bonus: float = 0.0
     """Weight of the policy's entropy, which is rewarded."""
-    kl: KLPenalty = KLPenalty(place="reward")  # type: ignore[call-arg]
+    kl: KLPenalty = IN_REWARD
 
     def __post_init__(self) -> None:
         check_clip(self.clip)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock.algos.advantages import Array, leave_one_out
-from penstock.algos.kl import KLPenalty
 from penstock.algos.policy import FromGroups
 from penstock.core.spec import spec
 
@@ -14,8 +13,6 @@ class LeaveOneOut(FromGroups):
 
     The paper's estimator is ``clip=None, aggregate="constant", constant=1``: the log-prob of a whole answer is one action.
     """
-
-    kl: KLPenalty = KLPenalty(place="reward")  # type: ignore[call-arg]
 
     def advantages(self, reward_G: Array) -> Array:
         return leave_one_out(reward_G)

@@ -78,9 +78,7 @@ def as_tensor(array: Any, where: str) -> torch.Tensor:
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{where} has type {array.dtype}, which torch does not hold; convert it first") from error
     else:
-        raise CheckpointError(
-            f"{where} is a {type(array).__name__}; State.arrays holds numpy arrays and torch tensors only"
-        )
+        raise CheckpointError(f"{where} is a {type(array).__name__}; State.arrays holds numpy arrays and torch tensors only")
     if tensor.dtype in (torch.complex128, torch.complex32):
         raise CheckpointError(f"{where} has type {tensor.dtype}, which safetensors does not hold; save its two parts")
     return tensor.contiguous().resolve_conj().resolve_neg()

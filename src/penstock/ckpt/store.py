@@ -134,7 +134,7 @@ class CheckpointStore:
             size = self._write(position, files.encode_json(header), prepared)
             self._verified.add(position.name)
             path = self.folder / position.name
-            self._tell("checkpoint", path=str(path), bytes=size, seconds=round(time.monotonic() - started, 3), score=score)
+            self._tell("checkpoint", name=path.name, bytes=size, seconds=round(time.monotonic() - started, 3), score=score)
             self._prune(position)
         return path
 
@@ -317,7 +317,7 @@ class CheckpointStore:
         text = f"checkpoint {path.name} was passed over: {problem}; moved to {target}"
         if self.report is None:
             warnings.warn(text, stacklevel=2)
-        self._tell("checkpoint quarantined", path=str(target), problem=problem)
+        self._tell("checkpoint quarantined", name=path.name, moved_to=str(target), problem=problem)
         return text
 
     def _tell(self, what: str, **fields: Any) -> None:

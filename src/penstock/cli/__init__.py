@@ -1,0 +1,1 @@
+"""Commands, and the wiring from a run's spec to the objects that carry it out."""

@@ -21,10 +21,15 @@ SpecType = TypeVar("SpecType")
 _REGISTRY: dict[str, type] = {}
 
 
-class AnySpec:
-    """Annotation of a field that takes any registered spec; in plain values its ``kind`` says which."""
+if typing.TYPE_CHECKING:
+    AnySpec = Any
+else:
+
+    class AnySpec:
+        """Annotation of a field that takes any registered spec; in plain values its ``kind`` says which."""
 
 
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 def spec(cls: type[SpecType]) -> type[SpecType]:
     """Class decorator: a frozen keyword-only dataclass whose class name is its ``kind`` in plain values."""
     made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -33,10 +38,14 @@ def spec(cls: type[SpecType]) -> type[SpecType]:
 
 
 @functools.cache
-def field_types(cls: Any) -> dict[str, Any]:
-    """The resolved annotation of every field of a spec class, in order."""
+def _field_types(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """The resolved annotation of every field of a spec class, in order."""
+    return _field_types(cls)
 
 
 def suggestion(name: str, known: typing.Iterable[str]) -> str:

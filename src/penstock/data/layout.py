@@ -72,9 +72,7 @@ def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
                 "a row needs at least one token and one mark a token"
             )
         if row.action_T[0]:
-            raise DataError(
-                f"row {first_row + offset}: its first token is an action, but no token stands before to predict it"
-            )
+            raise DataError(f"row {first_row + offset}: its first token is an action, but no token stands before to predict it")
     prefix = shared_prefix(unit) if share_prefix else 0
     lengths = [len(row.tokens_T) for row in unit]
     return _Measured(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(unit) - 1))

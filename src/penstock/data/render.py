@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +97,7 @@ class Renderer:
             return Prompt(key, text, ({"role": "user", "content": text},) if self.chat else (), row)
         messages = read_messages(row["messages"], where)
         if messages[-1]["role"] == "assistant":
-            raise DataError(
-                f"{where}: messages end with the assistant's turn, so nothing is left to answer; drop that turn"
-            )
+            raise DataError(f"{where}: messages end with the assistant's turn, so nothing is left to answer; drop that turn")
         return _conversation(key, messages, row)
 
     def example(self, key: PromptKey, row: DataRow, index: int) -> Example:
@@ -114,6 +113,14 @@ class Renderer:
         """A prompt and its two completions."""
         where = f"{key.source} row {index}"
         return Pair(self.prompt(key, row, index), self._chosen(row, where), self._rejected(row, where))
+
+    def texts(self, row: DataRow) -> Iterator[str]:
+        """Every text that the row's columns allow, to fit a tokenizer to; a template whose columns are missing gives none."""
+        if self.chat and "messages" in row:
+            yield from (message["content"] for message in read_messages(row["messages"], "a row"))
+        for template in (self._prompt, self._completion, self._chosen, self._rejected):
+            with contextlib.suppress(DataError):
+                yield template(row, "a row")
 
 
 def _conversation(key: PromptKey, messages: Messages, row: DataRow) -> Prompt:

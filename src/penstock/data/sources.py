@@ -69,9 +69,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 if text.strip():
                     yield number, text
         except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file"
-            ) from error
+            raise DataError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from error
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path}: cannot be read after line {number} ({error}); is it complete?") from error
 
@@ -84,9 +82,7 @@ def json_rows(path: Path) -> Iterator[DataRow]:
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
         if not isinstance(row, dict):
-            raise DataError(
-                f'{path}:{number}: a row must be a JSON object like {{"prompt": "…"}}, not {type(row).__name__}'
-            )
+            raise DataError(f'{path}:{number}: a row must be a JSON object like {{"prompt": "…"}}, not {type(row).__name__}')
         yield row
 
 

@@ -41,9 +41,8 @@ def apply_update(model: LanguageModel, update: WeightUpdate, current: Version) -
         raise WeightError(f"weight update {update.version} refused: parameter {problem}")
     for name, tensor in new.items():
         if tensor.shape != own[name].shape:
-            raise WeightError(
-                f'weight update {update.version} refused: "{name}" has shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}'
-            )
+            shapes = f"shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
+            raise WeightError(f'weight update {update.version} refused: "{name}" has {shapes}')
         if not bool(torch.isfinite(tensor).all()):
             raise WeightError(f'weight update {update.version} refused: "{name}" holds a value that is not finite')
     if update.checksum is not None and checksum(new.items()) != update.checksum:

@@ -100,9 +100,7 @@ class PackedPlan:
     def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
         query, key, value = (self._expand(x) for x in (query_1HND, key_1KND, value_1KND))
         grouped = query.shape[1] != key.shape[1]
-        out_BHTD = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        out_BHTD = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
         out_ND = out_BHTD.transpose(1, 2).reshape(self.rows * self.longest, -1)
         heads, width = query_1HND.shape[1], query_1HND.shape[3]
         if not self.dense:

@@ -58,8 +58,7 @@ def load_text(path: str) -> Text:
         ModelError: there is none.
     """
     if Path(path).is_dir() and not any(
-        (Path(path) / name).exists()
-        for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+        (Path(path) / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     ):
         raise ModelError(f"{path}: no tokenizer (tokenizer.json is missing); save the tokenizer into the model folder")
     try:

@@ -49,8 +49,8 @@ def build_model(
         eos_token_id=text.end,
         pad_token_id=text.pad,
         bos_token_id=None,
-        num_labels=1,
     )
+    config.num_labels = 1
     factory = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -39,15 +39,14 @@ class Text:
         """Text of tokens; special tokens are left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Tokens of a conversation up to where the assistant's answer begins.
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Text of a conversation, marks included, up to where the assistant's answer begins.
 
         Raises ModelError if the tokenizer has no chat template.
         """
         if not getattr(self.tokenizer, "chat_template", None):
             raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
-        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return self.encode(text)
+        return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Text:

@@ -137,7 +137,9 @@ class Mixture:
         scores = await self._call(part, group, group.prompt.columns, str(group.key))
         if isinstance(scores, _Failure):
             return [scores] * len(group.samples)
-        if not isinstance(scores, list | tuple | np.ndarray) or len(scores) != len(group.samples):
+        if isinstance(scores, np.ndarray) and scores.ndim:
+            scores = list(scores)
+        if not isinstance(scores, list | tuple) or len(scores) != len(group.samples):
             given = f"{len(scores)} scores" if isinstance(scores, list | tuple) else f"{scores!r:.60}"
             message = _message(
                 part, f"returned {given}", str(group.key), f"return a list of {len(group.samples)}, one a sample"
@@ -244,7 +246,7 @@ def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
     if values.ndim == 1 and len(values) != actions:
         fix = f"return one for each of the {actions} action tokens"
         return _Failure(_message(part, f"returned {len(values)} numbers", key, fix))
-    if not np.isfinite(values.astype(np.float64).astype(np.float32)).all():
+    if not (np.abs(values.astype(np.float64)) <= np.finfo(np.float32).max).all():
         return _Failure(_message(part, f"returned {score!r:.60}", key, "a score must be finite"))
     return values.astype(np.float64) if values.ndim else float(values)
 

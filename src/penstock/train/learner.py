@@ -1,4 +1,4 @@
-"""The one-device learner: forward and backward a packed micro-batch under a given loss; clip and step; score without gradient."""
+"""The one-device learner: forward and backward of packed micro-batches under a given loss, clip and step, score."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ class Scoring:
     def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
         """Outputs named in ``needs`` ("logp", "entropy", "value", "score"), one entry a row in the order of ``units``."""
         rows = sum(len(unit) for unit in units)
-        found: dict[str, list[Any]] = {
-            name: [np.zeros(0, np.float32)] * rows for name in ("logp", "entropy", "value", "score")
-        }
+        found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in ("logp", "entropy", "value", "score")}
         for batch in self.lay_out(units, self.token_budget, self.share_prefix):
             outputs = forward(self.model, on_device(batch, self.model.device), needs, temperature)
             counts = np.bincount(batch.row_A, minlength=len(batch.row_ids))
@@ -77,12 +75,10 @@ class DeviceLearner(Scoring):
         if spec.critic != "none" and model.value_head is None:
             model.add_critic(spec.critic)
         if spec.compute == "bfloat16":
-            model.to(torch.bfloat16)
+            to_compute_type(model, torch.bfloat16)
         if spec.gradient_checkpointing:
             model.network.gradient_checkpointing_enable({"use_reentrant": False})
-        model.network.train(
-            spec.gradient_checkpointing
-        )  # dropout is zero either way; transformers checkpoints in train mode
+        model.network.train(spec.gradient_checkpointing)  # dropout is zero either way; transformers checkpoints in train mode
         self.masters = Masters(model, spec)
         self.updates = 0
         self.noise = torch.Generator().manual_seed(seed)
@@ -126,6 +122,14 @@ class DeviceLearner(Scoring):
         self.masters.load_state(state)
         self.noise.set_state(state.arrays["noise"])
         self.updates = int(state.values["updates"])
+
+
+@torch.no_grad()
+def to_compute_type(model: LanguageModel, dtype: torch.dtype) -> None:
+    """Convert the trunks' parameters; buffers (rotary frequencies) and the value head stay float32."""
+    for module in (model.network, model.critic_trunk):
+        for parameter in module.parameters() if module is not None else ():
+            parameter.data = parameter.data.to(dtype)
 
 
 def on_device(batch: Batch, device: torch.device) -> Any:

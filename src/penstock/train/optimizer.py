@@ -96,9 +96,7 @@ class Masters:
         for name, master in self._named():
             saved = state.arrays.get(f"master.{name}")
             if saved is None or saved.shape != master.shape:
-                raise CheckpointError(
-                    f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape'
-                )
+                raise CheckpointError(f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape')
             master.copy_(saved)
             moments = {
                 key: state.arrays[f"{key}.{name}"].to(master.device if key != "step" else "cpu").clone()

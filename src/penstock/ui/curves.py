@@ -16,6 +16,8 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 312.0, 10.0, 126.0
 """Edges of the plot inside WIDTH x HEIGHT, in drawing units."""
 SMOOTHED_FROM = 80
 """Fewest points for which a running mean is drawn over the raw curve."""
+LARGEST, SMALLEST = 1e100, 1e-100
+"""Larger values have diverged and are marked like non-finite ones; smaller ones are drawn as 0."""
 DOTS_TO = 40
 """Most points that are marked one by one."""
 
@@ -87,26 +89,27 @@ def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def tick_label(value: float, ticks: Sequence[float]) -> str:
-    """A tick's text with as many decimals as its neighbours need; thousands as k, millions as M."""
+def tick_label(value: float, ticks: Sequence[float], share: bool = False) -> str:
+    """A tick's text with as many decimals as its neighbours need; thousands as k, millions as M, shares in percent."""
     largest = max(abs(tick) for tick in ticks)
-    step = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=largest)
-    if value == 0:
+    if value == 0 or largest == 0:
         return "0"
-    if largest >= 1e9 or largest < 1e-3:
-        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
+    step = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=largest) or largest
     scale, suffix = (1e6, "M") if largest >= 1e6 else (1e3, "k") if largest >= 1e4 else (1.0, "")
-    decimals = max(0, -math.floor(math.log10(step / scale) + 1e-9)) if step else 2
+    if share:
+        scale, suffix = 0.01, "%"
+    elif largest >= 1e9 or largest < 1e-3:
+        exponent = math.floor(math.log10(largest))
+        scale, suffix = 10.0**exponent, f"e{exponent}"
+    decimals = max(0, -math.floor(math.log10(step / scale) + 1e-9))
     return f"{value / scale:,.{min(decimals, 6)}f}{suffix}".replace("-", "−")
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
     """A vertical range with a little air; a constant curve lies in the middle."""
     low, high = min(values), max(values)
-    # Scaled before subtracting, so that the widest range of floats does not overflow.
-    air = (high * 0.06 - low * 0.06) or abs(high) * 0.1 or 1.0
-    bottom = 0.0 if 0 <= low < high * 0.25 else low - air
-    return max(bottom, -1.7e308), min(high + air, 1.7e308)
+    air = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    return 0.0 if 0 <= low < high * 0.25 else low - air, high + air
 
 
 def path(points: Iterable[Point]) -> str:
@@ -116,36 +119,39 @@ def path(points: Iterable[Point]) -> str:
 
 def curve(name: str, points: Sequence[Point]) -> Curve:
     """The drawing of a metric from its (step, value) points in order of steps; values may be non-finite, points not none."""
-    finite = [point for point in points if math.isfinite(point[1])]
+    finite = [(step, value if abs(value) > SMALLEST else 0.0) for step, value in points if abs(value) < LARGEST]
     first, final = points[0][0], points[-1][0]
     low, high = limits([value for _, value in finite] or [0.0])
-    # Halved, so that a range wider than the largest float stays finite.
-    half = high / 2 - low / 2 or 1.0
+
+    share = shown(name).share
+
+    def written(value: float) -> str:
+        return value_of(name, value) if share else text_of(value)
 
     def x_of(step: float) -> float:
         return LEFT + (RIGHT - LEFT) * ((step - first) / (final - first) if final > first else 0.5)
 
     def y_of(value: float) -> float:
-        return BOTTOM - (BOTTOM - TOP) * (value / 2 - low / 2) / half
+        return BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low)
 
     drawn = thin(finite)
     smoothed = thin(smooth(finite)) if len(finite) >= SMOOTHED_FROM else []
     raw_line = path((x_of(step), y_of(value)) for step, value in drawn)
-    bad = [step for step, value in points if not math.isfinite(value)]
+    bad = [step for step, value in points if not abs(value) < LARGEST]
     x_marks = nice_ticks(first, final, 4, whole=True)
-    y_marks = nice_ticks(low, high, 4) if math.isfinite(high - low) else [low, high]
+    y_marks = nice_ticks(low, high, 5)
     return Curve(
         name=name,
         label=shown(name).label,
         last=value_of(name, points[-1][1]),
-        low=text_of(min(value for _, value in finite)) if finite else "",
-        high=text_of(max(value for _, value in finite)) if finite else "",
+        low=written(min(value for _, value in finite)) if finite else "",
+        high=written(max(value for _, value in finite)) if finite else "",
         line=path((x_of(step), y_of(value)) for step, value in smoothed) or raw_line,
         faint=raw_line if smoothed else "",
         dots=tuple((round(x_of(s), 1), round(y_of(v), 1)) for s, v in drawn) if len(drawn) <= DOTS_TO else (),
         bad=tuple(round(x_of(step), 1) for step, _ in thin([(step, 0.0) for step in bad], 100)),
         bad_count=len(bad),
         x_ticks=tuple(Tick(round(x_of(mark), 1), tick_label(mark, x_marks)) for mark in x_marks),
-        y_ticks=tuple(Tick(round(y_of(mark), 1), tick_label(mark, y_marks)) for mark in y_marks),
-        data=" ".join(f"{s:g},{text_of(v).replace(',', '_')},{x_of(s):.1f},{y_of(v):.1f}" for s, v in drawn),
+        y_ticks=tuple(Tick(round(y_of(mark), 1), tick_label(mark, y_marks, share)) for mark in y_marks),
+        data=" ".join(f"{s:g},{written(v).replace(',', '_')},{x_of(s):.1f},{y_of(v):.1f}" for s, v in drawn),
     )

@@ -54,7 +54,9 @@ _UNITS = {"kl": "nats", "length": "tokens", "seconds": "s", "entropy": "nats"}
 
 def shown(name: str) -> Shown:
     """How a metric is presented; one that is not known keeps its name, with a unit where its first part tells."""
-    return KNOWN.get(name) or Shown(name.replace("_", " "), _UNITS.get(name.split("/")[0], ""))
+    first, _, rest = name.partition("/")
+    label = f"held-out {rest}" if first == "evaluation" and rest else name
+    return KNOWN.get(name) or Shown(label.replace("_", " "), _UNITS.get(first, ""))
 
 
 def group(name: str) -> str:
@@ -85,18 +87,19 @@ def number(value: Any) -> float | None:
 
 
 def text_of(value: float) -> str:
-    """Four significant digits, thousands grouped, no needless exponent."""
+    """Three significant digits below 1, four above, thousands grouped, no needless exponent."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
     size = abs(value)
     if value == int(value) and size < 1e7:
         written = f"{int(value):,}"
     elif size >= 1e7 or size < 1e-4:
-        written = f"{value:.3g}"
+        digits, exponent = f"{value:.3g}".split("e") if "e" in f"{value:.3g}" else (f"{value:.3g}", "")
+        written = f"{digits}e{int(exponent)}" if exponent else digits
     elif size >= 1000:
         written = f"{value:,.0f}"
     else:
-        written = f"{value:.{max(0, 3 - math.floor(math.log10(size)))}f}"
+        written = f"{value:.{(3 if size >= 1 else 2) - math.floor(math.log10(size))}f}"
     return written.replace("-", "−")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -22,6 +23,9 @@ REFRESH_SECONDS = 0.1
 PLAIN_LINES = 20
 """Lines a stage prints where there is no terminal, beside evaluations and faults."""
 TROUBLE = ("fault", "fail", "error", "quarantine", "abort", "killed", "stale", "skip")
+
+PLAIN_METRICS = ("reward/mean", "accuracy", "loss", "kl/reference", "entropy", "length/mean", "tokens_per_second")
+"""What a plain line says, beside evaluations: as much as fits a line."""
 
 _QUIET = ("checkpoint",)
 """Lifecycle events of healthy routine: in the log and in the report, not on the screen."""
@@ -43,10 +47,23 @@ def troubled(what: str) -> bool:
     return any(word in what.lower() for word in TROUBLE)
 
 
+def brief(name: str, value: float) -> str:
+    """A metric's value without the unit that everyone knows."""
+    return value_of(name, value).removesuffix(" nats")
+
+
+class Screen(Console):
+    """A console whose reader may leave (``| head``): the display falls silent and the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Progress:
     """Shows events as they come; pass the object itself as a listener of the event log and ``close`` it at the end.
 
-    ``stages`` are (name, steps) in order. Nothing here raises for an event it does not understand: it is passed over.
+    ``stages`` are (name, steps) in order. An event that it does not understand is passed over. When
+    the terminal is gone the display falls silent: the log holds everything and the run goes on.
     """
 
     def __init__(
@@ -54,7 +71,7 @@ class Progress:
     ) -> None:
         self._steps = dict(stages)
         self._names = [name for name, _ in stages]
-        self._console = console or Console(highlight=False)
+        self._console = console or Screen(highlight=False)
         self._clock = clock
         self._stage = ""
         self._step = 0
@@ -70,23 +87,36 @@ class Progress:
         """Take one event of the log."""
         stage, step = event.get("stage") or self._stage, event.get("step")
         if stage != self._stage:
-            self._begin(stage, step if isinstance(step, int) else 0)
+            with self._unless_gone():
+                self._begin(stage, step if isinstance(step, int) else 0)
         handler = {"metrics": self._metrics, "samples": self._samples, "lifecycle": self._lifecycle}.get(event.get("kind", ""))
         if handler:
-            handler(event)
+            with self._unless_gone():
+                handler(event)
 
     def close(self) -> None:
         """Leave the last state on the screen and give the terminal back."""
+        with self._unless_gone():
+            self._stop()
+
+    def _stop(self) -> None:
         if self._live and self._live.is_started:
             self._live.update(self._view(), refresh=True)
             self._live.stop()
+
+    @contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Fall silent where writing fails, as it does when the terminal was closed under a run."""
+        try:
+            yield
+        except OSError:
+            self._console.quiet = True
 
     # Events
 
     def _begin(self, stage: str, step: int) -> None:
-        if self._live and self._live.is_started:
-            self._live.update(self._view(), refresh=True)
-            self._live.stop()
+        self._stop()
+        if self._live:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._stage, self._step, self._values = stage, step, {}
         self._first, self._printed_step = (step, self._clock()), None
@@ -96,19 +126,20 @@ class Progress:
     def _metrics(self, event: Event) -> None:
         fresh = numbers(event.get("values"))
         self._values |= fresh
-        self._step = max(self._step, int(event.get("step") or 0))
+        step = event.get("step")
+        self._step = max(self._step, step if isinstance(step, int) else 0)
         if self._live:
             self._refresh()
             return
         every = max(1, -(-self._total // PLAIN_LINES))
-        evaluated = any(name.startswith("evaluation/") for name in fresh)
+        evaluated = sorted(name for name in fresh if name.startswith("evaluation/"))
         # The first step is said at once: a reader of a log wants to see that it moves.
         due = self._step % every == 0 or self._step == self._total or self._printed_step is None
-        if evaluated or (due and self._step != self._printed_step):
+        names = [*(name for name in PLAIN_METRICS if name in fresh), *evaluated]
+        if names and (evaluated or (due and self._step != self._printed_step)):
             self._printed_step = self._step
-            names = [name for name in KNOWN if name in fresh]
-            numbers_text = "  ".join(f"{shown(name).label} {value_of(name, fresh[name])}" for name in names)
-            self._print(Text(f"{self._stage} {self._step}/{self._total}  {numbers_text}{self._remaining('  ')}"))
+            said = "  ".join(f"{shown(name).label} {brief(name, fresh[name])}" for name in names)
+            self._print(Text(f"{self._stage} {self._step}/{self._total}  {said}{self._remaining('  ')}"))
 
     def _samples(self, event: Event) -> None:
         rows = event.get("rows")
@@ -173,7 +204,7 @@ class Progress:
             cells.add_column(style="dim", no_wrap=True)
             cells.add_column(justify="right", no_wrap=True, min_width=9)
         for start in range(0, len(names), columns):
-            row = [[shown(name).label, value_of(name, self._values[name])] for name in names[start : start + columns]]
+            row = [[shown(name).label, brief(name, self._values[name])] for name in names[start : start + columns]]
             cells.add_row(*[text for pair in row for text in pair])
         return Group(head, cells)
 

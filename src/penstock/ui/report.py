@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from penstock.core.errors import DataError
 from penstock.core.events import Event, read_events
@@ -100,6 +99,13 @@ def cell(value: Any) -> str:
     return "–" if value is None else clean(value)
 
 
+def plain_text(value: Any) -> str:
+    """A field's value: numbers written well, text as it is, the rest as JSON."""
+    if isinstance(value, str):
+        return clean(value)
+    return cell(value) if isinstance(value, int | float) and not isinstance(value, bool) else clean(json.dumps(value))
+
+
 def sample_view(row: Any) -> dict[str, Any]:
     """One row of the sample table."""
     row = row if isinstance(row, Mapping) else {"text": row}
@@ -173,7 +179,7 @@ def timeline_view(events: Sequence[Event]) -> list[dict[str, Any]]:
                 "stage": clean(event.get("stage") or ""),
                 "step": cell(event.get("step")),
                 "what": what,
-                "fields": [(clean(k), clean(v) if isinstance(v, str) else clean(json.dumps(v))) for k, v in fields.items()],
+                "fields": [(clean(k), plain_text(v)) for k, v in fields.items()],
                 "trouble": troubled(what),
             }
         )
@@ -188,7 +194,7 @@ def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str
         if isinstance(value, Mapping):
             rows += summary_rows(value, f"{name}.")
         elif name != "headline":
-            rows.append((clean(name), cell(value) if not isinstance(value, list) else clean(json.dumps(value))))
+            rows.append((clean(name), plain_text(value)))
     return rows
 
 
@@ -224,9 +230,8 @@ def write_report(run_folder: Path) -> Path:
         started=datetime.fromtimestamp(min(times), UTC).strftime("%Y-%m-%d %H:%M UTC") if times else "",
         took=metrics.duration(max(times) - min(times)) if times else "",
         spec=clean_spec(run),
-        # The two files are ours; everything else on the page is escaped.
-        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        script=Markup((HERE / "report.js").read_text(encoding="utf-8")),
+        style=(HERE / "report.css").read_text(encoding="utf-8"),
+        script=(HERE / "report.js").read_text(encoding="utf-8"),
     )
     target, temporary = folder / "report.html", folder / ".report.html.writing"
     temporary.write_text(page, encoding="utf-8")

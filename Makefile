@@ -1,0 +1,53 @@
+# Every target sets the project up first, on a machine that has nothing but Python 3.11 or newer and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: help setup quickstart test test-slow lint format bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make quickstart   set up, then train and evaluate a small model on this machine"
+	@echo "make test         set up, then lint, type check and the fast tests"
+	@echo "make test-slow    set up, then the learning and process tests"
+	@echo "make lint         style and types only"
+	@echo "make format       write the style into the files"
+	@echo "make bench        set up, then the benchmarks"
+	@echo "make clean        remove the environment and caches"
+
+# The stamp is written last, so that an installation that was cut short is done again.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is too old; Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing (once; some minutes)"
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym]'
+	@touch $@
+
+setup: $(INSTALLED)
+
+quickstart: setup
+	$(BIN)/penstock train quickstart
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,167 @@
+"""From specs to objects: devices, models, data, rewards. The only place that knows both sides."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.core.contracts import RewardFunction
+from penstock.core.errors import DataError, DeviceError
+from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Run
+from penstock.core.types import Group, IntArray, Prompt, Sample, Unit
+from penstock.data.layout import lay_out
+from penstock.data.render import Example, Pair, Renderer
+from penstock.data.sampler import Sampler, examples, pairs, prompts
+from penstock.envs.single_turn import SingleTurn
+from penstock.models.files import load_model
+from penstock.models.language_model import Head, LanguageModel
+from penstock.models.scratch import build_model
+from penstock.models.text import Text
+from penstock.rewards.model import ModelReward
+from penstock.rewards.runner import Mixture
+from penstock.train.learner import Scoring
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device of a run. Raises DeviceError where CUDA was asked for and there is none."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("device=cuda, but this machine shows no CUDA device to torch; set device=cpu or device=auto")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def set_up_torch(run: Run) -> torch.device:
+    """Threads and device of a run."""
+    torch.set_num_threads(run.threads or os.cpu_count() or 1)
+    torch.set_float32_matmul_precision("highest")
+    return choose_device(run.device)
+
+
+def seed_of(run_seed: int, *names: str) -> int:
+    """A 31-bit seed that is a pure function of the run's seed and what it is for."""
+    words = [run_seed % 2**32, *(byte for name in names for byte in name.encode())]
+    return int(np.random.SeedSequence(words).generate_state(1)[0]) & 0x7FFFFFFF
+
+
+class Models:
+    """Finds and loads the models a run names. ``@stage`` is the folder where that stage's model was saved."""
+
+    def __init__(self, stage_folder: Callable[[str], Path], device: torch.device, seed: int) -> None:
+        self.stage_folder = stage_folder
+        self.device = device
+        self.seed = seed
+
+    def path(self, name: str) -> str:
+        return str(self.stage_folder(name[1:])) if name.startswith("@") else name
+
+    def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> LanguageModel:
+        """The model of a spec; ``corpus`` fits the tokenizer of one that is built from scratch."""
+        if spec.path:
+            return load_model(self.path(spec.path), head).to(self.device)
+        return build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
+
+    def reference(self, spec: ModelSpec | None, start: LanguageModel) -> LanguageModel:
+        """The frozen model of a KL term: a copy of where the stage starts unless the spec names another."""
+        model = copy.deepcopy(start) if spec is None else load_model(self.path(spec.path)).to(self.device)
+        return model.requires_grad_(False)
+
+    def scorer(self, name: str) -> Scoring:
+        """A frozen reward model."""
+        return Scoring(load_model(self.path(name), "score").to(self.device).requires_grad_(False), lay_out)
+
+
+def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
+    """Texts of a data set, to fit a tokenizer to: whatever its templates can render."""
+    renderer, source = Renderer(spec), prompts(spec, base, 0).source
+    for index in range(len(source)):
+        row = source[index]
+        for template in (renderer._prompt, renderer._completion, renderer._chosen, renderer._rejected):
+            try:
+                yield template(row, f"{source.name} row {index}")
+            except DataError:
+                continue  # a data set has only some of the columns; training names the one it misses
+
+
+def prompt_text(prompt: Prompt, text: Text) -> str:
+    """What a prompt reads as: its chat rendering if it has messages, else its text."""
+    return text.render_chat(prompt.messages) if prompt.messages else prompt.text
+
+
+def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
+    """Tokens of a prompt; an empty one begins with the end token, as if a text before it had ended."""
+    return np.asarray(text.encode(prompt_text(prompt, text)) or [text.end], np.int32)
+
+
+def environments(text: Text) -> Callable[[Prompt], SingleTurn]:
+    return lambda prompt: SingleTurn(prompt_tokens(prompt, text))
+
+
+def units_of(
+    spec: DataSpec, base: Path, seed: int, algorithm: Any, text: Text, context: int
+) -> tuple[Callable[[int], Unit], int]:
+    """A function from ordinal to labelled unit, and how many there are in an epoch.
+
+    Raises DataError where a row is longer than the context.
+    """
+    drawn: Sampler[Example] | Sampler[Pair] = (
+        pairs(spec, base, seed) if "score" in algorithm.needs else examples(spec, base, seed)
+    )
+
+    def unit(ordinal: int) -> Unit:
+        item = drawn(ordinal)
+        texts = {"prompt": prompt_text(item.prompt, text) or text.tokenizer.eos_token}
+        if isinstance(item, Pair):
+            texts |= {"chosen": item.chosen, "rejected": item.rejected}
+        else:
+            texts |= {"completion": item.completion}
+        rows = algorithm.rows(texts, text)
+        longest = max(len(row.tokens_T) for row in rows)
+        if longest > context:
+            raise DataError(
+                f"{item.prompt.key}: {longest} tokens do not fit the model's context of {context}; "
+                f"drop long rows or use a longer context"
+            )
+        return rows
+
+    return unit, len(drawn)
+
+
+def model_reward(scorer: Scoring, name: str, policy: Text) -> RewardFunction:
+    """A reward model as a reward function; option ``sigmoid`` gives a probability instead of a score.
+
+    It reads the sample's own tokens where both models share a vocabulary, else the text tokenized anew; a sample that was
+    cut at its longest length is closed with an end token, because that is where the model was trained to be read.
+    """
+    own = scorer.model.text
+    shared = own.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+
+    def prepare(sample: Sample, prompt: Prompt) -> IntArray:
+        tokens = list(map(int, sample.tokens_T)) if shared else own.encode(prompt_text(prompt, policy) + sample.text)
+        tokens = tokens if tokens and tokens[-1] == own.end else [*tokens, own.end]
+        return np.asarray(tokens[-scorer.model.context :], np.int32)
+
+    scored = ModelReward(scorer, name, prepare)
+
+    async def reward(group: Group, columns: Mapping[str, Any], *, sigmoid: bool = False) -> list[float]:
+        scores = await scored(group, columns)
+        return [1 / (1 + math.exp(-score)) for score in scores] if sigmoid else scores
+
+    return reward
+
+
+def mixture(specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> Mixture:
+    """The rewards of a stage, reward models loaded."""
+    provided = {}
+    for spec in specs:
+        if spec.function.startswith("model:"):
+            name = spec.function.removeprefix("model:")
+            provided[spec.function] = model_reward(models.scorer(name), spec.name or name, policy)
+    return Mixture(specs, provided, base)

@@ -1,0 +1,61 @@
+"""The ``penstock`` command. This module imports nothing heavy, so that help answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from penstock.core.errors import PenstockError
+from penstock.core.spec import suggestion
+
+COMMANDS = {
+    "train": "run a recipe, or go on with a run: penstock train RECIPE [--field value …] | --resume RUN",
+    "eval": "measure a model on a recipe's held-out prompts: penstock eval RECIPE --model FOLDER",
+    "generate": "let a model answer: penstock generate MODEL --prompt TEXT",
+    "report": "write RUN/report.html: curves and samples of a run",
+    "explain": "show what a recipe would do here: derived sizes, memory, placement",
+    "recipes": "list the built-in recipes",
+}
+
+USAGE = (
+    "usage: penstock COMMAND [options]\n\nReinforcement learning from human and verifiable feedback on language models.\n\n"
+    "commands:\n"
+    + "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items())
+    + "\n\npenstock COMMAND --help tells more. Start with: penstock train quickstart\n"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code: 0 done, 2 wrong input, 130 stopped by Ctrl-C."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"penstock {version('penstock')}")
+        return 0
+    if words[0] not in COMMANDS:
+        return refuse(f'unknown command "{words[0]}"{suggestion(words[0], COMMANDS)}')
+    try:
+        command = importlib.import_module(f"penstock.cli.commands.{words[0]}")
+        return int(command.run(words[1:]) or 0)
+    except PenstockError as error:
+        return refuse(str(error))
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        print("penstock: stopped", file=sys.stderr)
+        return 130
+
+
+def refuse(message: str) -> int:
+    """One line on standard error; exit code 2."""
+    print(f"penstock: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

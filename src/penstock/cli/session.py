@@ -1,0 +1,268 @@
+"""A run from its folder: stages in order, events, evaluations, checkpoints, resume, and a clean end on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from penstock.ckpt.store import CheckpointStore, Loaded, Position
+from penstock.cli.build import Models, set_up_torch
+from penstock.cli.folder import RunFolder, write_json
+from penstock.cli.stages import Ready, prepare, step_through
+from penstock.core.contracts import State
+from penstock.core.errors import CheckpointError
+from penstock.core.events import Event, EventLog
+from penstock.core.run import Run, Stage
+from penstock.core.types import Group, Metrics
+from penstock.loops.learn import Step
+from penstock.models.files import save_model
+
+SAMPLE_ROWS = 3
+SAMPLE_STEPS = 100
+"""Samples are logged at about this many steps of a stage."""
+
+
+class Interrupted(Exception):
+    """The run was stopped by Ctrl-C; everything up to the last finished step is saved."""
+
+
+class StopSignal:
+    """Ctrl-C once: finish the step, save, stop. Twice: stop at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> StopSignal:
+        try:
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        except ValueError:  # not the main thread: whoever owns it handles signals
+            self._before = None
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+class RandomStates:
+    """The process's global random states: nothing of ours draws from them, but a user's reward may."""
+
+    def state(self) -> State:
+        version, words, gauss = random.getstate()
+        return State({"torch": torch.get_rng_state()}, {"version": version, "words": list(words), "gauss": gauss})
+
+    def load_state(self, state: State) -> None:
+        torch.set_rng_state(state.arrays["torch"])
+        values = state.values
+        random.setstate((values["version"], tuple(values["words"]), values["gauss"]))
+
+
+@dataclass
+class Progressed:
+    """What a stage has to show so far; survives a resume with the checkpoint."""
+
+    first: Metrics
+    last: Metrics
+    metrics: Metrics
+    seconds: float = 0.0
+
+    def state(self) -> State:
+        return State({}, {"first": self.first, "last": self.last, "metrics": self.metrics, "seconds": self.seconds})
+
+    def load_state(self, state: State) -> None:
+        self.first, self.last = state.values["first"], state.values["last"]
+        self.metrics, self.seconds = state.values["metrics"], state.values["seconds"]
+
+
+class Session:
+    """Carries a run out in a folder; call :meth:`execute`.
+
+    ``listeners`` see every event as it is logged. ``base`` is the folder that relative paths of the spec start from.
+    """
+
+    def __init__(
+        self, run: Run, folder: Path, listeners: Sequence[Callable[[Event], None]] = (), base: Path | None = None
+    ) -> None:
+        self.run = run
+        self.folder = RunFolder(folder)
+        self.base = base or Path.cwd()
+        self.listeners = listeners
+
+    def execute(self, resume: bool = False) -> dict[str, Any]:
+        """Run all stages that are not finished yet; gives the summary.
+
+        Raises:
+            PenstockError: anything the user can mend; the folder can be resumed from its last checkpoint.
+            Interrupted: Ctrl-C; everything is saved.
+        """
+        device = set_up_torch(self.run)
+        if resume:
+            self.folder.require_same(self.run)
+        else:
+            self.folder.begin(self.run)
+        handle = self.folder.lock()
+        log = EventLog(self.folder.events, self.listeners)
+        self.log = log
+        self.store = CheckpointStore(self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report)
+        self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
+        self.summary = self.folder.read_summary()
+        try:
+            with StopSignal() as stop:
+                self._stages(resume, stop)
+        finally:
+            log.close()
+            handle.close()
+        return self.summary
+
+    def _report(self, what: str, **fields: Any) -> None:
+        self.log.lifecycle(0, what, **fields)
+
+    def _stages(self, resume: bool, stop: StopSignal) -> None:
+        loaded = self.store.load_newest() if resume else None
+        for number, stage in enumerate(self.run.stages):
+            if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
+                continue
+            self.log.stage = stage.name
+            here = loaded if loaded is not None and loaded.entry.position.number == number else None
+            self._announce(stage, here, resume)
+            asyncio.run(StageRun(self, number, stage, stop).execute(here))
+        self.log.stage = ""
+        self.summary["headline"] = headline(self.run, self.summary)
+        write_json(self.folder.summary, self.summary)
+        self.log.lifecycle(0, "finished", headline=self.summary["headline"])
+
+    def _announce(self, stage: Stage, loaded: Loaded | None, resume: bool) -> None:
+        step = loaded.entry.position.step if loaded else 0
+        for warning in loaded.warnings if loaded else ():
+            self.log.lifecycle(step, "checkpoint skipped", problem=warning)
+        if resume:
+            self.log.truncate_after(stage.name, step)
+            self.log.lifecycle(step, "resumed", stage_step=step)
+        else:
+            self.log.lifecycle(step, "stage started", steps=stage.steps)
+
+    def finished(self, stage: Stage, progressed: Progressed) -> None:
+        """Note a finished stage's results."""
+        self.summary["stages"][stage.name] = progressed.state().values
+        self.summary["seconds"] = sum(entry["seconds"] for entry in self.summary["stages"].values())
+        write_json(self.folder.summary, self.summary)
+
+
+class StageRun:
+    """One stage on its way: logs, evaluates, saves after each step."""
+
+    def __init__(self, session: Session, number: int, stage: Stage, stop: StopSignal) -> None:
+        self.session, self.number, self.stage, self.stop = session, number, stage, stop
+        self.progressed = Progressed({}, {}, {})
+        self.started = time.perf_counter()
+        self.every = stage.evaluation.every if stage.evaluation else 0
+
+    async def execute(self, loaded: Loaded | None) -> None:
+        """From the start or a checkpoint to the stage's saved model."""
+        session = self.session
+        self.ready: Ready = prepare(self.stage, session.run, session.models, session.base)
+        self.holders = {**self.ready.holders, "progress": self.progressed, "random": RandomStates()}
+        start = 0
+        if loaded is not None:
+            start = loaded.entry.position.step
+            self._restore(loaded)
+        try:
+            await step_through(self.ready, start, lambda: self._before(start), self._after)
+        finally:
+            await self.ready.close()
+        self.progressed.seconds += time.perf_counter() - self.started
+        save_model(self.ready.model, session.folder.stage_model(session.run, self.stage.name))
+        session.finished(self.stage, self.progressed)
+        session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
+
+    def _restore(self, loaded: Loaded) -> None:
+        for name, holder in self.holders.items():
+            if name not in loaded.states:
+                raise CheckpointError(f'{loaded.entry.path}: holds no state of "{name}"; it belongs to another kind of run')
+            holder.load_state(loaded.states[name])
+
+    async def _before(self, start: int) -> None:
+        if start == 0 and self.ready.evaluate is not None:
+            self.progressed.first = await self._evaluate(0)
+
+    async def _evaluate(self, step: int) -> Metrics:
+        assert self.ready.evaluate is not None
+        metrics, groups = await self.ready.evaluate()
+        self.session.log.metrics(step, metrics)
+        if groups:
+            self.session.log.samples(step, sample_rows(groups, SAMPLE_ROWS))
+        self.progressed.last = metrics
+        return metrics
+
+    async def _after(self, step: Step) -> bool:
+        """After each step: log, evaluate, save. Gives whether to go on."""
+        done, total = step.index + 1, self.stage.steps
+        self.session.log.metrics(done, step.metrics)
+        self.progressed.metrics = step.metrics
+        if step.groups and (done % max(1, total // SAMPLE_STEPS) == 0 or done == 1):
+            self.session.log.samples(done, sample_rows(step.groups, SAMPLE_ROWS))
+        if self.ready.evaluate is not None and (done == total or (self.every and done % self.every == 0)):
+            await self._evaluate(done)
+        every = self.session.run.checkpoint.every
+        if self.stop.asked or done == total or (every and done % every == 0):
+            self._save(done)
+        if self.stop.asked and done < total:
+            raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
+        return True
+
+    def _save(self, step: int) -> None:
+        spent = self.progressed.seconds
+        self.progressed.seconds = spent + time.perf_counter() - self.started
+        score = self.progressed.last.get("evaluation/reward")
+        states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
+        self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
+        self.progressed.seconds = spent
+        self.ready.acknowledge()
+
+
+def sample_rows(groups: Sequence[Group], count: int) -> list[dict[str, Any]]:
+    """The first sample of the first groups, as rows for the event log."""
+    rows = []
+    for group in groups[:count]:
+        sample = group.samples[0]
+        rows.append(
+            {
+                "prompt": group.prompt.text,
+                "text": sample.text,
+                "reward": sample.reward,
+                "rewards": dict(sample.extras.get("rewards", {})),
+                "length": int(sample.action_T.sum()),
+                "finish": sample.finish,
+                "error": sample.error,
+            }
+        )
+    return rows
+
+
+def headline(run: Run, summary: Mapping[str, Any]) -> str:
+    """The closing line of a run: its template over the last stage's first and last evaluation and the seconds spent."""
+    last = summary["stages"][run.stages[-1].name]
+    values = {"first": last["first"], "last": last["last"], "seconds": summary["seconds"], "stages": summary["stages"]}
+    if run.headline:
+        return run.headline.format(**values)
+    pairs = [
+        f"{name.removeprefix('evaluation/')} {last['first'][name]:.4g} → {last['last'][name]:.4g}"
+        for name in last["last"]
+        if name in last["first"]
+    ]
+    return f"{', '.join(pairs) or 'done'} in {summary['seconds']:.0f} s"

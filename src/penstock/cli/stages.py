@@ -1,0 +1,165 @@
+"""One stage made ready: its models, data and loop as an iterator of steps, and the holders of its state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.build import Models, corpus_of, environments, mixture, seed_of, units_of
+from penstock.core.contracts import Holder
+from penstock.core.run import EvaluationSpec, Offline, Online, Run, Stage
+from penstock.core.types import Group, Metrics, Sampling
+from penstock.data.layout import count, lay_out
+from penstock.data.sampler import prompts
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.flow.local import run_roles
+from penstock.flow.stream import Stream
+from penstock.loops.evaluate import evaluate
+from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
+from penstock.loops.offline import offline
+from penstock.loops.rollout import Rollout, rollout
+from penstock.models.language_model import Head, LanguageModel
+from penstock.train.learner import DeviceLearner, Scoring
+from penstock.weights.alias import AliasChannel
+
+Evaluation = tuple[Metrics, Sequence[Group]]
+OnStep = Callable[[Step], Any]
+
+
+@dataclass
+class Ready:
+    """A stage that can be stepped through.
+
+    ``steps(start)`` iterates over training from a step on; ``evaluate`` measures the weights as they are; ``holders`` is
+    everything that a checkpoint must hold; ``close`` ends threads and processes of rewards.
+    """
+
+    model: LanguageModel
+    holders: Mapping[str, Holder]
+    steps: Callable[[int], AsyncIterator[Step]]
+    evaluate: Callable[[], Any] | None
+    close: Callable[[], Any]
+    background: Callable[[], list[Any]] = field(default=list)
+    acknowledge: Callable[[], None] = field(default=lambda: None)
+    epoch: int = 0
+    """Units in one pass over the data."""
+
+
+def prepare(stage: Stage, run: Run, models: Models, base: Path) -> Ready:
+    """Load and build everything a stage needs; errors in data, models or rewards surface here."""
+    return prepare_offline(stage, run, models, base) if isinstance(stage, Offline) else prepare_online(stage, run, models, base)
+
+
+def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Ready:
+    """SFT and reward models."""
+    algorithm: Any = stage.algorithm
+    head: Head = "score" if "score" in algorithm.needs else "lm"
+    model = models.load(stage.model, corpus_of(stage.data, base), head)
+    seed = seed_of(run.seed, stage.name)
+    unit_of, epoch = units_of(stage.data, base, seed, algorithm, model.text, model.context)
+    learner = DeviceLearner(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
+    trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
+
+    async def steps(start: int) -> AsyncIterator[Step]:
+        async for step in offline(unit_of, trainer, batch=stage.batch, steps=stage.steps, start=start):
+            yield step
+
+    assess = None
+    if stage.evaluation is not None:
+        held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
+        units = [held_out(ordinal) for ordinal in range(size)]
+        needs = frozenset({"score"} if head == "score" else {"logp"})
+
+        async def assess() -> Evaluation:
+            found = algorithm.assess(units, learner.score(units, needs))
+            return {f"evaluation/{name}": value for name, value in found.items()}, ()
+
+    async def close() -> None:
+        return None
+
+    return Ready(model, {"learner": learner}, steps, assess, close, epoch=epoch)
+
+
+def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready:
+    """PPO, GRPO and their kin, on the local runtime: the generator aliases the learner's parameters."""
+    algorithm: Any = stage.algorithm
+    model = models.load(stage.model, corpus_of(stage.data, base))
+    reference = Scoring(models.reference(stage.reference, model), lay_out) if "reference" in algorithm.needs else None
+    seed = seed_of(run.seed, stage.name)
+    sampling = replace(stage.sampling, seed=seed)
+    updates = stage.steps * stage.epochs * stage.minibatches
+    learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
+    generator = EmbeddedGenerator(model, slots=stage.slots)
+    rewards = mixture(stage.rewards, models, model.text, base)
+    roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples)
+    stream = Stream(stage.batch, stage.max_lag)
+    labeller = Labeller(algorithm, learner, reference, sampling.temperature, algorithm.initial_control())
+    trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
+    source = prompts(stage.data, base, seed)
+    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
+
+    async def steps(start: int) -> AsyncIterator[Step]:
+        generator.version = start
+        channel = AliasChannel([generator], stage.kv)
+        before = generator.stats()
+        async for step in learn(stream, labeller, trainer, channel, plan, start):
+            now = generator.stats()
+            drawn, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
+            before = now
+            rates = {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy}
+            yield replace(step, metrics=step.metrics | rates)
+            before = generator.stats()  # what the caller generated to evaluate is not the rollout's
+
+    evaluation, measure = stage.evaluation, None
+    closing = [rewards]
+    if evaluation is not None:
+        scored = mixture(evaluation.rewards, models, model.text, base) if evaluation.rewards else rewards
+        closing += [scored] if evaluation.rewards else []
+        measure = evaluator(evaluation, roll, scored, sampling, base)
+
+    async def close() -> None:
+        for reward in closing:
+            await reward.close()
+
+    return Ready(
+        model,
+        {"learner": learner, "stream": stream, "labeller": labeller},
+        steps,
+        measure,
+        close,
+        background=lambda: [rollout(stream, source, roll)],
+        acknowledge=stream.acknowledge,
+        epoch=len(source),
+    )
+
+
+def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, sampling: Sampling, base: Path) -> Callable[[], Any]:
+    """A function that samples and scores the held-out prompts under the present weights."""
+    source = prompts(replace(spec.data, shuffle=False), base, 0)
+    held_out = [source(ordinal) for ordinal in range(len(source))]
+    held_out_roll = replace(
+        roll, reward=rewards, samples=spec.samples, sampling=replace(sampling, temperature=spec.temperature)
+    )
+
+    async def measure() -> Evaluation:
+        return await evaluate(held_out_roll, held_out)
+
+    return measure
+
+
+async def step_through(ready: Ready, start: int, on_start: Callable[[], Any], on_step: OnStep) -> None:
+    """Run a stage's roles: ``on_start`` once before the first step, ``on_step`` after each; both are awaited.
+
+    ``on_step`` answers whether to go on.
+    """
+
+    await on_start()
+
+    async def main() -> None:
+        async for step in ready.steps(start):
+            if not await on_step(step):
+                return
+
+    await run_roles(main(), *ready.background())

@@ -1,0 +1,189 @@
+"""The learn loop: lease → label → accumulate → step → publish → (caller makes it durable) → acknowledge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.core.contracts import Algorithm, Batch, Channel, Columns, Control, Denominator, Learner, Loss, Scorer, State
+from penstock.core.errors import TrainingError
+from penstock.core.types import Group, Metrics, Row, Unit, Version
+from penstock.flow.stream import Stream
+
+LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
+Count = Callable[[Sequence[Unit]], Denominator]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one training batch did. ``index`` counts from 0; ``version`` is that of the weights it made."""
+
+    index: int
+    version: Version
+    metrics: Metrics
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass
+class Trainer:
+    """Runs a loss over labelled units: minibatches, micro-batches, one optimizer step a minibatch."""
+
+    learner: Learner
+    loss: Loss
+    lay_out: LayOut
+    count: Count
+    token_budget: int
+    share_prefix: bool = True
+
+    def step(self, units: Sequence[Unit]) -> Metrics:
+        """Accumulate all units under one global denominator and step; metrics of the loss and of the step."""
+        denominator = self.count(units)
+        totals: Metrics = {}
+        for batch in self.lay_out(units, self.token_budget, self.share_prefix):
+            for name, value in self.learner.accumulate(batch, self.loss, denominator).items():
+                peak = name.startswith("max/")
+                totals[name] = max(totals.get(name, value), value) if peak else totals.get(name, 0.0) + value
+        return totals | self.learner.step()
+
+
+def minibatches(units: Sequence[Unit], count: int, seed: tuple[int, ...]) -> Iterator[list[Unit]]:
+    """Split units into ``count`` parts of like size, in an order that is a pure function of ``seed``."""
+    order = np.arange(len(units))
+    if count > 1:
+        order = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).permutation(order)
+    for part in np.array_split(order, count):
+        if len(part):
+            yield [units[i] for i in part]
+
+
+def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
+    """Means over optimizer steps; names that begin with ``max/`` are maxima."""
+    merged: Metrics = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [part[name] for part in parts if name in part]
+        merged[name] = max(values) if name.startswith("max/") else float(np.mean(values))
+    return merged
+
+
+def sample_rows(groups: Sequence[Group]) -> list[Unit]:
+    """Bare rows of every sample, a unit per group, to be scored."""
+    return [tuple(Row(sample.tokens_T, sample.action_T) for sample in group.samples) for group in groups]
+
+
+@dataclass
+class Labeller:
+    """Fills the columns an algorithm needs, and labels."""
+
+    algorithm: Algorithm
+    learner: Learner
+    reference: Scorer | None
+    temperature: float
+    control: Control = field(default_factory=Control)
+
+    def label(self, groups: Sequence[Group]) -> list[Unit]:
+        columns = self.columns(groups)
+        return self.algorithm.label(groups, columns, self.control)
+
+    def columns(self, groups: Sequence[Group]) -> Columns:
+        """Reference log-probs and values per group and sample, where the algorithm asks for them."""
+        needs, units = self.algorithm.needs, sample_rows(groups)
+        reference = value = None
+        if "reference" in needs:
+            if self.reference is None:
+                raise TrainingError("the algorithm needs a reference model, and there is none")
+            reference = _regroup(self.reference.score(units, frozenset({"logp"}), self.temperature).logp, groups)
+        if "value" in needs:
+            value = _regroup(self.learner.score(units, frozenset({"value"}), self.temperature).value, groups)
+        return Columns(reference_logp=reference, value=value)
+
+    def state(self) -> State:
+        return State({}, {"kl_coefficient": self.control.kl_coefficient})
+
+    def load_state(self, state: State) -> None:
+        self.control = Control(kl_coefficient=float(state.values["kl_coefficient"]))
+
+
+def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:  # type: ignore[type-arg]
+    left = iter(rows)
+    return [[next(left) for _ in group.samples] for group in groups]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often a batch is used: ``minibatches`` optimizer steps in each of ``epochs`` passes; ``steps`` batches in all."""
+
+    steps: int
+    epochs: int = 1
+    minibatches: int = 1
+    seed: int = 0
+
+
+async def learn(
+    stream: Stream, labeller: Labeller, trainer: Trainer, channel: Channel, plan: Plan, start: int = 0
+) -> AsyncIterator[Step]:
+    """Train on batch after batch; yields after each, before its slots open again.
+
+    Takes leased batches from the stream; gives new weights to the channel and a :class:`Step` to the caller, who logs,
+    evaluates and saves. Waits for groups; unblocked by the rollout. With ``max_lag=0`` nothing is generated while the
+    caller holds a step, so what it does there can be repeated exactly.
+
+    Raises:
+        TrainingError: every sample of a batch failed, so nothing could be learned.
+    """
+    for index in range(start, plan.steps):
+        waited = time.perf_counter()
+        lease = await stream.lease(version=index)
+        began = time.perf_counter()
+        _refuse_total_failure(lease.groups)
+        units = labeller.label(lease.groups)
+        parts = [
+            trainer.step(part)
+            for epoch in range(plan.epochs)
+            for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch))
+        ]
+        stream.trained(lease)
+        metrics = mean_metrics(parts) | describe(labeller, lease.groups, units)
+        metrics |= {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
+        await channel.publish(index + 1)
+        yield Step(index, index + 1, metrics, lease.groups)
+        await stream.release(lease)
+
+
+def _refuse_total_failure(groups: Sequence[Group]) -> None:
+    samples = [sample for group in groups for sample in group.samples]
+    if not any(sample.valid for sample in samples):
+        reason = next((sample.error for sample in samples if sample.error), "no sample has a reward or an action")
+        raise TrainingError(f"all {len(samples)} samples of a batch failed, so there is nothing to learn from: {reason}")
+
+
+def describe(labeller: Labeller, groups: Sequence[Group], units: Sequence[Unit]) -> Metrics:
+    """Metrics of the labelled batch and of its samples; moves the controllers."""
+    from penstock.algos.labels import label_metrics
+
+    metrics = label_metrics(units) | sample_metrics(groups)
+    control = getattr(labeller.algorithm, "control", None)
+    if control is not None:
+        labeller.control = control(labeller.control, metrics)
+    return metrics
+
+
+def sample_metrics(groups: Sequence[Group]) -> Metrics:
+    """Length, finish and failures of samples, and the mean of each reward of the mixture."""
+    samples = [sample for group in groups for sample in group.samples]
+    lengths = [int(sample.action_T.sum()) for sample in samples]
+    metrics: Metrics = {
+        "length/mean": float(np.mean(lengths)),
+        "length/max": float(max(lengths)),
+        "finish/stop": float(np.mean([sample.finish == "stop" for sample in samples])),
+        "samples/failed": float(sum(sample.error is not None for sample in samples)),
+        "tokens/generated": float(sum(lengths)),
+    }
+    named: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.extras.get("rewards", {}).items():
+            if value is not None:
+                named.setdefault(name, []).append(float(value))
+    return metrics | {f"reward/{name}": float(np.mean(values)) for name, values in named.items()}

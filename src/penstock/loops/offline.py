@@ -1,0 +1,27 @@
+"""The offline loop: batches straight from data (SFT, reward models)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from penstock.core.types import Unit
+from penstock.loops.learn import Step, Trainer
+
+
+async def offline(
+    unit_of: Callable[[int], Unit], trainer: Trainer, *, batch: int, steps: int, start: int = 0
+) -> AsyncIterator[Step]:
+    """Train on the units of ordinals ``step · batch …``; yields after each optimizer step.
+
+    Takes units by ordinal (a pure function, so a resume draws the same); gives a :class:`Step` to the caller, who logs,
+    assesses and saves. Waits for nothing.
+    """
+    for index in range(start, steps):
+        began = time.perf_counter()
+        units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
+        metrics = trainer.step(units)
+        seconds = time.perf_counter() - began
+        tokens = sum(len(row.tokens_T) for unit in units for row in unit)
+        metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}
+        yield Step(index, index + 1, metrics)
