@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from penstock.core.contracts import RewardFunction
-from penstock.core.errors import DataError, DeviceError
-from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Run
+from penstock.core.errors import DataError
+from penstock.core.run import DataSpec, ModelSpec, RewardSpec
 from penstock.core.types import Group, IntArray, Prompt, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
@@ -29,22 +27,6 @@ from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The device of a run. Raises DeviceError where CUDA was asked for and there is none."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("device=cuda, but this machine shows no CUDA device to torch; set device=cpu or device=auto")
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(wanted)
-
-
-def set_up_torch(run: Run) -> torch.device:
-    """Threads and device of a run."""
-    torch.set_num_threads(run.threads or os.cpu_count() or 1)
-    torch.set_float32_matmul_precision("highest")
-    return choose_device(run.device)
-
-
 def seed_of(run_seed: int, *names: str) -> int:
     """A 31-bit seed that is a pure function of the run's seed and what it is for."""
     words = [run_seed % 2**32, *(byte for name in names for byte in name.encode())]
@@ -54,7 +36,7 @@ def seed_of(run_seed: int, *names: str) -> int:
 class Models:
     """Finds and loads the models a run names. ``@stage`` is the folder where that stage's model was saved."""
 
-    def __init__(self, stage_folder: Callable[[str], Path], device: torch.device, seed: int) -> None:
+    def __init__(self, stage_folder: Callable[[str], Path], device: Any, seed: int) -> None:
         self.stage_folder = stage_folder
         self.device = device
         self.seed = seed
@@ -82,12 +64,7 @@ def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
     """Texts of a data set, to fit a tokenizer to: whatever its templates can render."""
     renderer, source = Renderer(spec), prompts(spec, base, 0).source
     for index in range(len(source)):
-        row = source[index]
-        for template in (renderer._prompt, renderer._completion, renderer._chosen, renderer._rejected):
-            try:
-                yield template(row, f"{source.name} row {index}")
-            except DataError:
-                continue  # a data set has only some of the columns; training names the one it misses
+        yield from renderer.texts(source[index])
 
 
 def prompt_text(prompt: Prompt, text: Text) -> str:
@@ -134,8 +111,8 @@ def units_of(
     return unit, len(drawn)
 
 
-def model_reward(scorer: Scoring, name: str, policy: Text) -> RewardFunction:
-    """A reward model as a reward function; option ``sigmoid`` gives a probability instead of a score.
+def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
+    """A frozen reward model as a reward.
 
     It reads the sample's own tokens where both models share a vocabulary, else the text tokenized anew; a sample that was
     cut at its longest length is closed with an end token, because that is where the model was trained to be read.
@@ -148,20 +125,37 @@ def model_reward(scorer: Scoring, name: str, policy: Text) -> RewardFunction:
         tokens = tokens if tokens and tokens[-1] == own.end else [*tokens, own.end]
         return np.asarray(tokens[-scorer.model.context :], np.int32)
 
-    scored = ModelReward(scorer, name, prepare)
+    return ModelReward(scorer, name, prepare)
 
+
+class StageRewards:
+    """The rewards of a stage, reward models loaded; fulfils the Reward protocol. Option ``sigmoid`` of a reward model
+    gives a probability instead of a score."""
+
+    def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:
+        self._models: list[ModelReward] = []
+        provided: dict[str, RewardFunction] = {}
+        for spec in specs:
+            if spec.function.startswith("model:"):
+                name = spec.function.removeprefix("model:")
+                made = model_reward(models.scorer(name), spec.name or name, policy)
+                self._models.append(made)
+                provided[spec.function] = _with_options(made)
+        self.mixture = Mixture(specs, provided, base)
+
+    async def __call__(self, group: Group) -> Group:
+        return await self.mixture(group)
+
+    async def close(self) -> None:
+        """End the processes and threads of all rewards."""
+        await self.mixture.close()
+        for made in self._models:
+            made.close()
+
+
+def _with_options(scored: ModelReward) -> RewardFunction:
     async def reward(group: Group, columns: Mapping[str, Any], *, sigmoid: bool = False) -> list[float]:
         scores = await scored(group, columns)
         return [1 / (1 + math.exp(-score)) for score in scores] if sigmoid else scores
 
     return reward
-
-
-def mixture(specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> Mixture:
-    """The rewards of a stage, reward models loaded."""
-    provided = {}
-    for spec in specs:
-        if spec.function.startswith("model:"):
-            name = spec.function.removeprefix("model:")
-            provided[spec.function] = model_reward(models.scorer(name), spec.name or name, policy)
-    return Mixture(specs, provided, base)

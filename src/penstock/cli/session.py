@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
 from penstock.ckpt.store import CheckpointStore, Loaded, Position
-from penstock.cli.build import Models, set_up_torch
+from penstock.cli.build import Models
 from penstock.cli.folder import RunFolder, write_json
 from penstock.cli.stages import Ready, prepare, step_through
 from penstock.core.contracts import State
@@ -25,6 +22,7 @@ from penstock.core.run import Run, Stage
 from penstock.core.types import Group, Metrics
 from penstock.loops.learn import Step
 from penstock.models.files import save_model
+from penstock.train.device import RandomStates, set_up
 
 SAMPLE_ROWS = 3
 SAMPLE_STEPS = 100
@@ -59,19 +57,6 @@ class StopSignal:
         self.asked = True
 
 
-class RandomStates:
-    """The process's global random states: nothing of ours draws from them, but a user's reward may."""
-
-    def state(self) -> State:
-        version, words, gauss = random.getstate()
-        return State({"torch": torch.get_rng_state()}, {"version": version, "words": list(words), "gauss": gauss})
-
-    def load_state(self, state: State) -> None:
-        torch.set_rng_state(state.arrays["torch"])
-        values = state.values
-        random.setstate((values["version"], tuple(values["words"]), values["gauss"]))
-
-
 @dataclass
 class Progressed:
     """What a stage has to show so far; survives a resume with the checkpoint."""
@@ -102,6 +87,7 @@ class Session:
         self.folder = RunFolder(folder)
         self.base = base or Path.cwd()
         self.listeners = listeners
+        self.step = 0
 
     def execute(self, resume: bool = False) -> dict[str, Any]:
         """Run all stages that are not finished yet; gives the summary.
@@ -110,7 +96,7 @@ class Session:
             PenstockError: anything the user can mend; the folder can be resumed from its last checkpoint.
             Interrupted: Ctrl-C; everything is saved.
         """
-        device = set_up_torch(self.run)
+        device = set_up(self.run.device, self.run.threads)
         if resume:
             self.folder.require_same(self.run)
         else:
@@ -130,7 +116,7 @@ class Session:
         return self.summary
 
     def _report(self, what: str, **fields: Any) -> None:
-        self.log.lifecycle(0, what, **fields)
+        self.log.lifecycle(self.step, what, **fields)
 
     def _stages(self, resume: bool, stop: StopSignal) -> None:
         loaded = self.store.load_newest() if resume else None
@@ -212,6 +198,7 @@ class StageRun:
     async def _after(self, step: Step) -> bool:
         """After each step: log, evaluate, save. Gives whether to go on."""
         done, total = step.index + 1, self.stage.steps
+        self.session.step = done
         self.session.log.metrics(done, step.metrics)
         self.progressed.metrics = step.metrics
         if step.groups and (done % max(1, total // SAMPLE_STEPS) == 0 or done == 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.build import Models, corpus_of, environments, mixture, seed_of, units_of
+from penstock.cli.build import Models, StageRewards, corpus_of, environments, seed_of, units_of
 from penstock.core.contracts import Holder
 from penstock.core.run import EvaluationSpec, Offline, Online, Run, Stage
 from penstock.core.types import Group, Metrics, Sampling
@@ -92,7 +92,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
     generator = EmbeddedGenerator(model, slots=stage.slots)
-    rewards = mixture(stage.rewards, models, model.text, base)
+    rewards = StageRewards(stage.rewards, models, model.text, base)
     roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples)
     stream = Stream(stage.batch, stage.max_lag)
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, algorithm.initial_control())
@@ -115,7 +115,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     evaluation, measure = stage.evaluation, None
     closing = [rewards]
     if evaluation is not None:
-        scored = mixture(evaluation.rewards, models, model.text, base) if evaluation.rewards else rewards
+        scored = StageRewards(evaluation.rewards, models, model.text, base) if evaluation.rewards else rewards
         closing += [scored] if evaluation.rewards else []
         measure = evaluator(evaluation, roll, scored, sampling, base)
 

@@ -129,8 +129,10 @@ class Loss(Protocol):
     divided in the same way.
     """
 
-    needs: frozenset[str]
-    """Outputs to compute: any of "logp", "entropy", "value", "score"."""
+    @property
+    def needs(self) -> frozenset[str]:
+        """Outputs to compute: any of "logp", "entropy", "value", "score"."""
+        ...
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...
 

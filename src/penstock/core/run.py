@@ -86,7 +86,7 @@ class RewardSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments passed on to the function."""
     deadline: float = 30.0
-    """Seconds a group's scores may take."""
+    """Seconds one call of the function may take (a sample's, or a group's if it takes groups)."""
 
     def __post_init__(self) -> None:
         require(self.deadline > 0, f"reward deadline={self.deadline}; give a positive number of seconds")
@@ -117,13 +117,16 @@ class LearnerSpec:
     critic: Literal["none", "shared", "separate"] = "none"
     """Value head on the policy's trunk, or a critic with a trunk of its own."""
     token_dropout: float = 0.0
-    """Share of input tokens replaced by the padding token while training; regularises reward models on little data."""
+    """Share of input tokens whose embedding is zeroed while training; keeps reward models from overfitting little data."""
+    dropout: float = 0.0
+    """Dropout of what attention and feed-forward layers add to the residual stream, for offline stages."""
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, f"learning_rate={self.learning_rate}; give a positive rate")
         require(self.token_budget >= 16, f"token_budget={self.token_budget} is too small; use at least 16")
         require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")
-        require(0 <= self.token_dropout < 1, f"token_dropout={self.token_dropout} is outside [0, 1)")
+        for name in ("token_dropout", "dropout"):
+            require(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} is outside [0, 1)")
 
 
 @spec
@@ -212,6 +215,10 @@ class Online:
             self.samples >= getattr(self.algorithm, "least_samples", 1),
             f"{self.name}: samples={self.samples} is undefined for {type(self.algorithm).__name__}, which compares "
             f"samples of one prompt; set samples=2 or more",
+        )
+        require(
+            not (self.learner.dropout or self.learner.token_dropout),
+            f"{self.name}: dropout makes the learner's log-probs differ from the generator's; set it to 0 in online stages",
         )
         needs_critic = "value" in getattr(self.algorithm, "needs", ())
         require(

@@ -16,6 +16,7 @@ from penstock.core.run import LearnerSpec
 from penstock.core.types import FloatArray, Metrics, Unit
 from penstock.models.attention import PackedPlan
 from penstock.models.language_model import LanguageModel
+from penstock.train.dropout import dropped
 from penstock.train.optimizer import Masters
 from penstock.train.schedule import rate_at
 from penstock.train.token_scores import token_scores
@@ -90,10 +91,8 @@ class DeviceLearner(Scoring):
             TrainingError: the loss is not finite; gradients gathered so far are dropped.
         """
         tensors = on_device(batch, self.model.device)
-        if self.spec.token_dropout:
-            drop = torch.rand(tensors.tokens_N.shape, generator=self.noise) < self.spec.token_dropout
-            tensors.tokens_N = tensors.tokens_N.masked_fill(drop.to(tensors.tokens_N.device), self.model.text.pad)
-        outputs = forward(self.model, tensors, loss.needs, self.temperature)
+        with dropped(self.model, self.spec.token_dropout, self.spec.dropout, self.noise):
+            outputs = forward(self.model, tensors, loss.needs, self.temperature)
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
             self.masters.adam.zero_grad(set_to_none=True)

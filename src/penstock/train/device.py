@@ -1,0 +1,39 @@
+"""The device and the process-wide state of torch."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import torch
+
+from penstock.core.contracts import State
+from penstock.core.errors import DeviceError
+
+
+def set_up(device: str, threads: int) -> torch.device:
+    """Set the CPU threads (0: all cores) and give the device: ``auto`` takes CUDA where there is one.
+
+    Raises:
+        DeviceError: CUDA was asked for and there is none.
+    """
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.set_float32_matmul_precision("highest")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("device=cuda, but torch finds no CUDA device on this machine; set device=cpu or device=auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
+
+
+class RandomStates:
+    """The process's global random states: nothing of ours draws from them, but a user's reward may."""
+
+    def state(self) -> State:
+        version, words, gauss = random.getstate()
+        return State({"torch": torch.get_rng_state()}, {"version": version, "words": list(words), "gauss": gauss})
+
+    def load_state(self, state: State) -> None:
+        torch.set_rng_state(state.arrays["torch"])
+        values = state.values
+        random.setstate((values["version"], tuple(values["words"]), values["gauss"]))

@@ -1,0 +1,44 @@
+"""Dropout for any architecture, by hooks, from a random stream of our own (so that a resume repeats it)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from penstock.models.language_model import LanguageModel
+
+BRANCHES = ("self_attn", "attn", "attention", "mlp")
+"""Names of the modules whose output is added to the residual stream, in the architectures of transformers."""
+
+
+@contextmanager
+def dropped(model: LanguageModel, tokens: float, branches: float, noise: torch.Generator) -> Iterator[None]:
+    """Inside, whole token embeddings are zeroed with probability ``tokens`` and entries of each attention and feed-forward
+    output with probability ``branches`` (the rest scaled up, Srivastava et al. 2014)."""
+
+    def mask(shape: torch.Size, rate: float, like: Tensor) -> Tensor:
+        return (torch.rand(shape, generator=noise) >= rate).to(like)
+
+    def drop_tokens(module: nn.Module, arguments: Any, embedded: Tensor) -> Tensor:
+        return embedded * mask(embedded.shape[:-1], tokens, embedded)[..., None]
+
+    def drop_branch(module: nn.Module, arguments: Any, output: Any) -> Any:
+        added = output[0] if isinstance(output, tuple) else output
+        added = added * mask(added.shape, branches, added) / (1 - branches)
+        return (added, *output[1:]) if isinstance(output, tuple) else added
+
+    hooks = []
+    if tokens:
+        hooks.append(model.network.get_input_embeddings().register_forward_hook(drop_tokens))
+    if branches:
+        named = model.network.named_modules()
+        hooks += [m.register_forward_hook(drop_branch) for n, m in named if n.rpartition(".")[2] in BRANCHES]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
