@@ -16,9 +16,10 @@ patterns to follow.
 from penstock.algos.bradley_terry import BradleyTerry
 from penstock.algos.grpo import GRPO
 from penstock.algos.kl import KLPenalty
+from penstock.algos.label import LabelScore
 from penstock.algos.labels import label_metrics
 from penstock.algos.ppo import PPO
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.sft import SFT
 
-__all__ = ["GRPO", "PPO", "SFT", "BradleyTerry", "KLPenalty", "LeaveOneOut", "label_metrics"]
+__all__ = ["GRPO", "PPO", "SFT", "BradleyTerry", "KLPenalty", "LabelScore", "LeaveOneOut", "label_metrics"]

@@ -21,6 +21,7 @@ class BradleyTerry:
     """A scalar score, read at the end token, that ranks the preferred completion above the other."""
 
     feedback: ClassVar[str] = "data"
+    data: ClassVar[str] = "pairs"
     needs: ClassVar[frozenset[str]] = frozenset({"score"})
 
     margin: float = 0.0

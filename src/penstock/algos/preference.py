@@ -63,6 +63,16 @@ def binary_label_loss(score_B: Tensor, label_B: Tensor, *, denominator: float, w
     return loss_B.sum() / denominator
 
 
+def label_accuracy(score_B: Tensor, label_B: Tensor, *, denominator: float) -> Tensor:
+    """Share of rows whose score lies on the side of 0 that the label says; one on the fence counts one half.
+
+    Raises:
+        TrainingError: unequal shapes, or a denominator that is not positive.
+    """
+    _check(score_B, label_B, denominator)
+    return (0.5 * (1 + score_B.sign() * (2 * label_B - 1).sign())).sum() / denominator
+
+
 def pairs(score_B: Tensor, preferred_B: Tensor, unit_B: Tensor) -> tuple[Tensor, Tensor]:
     """Scores of the preferred and the other row of each pair, ``[U]`` each, whatever order the rows stand in.
 

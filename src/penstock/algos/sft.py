@@ -22,6 +22,7 @@ class SFT:
     """Maximum likelihood of the completion and its end token; prompt tokens are context only."""
 
     feedback: ClassVar[str] = "data"
+    data: ClassVar[str] = "examples"
     needs: ClassVar[frozenset[str]] = frozenset()
 
     aggregate: Literal["token", "sequence"] = "token"

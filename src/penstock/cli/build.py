@@ -86,15 +86,15 @@ def units_of(
 ) -> tuple[Callable[[int], Unit], int]:
     """A function from ordinal to labelled unit, and how many there are in an epoch.
 
-    Raises DataError where a row is longer than the context.
+    The algorithm is given the row's columns and, over them, its rendered texts. Raises DataError where a row is longer than the context.
     """
     drawn: Sampler[Example] | Sampler[Pair] = (
-        pairs(spec, base, seed) if "score" in algorithm.needs else examples(spec, base, seed)
+        pairs(spec, base, seed) if algorithm.data == "pairs" else examples(spec, base, seed)
     )
 
     def unit(ordinal: int) -> Unit:
         item = drawn(ordinal)
-        texts = {"prompt": prompt_text(item.prompt, text) or text.tokenizer.eos_token}
+        texts = {**item.prompt.columns, "prompt": prompt_text(item.prompt, text) or text.tokenizer.eos_token}
         if isinstance(item, Pair):
             texts |= {"chosen": item.chosen, "rejected": item.rejected}
         else:

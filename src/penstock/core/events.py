@@ -96,7 +96,7 @@ def read_events(path: Path) -> Iterator[Event]:
     """
     if not path.exists():
         raise DataError(f"{path}: no event log here; is this a run folder?")
-    with open(path, encoding="utf-8") as lines:
+    with open(path, encoding="utf-8", errors="replace") as lines:  # a kill may cut a character in two
         for line in lines:
             try:
                 event = json.loads(line)

@@ -29,6 +29,8 @@ class ModelSpec:
     """Folder in Hugging Face format, hub name, or ``@stage``. Empty: build ``preset`` from scratch."""
     preset: Literal["1m", "3m", "10m"] = "1m"
     """Size of a model built from scratch, Qwen2 shape."""
+    layers: int = 0
+    """Layers of a model built from scratch; 0: the preset's."""
     vocabulary: int = 1024
     """Pieces of the tokenizer that is trained on the stage's data, for a model built from scratch."""
     context: int = 1024
@@ -36,6 +38,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         require(self.vocabulary >= 260, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 260")
+        require(self.layers >= 0, f"layers={self.layers} is negative; use 0 for the preset's")
         require(self.context >= 8, f"context={self.context} is too short; use at least 8")
 
 
@@ -127,6 +130,11 @@ class LearnerSpec:
         require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")
         for name in ("token_dropout", "dropout"):
             require(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} is outside [0, 1)")
+        require(
+            not (self.dropout and self.gradient_checkpointing),
+            "gradient_checkpointing computes layers a second time, where dropout would differ; set dropout=0 or "
+            "gradient_checkpointing=false",
+        )
 
 
 @spec

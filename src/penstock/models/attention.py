@@ -11,9 +11,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
@@ -22,6 +25,8 @@ from transformers.utils import logging as transformers_logging
 from penstock.core.errors import ModelError
 
 NAME = "penstock"
+
+IndexArray = NDArray[np.integer[Any]]
 
 _REFUSED_UNLESS_NONE = {"softcap", "s_aux", "head_mask", "position_bias"}
 
@@ -82,42 +87,111 @@ def register() -> None:
     AttentionInterface.register(NAME, _attention)
 
 
+@dataclass(frozen=True)
+class _Bucket:
+    """Rows of like size attended in one call: index tensors and the causal mask (None where queries are whole rows)."""
+
+    queries: Tensor
+    """Packed index of each query cell, flattened ``[R · Q]``."""
+    keys: Tensor
+    """Packed index of each key cell, flattened ``[R · T]``."""
+    shape: tuple[int, int, int]
+    """R rows, Q queries and T keys of the longest."""
+    mask: Tensor | None
+
+
 class PackedPlan:
     """Causal attention within the rows of a packed batch, without a cache (learner, scoring).
 
-    Packed tokens are expanded to ``[B, T]`` rows by ``gather_BT``, so that a prefix shared by several rows is *computed*
-    once by every other layer and merely *read* by each row here. Cells past a row's end lie after all its real tokens, so
-    the causal mask alone keeps them out.
+    A prefix that rows of a unit share stands once among the packed tokens: every other layer computes it once, here each
+    row reads it, and only the row that owns it asks for its outputs. Rows are attended in buckets of like length, because
+    attention pays for padding in two dimensions.
+
+    Args:
+        gather_BT: packed index of each cell; cells past a row's end repeat a valid index.
+        scatter_N: the flat cell ``b · T + t`` that owns each packed token.
+        length_B: tokens of each row.
     """
 
-    def __init__(self, gather_BT: Tensor, scatter_N: Tensor) -> None:
-        self.rows, self.longest = gather_BT.shape
-        self.gather = gather_BT.reshape(-1)
-        self.scatter = scatter_N
-        cells = self.rows * self.longest
-        self.dense = cells == scatter_N.shape[0] and bool((self.gather == scatter_N).all())
+    def __init__(
+        self, gather_BT: IndexArray, scatter_N: IndexArray, length_B: IndexArray, device: torch.device | str = "cpu"
+    ) -> None:
+        rows, width = gather_BT.shape
+        self.longest = int(length_B.max())
+        cells = np.arange(rows * width).reshape(rows, width)
+        owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(width) < length_B[:, None])
+        start_B = np.where(owned_BT.any(1), owned_BT.argmax(1), length_B - 1)
+        place_N = np.zeros(len(scatter_N), np.int64)
+        self.buckets: list[_Bucket] = []
+        offset = 0
+        for members in _alike(length_B - start_B, length_B, 0.15 if torch.device(device).type == "cpu" else 0.5):
+            bucket = self._bucket(members, gather_BT, start_B, length_B, device)
+            asked = start_B[members, None] + np.arange(bucket.shape[1])
+            valid = asked < length_B[members, None]
+            at = np.arange(offset, offset + valid.size).reshape(valid.shape)
+            token = gather_BT[members[:, None], np.minimum(asked, width - 1)]
+            mine = valid & (scatter_N[token] == members[:, None] * width + asked)
+            place_N[token[mine]] = at[mine]
+            offset += valid.size
+            self.buckets.append(bucket)
+        self.place_N = torch.from_numpy(place_N).to(device)
+
+    @staticmethod
+    def _bucket(
+        members: IndexArray, gather_BT: IndexArray, start_B: IndexArray, length_B: IndexArray, device: torch.device | str
+    ) -> _Bucket:
+        start, length = start_B[members, None], length_B[members, None]
+        asked, seen = int((length - start).max()), int(length.max())
+        query_position = np.minimum(start + np.arange(asked), length - 1)
+        key_position = np.minimum(np.arange(seen), length - 1)
+        mask = None
+        if start.any():
+            allowed = torch.from_numpy(np.arange(seen) <= query_position[:, :, None]).to(device)
+            mask = allowed[:, None]
+        return _Bucket(
+            queries=torch.from_numpy(gather_BT[members[:, None], query_position].astype(np.int64).reshape(-1)).to(device),
+            keys=torch.from_numpy(gather_BT[members[:, None], key_position].astype(np.int64).reshape(-1)).to(device),
+            shape=(len(members), asked, seen),
+            mask=mask,
+        )
 
     def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
-        query, key, value = (self._expand(x) for x in (query_1HND, key_1KND, value_1KND))
-        grouped = query.shape[1] != key.shape[1]
-        out_BHTD = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
-        out_ND = out_BHTD.transpose(1, 2).reshape(self.rows * self.longest, -1)
         heads, width = query_1HND.shape[1], query_1HND.shape[3]
-        if not self.dense:
-            out_ND = out_ND.index_select(0, self.scatter)
-        return out_ND.view(1, -1, heads, width)
+        query_ND, key_ND, value_ND = (x[0].transpose(0, 1).flatten(1) for x in (query_1HND, key_1KND, value_1KND))
+        parts = []
+        for bucket in self.buckets:
+            rows, asked, seen = bucket.shape
+            query = query_ND.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
+            key = key_ND.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
+            value = value_ND.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
+            out = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=bucket.mask, is_causal=bucket.mask is None, scale=scale,
+                enable_gqa=heads != key.shape[1],
+            )  # fmt: skip
+            parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
+        return torch.cat(parts).index_select(0, self.place_N).view(1, -1, heads, width)
 
-    def _expand(self, x_1HND: Tensor) -> Tensor:
-        """``[1, H, N, D]`` → ``[B, H, T, D]``."""
-        x_NHD = x_1HND[0].transpose(0, 1)
-        heads, width = x_NHD.shape[1:]
-        x_ND = x_NHD.reshape(-1, heads * width)
-        if not self.dense:
-            x_ND = x_ND.index_select(0, self.gather)
-        return x_ND.view(self.rows, self.longest, heads, width).transpose(1, 2)
+
+def _alike(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:
+    """Rows in buckets whose attention area is padded by at most the share ``waste``, largest first."""
+    order = np.lexsort((-keys_B, -queries_B))
+    buckets: list[list[int]] = []
+    area = 0.0
+    for row in order:
+        own = float(queries_B[row] * keys_B[row])
+        if buckets:
+            members = [*buckets[-1], int(row)]
+            padded = len(members) * queries_B[members].max() * keys_B[members].max()
+            if (area + own) >= (1 - waste) * padded:
+                buckets[-1].append(int(row))
+                area += own
+                continue
+        buckets.append([int(row)])
+        area = own
+    return [np.asarray(bucket, np.int64) for bucket in buckets]
 
 
 def single_row_plan(length: int, device: torch.device | str = "cpu") -> PackedPlan:
     """The plan of one unpacked sequence."""
-    index = torch.arange(length, device=device)
-    return PackedPlan(index[None], index)
+    index = np.arange(length)
+    return PackedPlan(index[None], index, np.asarray([length]), device)

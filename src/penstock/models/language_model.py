@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -120,8 +121,8 @@ def check_architecture(model: LanguageModel) -> None:
     length = min(4, model.context)
     tokens_BT = (torch.arange(1, 2 * length + 1, device=model.device) % model.config.vocab_size).view(2, length)
     position_BT = torch.arange(length, device=model.device).expand(2, length)
-    index = torch.arange(2 * length, device=model.device)
-    plan = PackedPlan(index.view(2, length), index)
+    index = np.arange(2 * length)
+    plan = PackedPlan(index.reshape(2, length), index, np.full(2, length), model.device)
     ours = model.logits(model.hidden(tokens_BT.reshape(1, -1), position_BT.reshape(1, -1), plan)[0])
     try:
         with quiet_transformers():

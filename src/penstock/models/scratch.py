@@ -41,7 +41,7 @@ def build_model(
         vocab_size=len(text),
         hidden_size=shape.width,
         intermediate_size=shape.hidden,
-        num_hidden_layers=shape.layers,
+        num_hidden_layers=spec.layers or shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.key_value_heads,
         max_position_embeddings=spec.context,

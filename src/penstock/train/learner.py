@@ -140,19 +140,9 @@ def on_device(batch: Batch, device: torch.device) -> Any:
     def number(array: FloatArray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.float32).to(device, non_blocking=True)
 
-    names = (
-        "tokens_N",
-        "position_N",
-        "gather_BT",
-        "scatter_N",
-        "length_B",
-        "source_A",
-        "target_A",
-        "row_A",
-        "last_B",
-        "unit_B",
-    )
+    names = ("tokens_N", "position_N", "source_A", "target_A", "row_A", "last_B", "unit_B")
     return SimpleNamespace(
+        plan=PackedPlan(batch.gather_BT, batch.scatter_N, batch.length_B, device),
         **{name: index(getattr(batch, name)) for name in names},
         fields={name: number(array) for name, array in batch.fields.items()},
     )
@@ -160,7 +150,7 @@ def on_device(batch: Batch, device: torch.device) -> Any:
 
 def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
     """Run the modules that ``needs`` asks for, only at the positions that need them."""
-    plan = PackedPlan(tensors.gather_BT, tensors.scatter_N)
+    plan = tensors.plan
     tokens, position = tensors.tokens_N[None], tensors.position_N[None]
     found: dict[str, Tensor | None] = {}
     hidden_NH = None

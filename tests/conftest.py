@@ -1,0 +1,42 @@
+"""What all tests share: one thread, no deadline for property tests, and a tokenizer and models small enough to build in no time."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import settings
+
+import tiny_models
+from penstock.models.language_model import LanguageModel
+from penstock.models.text import Text, train_tokenizer
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+settings.register_profile("penstock", deadline=None, derandomize=True)
+settings.load_profile("penstock")
+
+
+@pytest.fixture(scope="session")
+def text() -> Text:
+    """A tokenizer of 300 pieces."""
+    return train_tokenizer(tiny_models.CORPUS, 300)
+
+
+@pytest.fixture(scope="session")
+def built(text: Text) -> dict[str, LanguageModel]:
+    """One peaked random model of every architecture; shared, so never to be changed."""
+    return {name: tiny_models.build(name, text) for name in tiny_models.ARCHITECTURES}
+
+
+@pytest.fixture
+def tiny(built: dict[str, LanguageModel]) -> Callable[..., LanguageModel]:
+    """``tiny(architecture="qwen2")``: a model of the test's own, which it may train."""
+    return lambda architecture="qwen2": copy.deepcopy(built[architecture])

@@ -1,0 +1,96 @@
+"""Samples, groups, keys and errors."""
+
+import numpy as np
+import pytest
+
+from penstock.core.errors import GenerationError, PenstockError, RewardError, blame
+from penstock.core.types import GeneratorStats, Group, Prompt, PromptKey, Sample, SampleKey
+
+KEY = PromptKey("gsm8k", 0, 17)
+
+
+def sample(action, versions, place=0):
+    action_T = np.array(action, bool)
+    length = len(action_T)
+    return Sample(
+        SampleKey(KEY, place),
+        np.arange(length, dtype=np.int32),
+        action_T,
+        np.zeros(length, np.float32),
+        np.array(versions, np.int32),
+        "stop",
+    )
+
+
+def test_keys_read_as_paths():
+    assert str(SampleKey(KEY, 3)) == "gsm8k/0/17#3"
+
+
+def test_a_terminal_reward_lands_on_the_last_action_token():
+    scored = sample([0, 1, 1, 0], [-1, 0, 0, -1]).scored(2.0)
+    assert scored.reward_T.tolist() == [0, 0, 2, 0]
+    assert scored.reward == 2.0
+
+
+@pytest.mark.parametrize("rewards", [[0.5, -1.0], np.array([0.5, -1.0])])
+def test_rewards_per_token_land_on_the_action_tokens_in_order(rewards):
+    scored = sample([0, 1, 0, 1], [-1, 0, -1, 0]).scored(rewards)
+    assert scored.reward_T.tolist() == [0, 0.5, 0, -1]
+
+
+def test_scoring_leaves_the_original_unscored():
+    original = sample([0, 1], [-1, 0])
+    original.scored(1.0)
+    assert original.reward_T is None
+    assert original.reward is None
+
+
+def test_the_wrong_number_of_token_rewards_is_refused():
+    with pytest.raises(ValueError):
+        sample([0, 1, 1], [-1, 0, 0]).scored([1.0, 2.0, 3.0])
+
+
+def test_a_sample_is_valid_once_scored_and_while_nothing_failed():
+    fresh = sample([0, 1], [-1, 0])
+    assert not fresh.valid
+    assert fresh.scored(0.0).valid
+    assert not fresh.scored(0.0).failed("reward math timed out").valid
+
+
+def test_a_sample_without_an_action_is_never_valid():
+    assert not sample([0, 0], [-1, -1]).scored(1.0).valid
+
+
+def test_the_oldest_version_looks_at_actions_only():
+    assert sample([0, 1, 1], [-1, 5, 3]).oldest_version == 3
+    assert sample([0, 0], [-1, -1]).oldest_version == -1
+
+
+def test_a_group_is_as_old_as_its_oldest_sample():
+    group = Group(Prompt(KEY, ""), (sample([0, 1], [-1, 4]), sample([0, 1], [-1, 2], 1), sample([0, 0], [-1, -1], 2)))
+    assert group.oldest_version == 2
+
+
+def test_a_group_without_actions_has_no_version():
+    assert Group(Prompt(KEY, ""), ()).oldest_version == -1
+
+
+def test_a_generator_that_never_worked_has_rate_zero():
+    assert GeneratorStats(0, 0, 0, 0.0, 0, 0.0).tokens_per_second == 0.0
+
+
+def test_blame_names_the_boundary_and_keeps_the_cause():
+    with pytest.raises(RewardError, match='reward "math" on gsm8k/0/17: ZeroDivisionError: division by zero') as caught, blame(
+        RewardError, 'reward "math" on gsm8k/0/17'
+    ):
+        _ = 1 / 0
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_blame_passes_on_what_already_names_its_boundary():
+    with pytest.raises(GenerationError, match="^too long$"), blame(RewardError, "elsewhere"):
+        raise GenerationError("too long")
+
+
+def test_every_error_of_a_user_has_one_base():
+    assert issubclass(RewardError, PenstockError)

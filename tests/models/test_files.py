@@ -1,0 +1,221 @@
+"""Models on disk: what is written can be read by anybody, and what cannot be trusted is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, Gemma2Config
+
+import tiny_models
+from penstock.core.errors import ModelError
+from penstock.core.run import ModelSpec
+from penstock.data.layout import lay_out
+from penstock.models.files import load_model, load_text, save_model
+from penstock.models.language_model import LanguageModel, check_architecture
+from penstock.models.scratch import build_model
+from penstock.train.learner import Scoring
+
+SENTENCES = ["3 + 4 = 7", "  12 - 5\n= 7", "the 1234 quick BROWN fox's", "<|im_start|>user\nhi<|im_end|>", "Zażółć 漢字 🙂"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model from scratch and the folder it was saved in."""
+    model = build_model(ModelSpec(vocabulary=300, context=64), tiny_models.CORPUS, seed=1)
+    return model, save_model(model, tmp_path_factory.mktemp("models") / "scratch")
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of the saved folder to break."""
+    return shutil.copytree(saved[1], tmp_path / "model")
+
+
+def same_weights(one, other):
+    found = dict(other.policy_weights())
+    return all(torch.equal(tensor, found.pop(name)) for name, tensor in one.policy_weights()) and not found
+
+
+def test_saving_and_loading_keeps_the_weights(saved):
+    assert same_weights(saved[0], load_model(str(saved[1])))
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_saving_and_loading_keeps_the_tokens(saved, sentence):
+    model, path = saved
+    assert load_text(str(path)).encode(sentence) == model.text.encode(sentence)
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_plain_transformers_reads_the_same_tokens(saved, sentence):
+    model, path = saved
+    plain = AutoTokenizer.from_pretrained(path)
+    assert plain.encode(sentence, add_special_tokens=False) == model.text.encode(sentence)
+    assert (plain.eos_token_id, plain.pad_token_id) == (model.text.end, model.text.pad)
+
+
+def test_plain_transformers_reads_the_same_model(saved):
+    model, path = saved
+    tokens = model.text.encode("the sum of 3 + 4 is")
+    plain = AutoModelForCausalLM.from_pretrained(path)
+    theirs = plain(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    row = tiny_models.row(np.array(tokens[:1]), np.array(tokens[1:]))
+    ours = Scoring(model, lay_out).score([(row,)], frozenset({"logp"})).logp[0]
+    expected = theirs[:-1].gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].detach().numpy()
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_the_saved_config_names_nothing_of_ours(saved):
+    assert "penstock" not in (saved[1] / "config.json").read_text()
+
+
+def test_saving_leaves_the_model_able_to_attend(saved):
+    check_architecture(saved[0])
+    row = tiny_models.row(np.array([20, 21]), np.array([22]))
+    assert np.isfinite(Scoring(saved[0], lay_out).score([(row,)], frozenset({"logp"})).logp[0]).all()
+
+
+def test_saving_again_replaces_the_folder_whole(saved, folder):
+    (folder / "stale.safetensors").write_bytes(b"")
+    save_model(saved[0], folder)
+    assert not (folder / "stale.safetensors").exists()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_every_architecture_survives_saving(architecture, tiny, tmp_path):
+    model = tiny(architecture)
+    assert same_weights(model, load_model(str(save_model(model, tmp_path / architecture))))
+
+
+def test_a_folder_with_pickled_weights_only_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"weights are pickled \(pytorch_model.bin\).*save_pretrained"):
+        load_model(str(folder))
+
+
+def test_a_folder_without_weights_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no \*.safetensors weights"):
+        load_model(str(folder))
+
+
+def test_a_folder_without_config_is_refused(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"no config.json"):
+        load_model(str(folder))
+
+
+def test_a_folder_without_tokenizer_is_refused(folder):
+    for path in folder.glob("*token*"):
+        path.unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer \(tokenizer.json is missing\)"):
+        load_model(str(folder))
+
+
+def test_a_tokenizer_without_end_token_is_refused(folder):
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["eos_token"] = None
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="set eos_token"):
+        load_model(str(folder))
+
+
+def test_a_broken_weights_file_is_refused(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "./missing", "../a/b", "~/missing-model"])
+def test_a_missing_folder_is_named_in_full(path):
+    with pytest.raises(ModelError, match=r"/.*: no such folder"):
+        load_model(path)
+
+
+def test_a_tokenizer_larger_than_the_embeddings_is_refused(text, tmp_path):
+    network = AutoModelForCausalLM.from_config(tiny_models.config_of("llama", 280))
+    path = save_model(LanguageModel(network, text), tmp_path / "small")
+    with pytest.raises(ModelError, match="tokenizer has 300 pieces but the model embeds only 280"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_an_architecture_that_we_compute_exactly_is_accepted(architecture, tiny):
+    assert check_architecture(tiny(architecture)) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (BloomConfig(vocab_size=300, hidden_size=32, n_layer=2, n_head=4), "this architecture is not supported"),
+        (
+            Gemma2Config(
+                vocab_size=300,
+                hidden_size=32,
+                intermediate_size=48,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=8,
+            ),
+            "asks for softcap, which Penstock's attention does not compute",
+        ),
+    ],
+    ids=["bloom ignores the registry", "gemma2 caps its attention"],
+)
+def test_an_architecture_that_we_would_compute_wrongly_is_refused(config, reason, text, tmp_path):
+    network = AutoModelForCausalLM.from_config(config)
+    network.save_pretrained(tmp_path)
+    text.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=reason):
+        load_model(str(tmp_path))
+
+
+def test_a_score_head_is_put_on_the_trunk_of_a_causal_model(saved):
+    model, path = saved
+    scorer = load_model(str(path), "score")
+    ours, theirs = dict(scorer.policy_weights()), dict(model.policy_weights())
+    assert scorer.head == "score"
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name in ours)
+    assert set(ours) - set(theirs) == {"score.weight"}
+
+
+def test_a_new_score_head_is_the_same_every_time(saved):
+    one, other = load_model(str(saved[1]), "score"), load_model(str(saved[1]), "score")
+    assert torch.equal(one.network.score.weight, other.network.score.weight)
+
+
+def test_a_score_head_survives_saving(saved, tmp_path):
+    scorer = load_model(str(saved[1]), "score")
+    torch.nn.init.normal_(scorer.network.score.weight)
+    again = load_model(str(save_model(scorer, tmp_path / "rm")), "score")
+    assert same_weights(scorer, again)
+
+
+def test_a_language_model_has_no_scores_to_give(saved):
+    with pytest.raises(ModelError, match="train a reward model first"):
+        saved[0].scores(torch.zeros(1, 128))
+
+
+def test_a_model_without_critic_has_no_values_to_give(saved):
+    with pytest.raises(ModelError, match="set learner.critic=shared or separate"):
+        saved[0].values(torch.zeros(1, 128))
+
+
+def test_a_value_head_is_saved_beside_the_model_and_loaded(tiny, tmp_path):
+    model = tiny()
+    model.add_critic("shared")
+    torch.nn.init.normal_(model.value_head.linear.weight)
+    again = load_model(str(save_model(model, tmp_path / "critic")))
+    assert torch.equal(again.value_head.linear.weight, model.value_head.linear.weight)
+
+
+def test_a_new_value_head_says_zero(tiny):
+    model = tiny()
+    model.add_critic("separate")
+    assert model.values(torch.ones(2, 32)).tolist() == [0.0, 0.0]

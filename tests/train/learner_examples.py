@@ -1,0 +1,76 @@
+"""Labelled units and losses that the tests of the learner share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+import tiny_models
+from penstock.core.contracts import Denominator, LossOutput, Outputs
+from penstock.core.run import LearnerSpec
+from penstock.core.types import Row, Unit
+from penstock.data.layout import count, lay_out
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import DeviceLearner
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """``sum(weight * (logp + entropy + (value - 1)²)) / tokens + sum(score) / rows`` over the outputs asked for."""
+
+    needs: frozenset[str] = field(default=frozenset({"logp"}))
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        total = torch.zeros(())
+        for output_A in (outputs.logp_A, outputs.entropy_A):
+            if output_A is not None:
+                total = total + (fields["weight"] * output_A).sum() / denominator.tokens
+        if outputs.value_A is not None:
+            total = total + (fields["weight"] * (outputs.value_A - 1).square()).sum() / denominator.tokens
+        if outputs.score_B is not None:
+            total = total + outputs.score_B.sum() / denominator.rows
+        return total, {"seen": torch.tensor(len(batch.unit_B) / denominator.rows)}
+
+
+def some_units(seed: int = 0, groups: Sequence[int] = (3, 1, 2)) -> list[Unit]:
+    """Groups of rows with a common prompt, of ragged lengths."""
+    rng = np.random.default_rng(seed)
+    units = []
+    for size in groups:
+        prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
+        units.append(tuple(labelled(rng, prompt) for _ in range(size)))
+    return units
+
+
+def labelled(rng: np.random.Generator, prompt: np.ndarray) -> Row:
+    length = int(rng.integers(1, 12))
+    return tiny_models.row(prompt, tiny_models.tokens(rng, length), weight=rng.normal(size=length).astype(np.float32))
+
+
+def learner_of(model: LanguageModel, *, total_steps: int = 10, temperature: float = 1.0, **spec: Any) -> DeviceLearner:
+    return DeviceLearner(model, LearnerSpec(**spec), lay_out, total_steps=total_steps, temperature=temperature)
+
+
+def accumulate(learner: DeviceLearner, units: Sequence[Unit], loss: Any = None, budget: int = 4096, share: bool = True) -> float:
+    """Accumulate all micro-batches; gives the summed loss."""
+    denominator = count(units)
+    batches = lay_out(units, budget, share)
+    return sum(learner.accumulate(batch, loss or WeightedLoss(), denominator)["loss"] for batch in batches)
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], within: float = 1e-5) -> None:
+    """Equal within a share of the largest gradient entry, in every tensor."""
+    assert found.keys() == expected.keys()
+    scale = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert scale > 0
+    for name, gradient in expected.items():
+        gap = float((found[name] - gradient).abs().max())
+        assert gap <= within * scale, f"{name}: gap {gap:.2g} where the largest gradient is {scale:.2g}"

@@ -1,0 +1,154 @@
+"""The learner's packed, prefix-sharing forward and backward give what plain transformers gives on padded rows."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+import tiny_models
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
+from penstock.algos.policy import PolicyLoss
+from penstock.algos.kl import IN_REWARD
+from penstock.core.errors import ModelError
+from penstock.core.types import Row
+from penstock.data.layout import count, lay_out
+from penstock.train.learner import Scoring
+
+each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+@each_architecture
+def test_log_probs_and_entropies(architecture, share_prefix, tiny):
+    model, units = tiny(architecture), some_units()
+    rows = [row for unit in units for row in unit]
+    found = Scoring(model, lay_out, share_prefix=share_prefix).score(units, frozenset({"logp", "entropy"}))
+    with torch.no_grad():
+        logps, entropies = naive.token_outputs(naive.plain(model), rows)
+    for ours, theirs in zip(found.logp + found.entropy, logps + entropies, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_log_probs_at_a_temperature(temperature, tiny):
+    model, units = tiny(), some_units()
+    found = Scoring(model, lay_out).score(units, frozenset({"logp"}), temperature).logp
+    with torch.no_grad():
+        expected, _ = naive.token_outputs(naive.plain(model), [row for unit in units for row in unit], temperature)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5, rtol=1e-5)
+
+
+@each_architecture
+def test_loss_and_gradients(architecture, tiny):
+    model, units = tiny(architecture), some_units()
+    rows = [row for unit in units for row in unit]
+    learner = learner_of(model, temperature=0.7)
+    loss = accumulate(learner, units, WeightedLoss(frozenset({"logp", "entropy"})))
+    network = naive.plain(model)
+    network.zero_grad()
+    logps, entropies = naive.token_outputs(network, rows, 0.7)
+    weights = [torch.from_numpy(row.fields["weight"]) for row in rows]
+    terms = [(w * (logp + entropy)).sum() for w, logp, entropy in zip(weights, logps, entropies, strict=True)]
+    expected = sum(terms) / count(units).tokens
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    assert_same_gradients(gradients(model.network), gradients(network))
+
+
+def test_the_clipped_policy_loss(tiny):
+    """Ratios on both sides of the clip, worked out with the padded log-probs."""
+    model, rng = tiny(), np.random.default_rng(0)
+    bare = [row for unit in some_units() for row in unit]
+    network = naive.plain(model)
+    logps, _ = naive.token_outputs(network, bare)
+    units, terms = [], []
+    for row, logp_A in zip(bare, logps, strict=True):
+        old_A = (logp_A.detach().numpy() + rng.normal(scale=0.3, size=len(logp_A))).astype(np.float32)
+        advantage = float(rng.normal())
+        fields = {"old_logp": old_A, "advantage": np.full(len(old_A), advantage, np.float32), "weight": np.ones_like(old_A)}
+        units.append((Row(row.tokens_T, row.action_T, fields),))
+        ratio_A = (logp_A - torch.from_numpy(old_A)).exp()
+        terms.append(torch.minimum(ratio_A * advantage, ratio_A.clamp(0.8, 1.28) * advantage).sum())
+    expected = -sum(terms) / count(units).tokens
+    expected.backward()
+    loss = accumulate(learner_of(model), units, PolicyLoss(clip=(0.2, 0.28), kl=IN_REWARD))
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    assert_same_gradients(gradients(model.network), gradients(network))
+
+
+@each_architecture
+def test_sharing_a_prefix_changes_no_gradient(architecture, tiny):
+    shared, separate = tiny(architecture), tiny(architecture)
+    units = some_units(groups=(4, 3))
+    accumulate(learner_of(shared), units, share=True)
+    accumulate(learner_of(separate), units, share=False)
+    assert_same_gradients(gradients(shared), gradients(separate))
+
+
+@settings(max_examples=15)
+@given(budget=st.integers(16, 120), seed=st.integers(0, 5), share=st.booleans(), order=st.permutations(range(4)))
+def test_neither_budget_nor_sharing_nor_order_changes_the_gradient(tiny_session, budget, seed, share, order):
+    units = some_units(seed, groups=(2, 1, 3, 2))
+    found, expected = tiny_session(), tiny_session()
+    one = accumulate(learner_of(found), [units[place] for place in order], budget=budget, share=share)
+    whole = accumulate(learner_of(expected), units, budget=100_000, share=False)
+    assert one == pytest.approx(whole, abs=1e-5)
+    assert_same_gradients(gradients(found), gradients(expected))
+
+
+@pytest.fixture(scope="module")
+def tiny_session(built):
+    """``tiny`` for property tests, whose fixtures must outlive an example."""
+    import copy
+
+    return lambda: copy.deepcopy(built["qwen2"])
+
+
+def test_metrics_of_micro_batches_add_up_to_those_of_the_batch(tiny):
+    units = some_units(groups=(2, 1, 3, 2))
+    learner = learner_of(tiny())
+    batches = lay_out(units, 32, True)
+    assert len(batches) > 1
+    assert sum(learner.accumulate(batch, WeightedLoss(), count(units))["seen"] for batch in batches) == pytest.approx(1.0)
+
+
+def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
+    units = some_units(groups=(3, 2, 2))
+    scoring = Scoring(tiny(), lay_out)
+    together = scoring.score(units, frozenset({"logp"})).logp
+    alone = [scoring.score([(row,)], frozenset({"logp"})).logp[0] for unit in units for row in unit]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_scores_come_in_the_order_of_the_rows(tiny):
+    rows = [row for unit in some_units(groups=(1, 1, 1, 1)) for row in unit]
+    scoring = Scoring(tiny(), lay_out, token_budget=16)
+    found = scoring.score([(row,) for row in rows], frozenset({"logp"})).logp
+    assert [len(logp_A) for logp_A in found] == [int(row.action_T.sum()) for row in rows]
+
+
+def test_actions_after_an_observation_are_predicted_from_it(tiny):
+    model = tiny()
+    tokens_T = np.arange(20, 30, dtype=np.int32)
+    action_T = np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], bool)
+    row = Row(tokens_T, action_T, {})
+    found = Scoring(model, lay_out).score([(row,)], frozenset({"logp"})).logp[0]
+    with torch.no_grad():
+        expected, _ = naive.token_outputs(naive.plain(model), [row])
+    np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_a_row_longer_than_the_sliding_window_is_refused(length, text):
+    model = tiny_models.build("qwen2", text, use_sliding_window=True, sliding_window=8, max_window_layers=0)
+    row = tiny_models.row(np.arange(20, 22), np.arange(30, 30 + length - 2))
+    scoring = Scoring(model, lay_out)
+    if length > 8:
+        with pytest.raises(ModelError, match=r"a sequence of 9 tokens is longer than the sliding window \(8\)"):
+            scoring.score([(row,)], frozenset({"logp"}))
+    else:
+        assert len(scoring.score([(row,)], frozenset({"logp"})).logp[0]) == 6
