@@ -1,56 +1,61 @@
 """The pooled key-value cache and the attention plans that read and write it.
 
-One row of the pool holds one sequence. Rows ``0 … decode_rows-1`` are decoded together and are kept dense (a finished
-sequence's row is filled by the last one), so that a decode step reads plain views of the pool and gathers nothing. The rows
-behind them hold prefixes: a prompt is prefilled once into a prefix row and copied from there to the rows of its samples.
+There are two pools. A *prefix* row holds the keys and values of prompt tokens, prefilled once however many samples share
+them; an *own* row holds what one running sequence has drawn since. Both kinds of rows are kept dense (the last row moves
+into a freed one), so that a decode step reads plain views of the pools and gathers nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-ROUND = 64
-"""Positions are allocated, and decode windows rounded up, in steps of this."""
+STEP = 64
+"""Positions are allocated in steps of this."""
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 class CachePool:
     """Keys and values ``[rows, K, positions + 1, D]`` per layer; the last position takes the writes of idle rows."""
 
-    def __init__(self, config: Any, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
         heads = config.num_attention_heads
         self.key_value_heads = getattr(config, "num_key_value_heads", None) or heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.layers = config.num_hidden_layers
-        self.rows, self.dtype, self.device = rows, dtype, device
-        self.positions = 0
+        self.dtype, self.device = dtype, device
+        self.rows = self.positions = 0
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
-    def ensure(self, positions: int) -> bool:
-        """Grow to hold sequences of ``positions`` tokens; contents stay. Gives True if the pool moved."""
-        if positions <= self.positions:
+    def ensure(self, rows: int, positions: int) -> bool:
+        """Grow to ``rows`` sequences of ``positions`` tokens; contents stay. Gives True if the pool moved."""
+        if rows <= self.rows and positions <= self.positions:
             return False
-        target = -(-max(positions, min(2 * self.positions, positions + 1024)) // ROUND) * ROUND
-        shape = (self.rows, self.key_value_heads, target + 1, self.width)
-        for layer in range(self.layers):
-            for tensors in (self.keys, self.values):
-                grown = torch.zeros(shape, dtype=self.dtype, device=self.device)
-                if layer < len(tensors):
-                    grown[:, :, : self.positions] = tensors[layer][:, :, : self.positions]
-                    tensors[layer] = grown
-                else:
-                    tensors.append(grown)
-        self.positions = target
+        if positions > self.positions:  # doubling, so that creeping lengths do not copy the pool every time
+            positions = round_up(max(positions, min(2 * self.positions, positions + 1024)), STEP)
+        rows, positions = max(rows, self.rows), max(positions, self.positions)
+        shape = (rows, self.key_value_heads, positions + 1, self.width)
+        for tensors in (self.keys, self.values):
+            grown = [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
+            for new, old in zip(grown, list(tensors), strict=False):
+                new[: self.rows, :, : self.positions] = old[:, :, : self.positions]
+            tensors[:] = grown
+        self.rows, self.positions = rows, positions
         return True
 
-    def copy(self, source: int, targets: list[int], length: int) -> None:
-        """Copy the first ``length`` positions of a row to other rows, in every layer."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of a row to another, in every layer."""
         for tensor in (*self.keys, *self.values):
-            tensor[targets, :, :length] = tensor[source, :, :length]
+            tensor[target, :, :length] = tensor[source, :, :length]
 
 
 class PrefillPlan:
@@ -91,29 +96,90 @@ class PrefillPlan:
         return out.transpose(1, 2).reshape(-1, heads, width).index_select(0, self.cell_N)[None]
 
 
-class DecodePlan:
-    """Attention of one decode step of the first ``count`` rows, one query each, over a window of the cache.
+class Cells:
+    """Which rows share which prefix, as a ``[U, G]`` grid of the rows of each prefix (idle cells repeat row 0).
 
-    The queries of one key-value head stand as the query axis, so grouped heads read each key once.
+    ``row_UG`` gives the row of a cell, ``cell_B`` the flat cell of a row.
     """
 
-    def __init__(self, pool: CachePool, position_B: Tensor, window: int) -> None:
-        self.pool = pool
-        self.longest = window
-        self.count = position_B.shape[0]
-        self.row_B = torch.arange(self.count, device=pool.device)
-        self.position_B = position_B.clamp(max=pool.positions)
-        blocked = torch.arange(window, device=pool.device) > position_B[:, None]
-        self.mask = torch.zeros(blocked.shape, dtype=pool.dtype, device=pool.device).masked_fill_(blocked, float("-inf"))
-        self.mask = self.mask[:, None, None]
+    def __init__(self, prefix_of_row: Sequence[int], prefixes: int, width: int, rows: int) -> None:
+        self.shape = (prefixes, width)
+        self.row_UG = np.zeros((prefixes, width), np.int64)
+        self.cell_B = np.zeros(rows, np.int64)
+        filled = [0] * prefixes
+        for row, prefix in enumerate(prefix_of_row):
+            self.row_UG[prefix, filled[prefix]] = row
+            self.cell_B[row] = prefix * width + filled[prefix]
+            filled[prefix] += 1
+
+
+class DecodePlan:
+    """Attention of one decode step: one query a row, over its prefix and over its own cache.
+
+    The queries of all rows that share a prefix meet its keys in one matrix product, so a prompt's keys are read once a
+    step and not once a sample; scores over both parts go through one softmax (exact, nothing is merged after it).
+    """
+
+    def __init__(
+        self,
+        prefixes: CachePool,
+        own: CachePool,
+        cells: tuple[Tensor, Tensor],
+        lengths: tuple[Tensor, Tensor],
+        windows: tuple[int, int],
+    ) -> None:
+        """Args: the pools; ``row_UG`` and ``cell_B``; prefix and own lengths per row; the windows of both parts."""
+        self.prefixes, self.own = prefixes, own
+        self.row_UG, self.cell_B = cells
+        prefix_length_B, own_length_B = lengths
+        self.seen, self.window = windows
+        self.longest = self.seen + self.window
+        self.count = own_length_B.shape[0]
+        self.row_B = torch.arange(self.count, device=own.device)
+        self.position_B = own_length_B.clamp(max=own.positions)
+        ahead = torch.arange(self.seen, device=own.device) >= prefix_length_B[:, None]
+        later = torch.arange(self.window, device=own.device) > own_length_B[:, None]
+        blocked = torch.cat([ahead, later], 1)
+        self.mask = torch.zeros(blocked.shape, device=own.device).masked_fill_(blocked, float("-inf"))[:, None, None]
 
     def attend(self, layer: int, query_BH1D: Tensor, key_BK1D: Tensor, value_BK1D: Tensor, scale: float) -> Tensor:
-        keys, values = self.pool.keys[layer], self.pool.values[layer]
+        keys, values = self.own.keys[layer], self.own.values[layer]
         keys[self.row_B, :, self.position_B] = key_BK1D[:, :, 0].to(keys.dtype)
         values[self.row_B, :, self.position_B] = value_BK1D[:, :, 0].to(values.dtype)
         heads, width = query_BH1D.shape[1], query_BH1D.shape[3]
         query = query_BH1D.reshape(self.count, keys.shape[1], -1, width)
-        key = keys[: self.count, :, : self.longest]
-        value = values[: self.count, :, : self.longest]
-        out = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.mask, scale=scale)
+        prefixes = self.row_UG.shape[0]
+        shared_key = self.prefixes.keys[layer][:prefixes, :, : self.seen]
+        shared_value = self.prefixes.values[layer][:prefixes, :, : self.seen]
+        shared = self._to_rows(_scores(self._to_cells(query), shared_key))
+        scores = torch.cat([shared, _scores(query, keys[: self.count, :, : self.window])], -1)
+        weight = scores.mul_(scale).add_(self.mask).softmax(-1).to(values.dtype)
+        out = torch.matmul(weight[..., self.seen :], values[: self.count, :, : self.window])
+        out = out + self._to_rows(torch.matmul(self._to_cells(weight[..., : self.seen]), shared_value))
         return out.reshape(self.count, 1, heads, width)
+
+    def _to_cells(self, x_BKRD: Tensor) -> Tensor:
+        """``[B, K, R, X]`` → ``[U, K, G · R, X]``: rows stand beside those with whom they share a prefix."""
+        prefixes, group = self.row_UG.shape
+        heads, repeat, width = x_BKRD.shape[1:]
+        x = x_BKRD.index_select(0, self.row_UG.view(-1)).view(prefixes, group, heads, repeat, width)
+        return x.transpose(1, 2).reshape(prefixes, heads, group * repeat, width)
+
+    def _to_rows(self, x_UKCX: Tensor) -> Tensor:
+        """The inverse: ``[U, K, G · R, X]`` → ``[B, K, R, X]``."""
+        prefixes, group = self.row_UG.shape
+        heads, cells, width = x_UKCX.shape[1:]
+        x = x_UKCX.view(prefixes, heads, group, cells // group, width).transpose(1, 2)
+        return x.reshape(prefixes * group, heads, cells // group, width).index_select(0, self.cell_B)
+
+
+def _scores(query_XKRD: Tensor, key_XKTD: Tensor) -> Tensor:
+    """``query · keyᵀ`` in float32, also from bfloat16 factors."""
+    key = key_XKTD.transpose(-1, -2)
+    if query_XKRD.dtype == torch.float32:
+        return torch.matmul(query_XKRD, key)
+    if query_XKRD.is_cuda:
+        x, k, r, d = query_XKRD.shape
+        flat = torch.bmm(query_XKRD.reshape(x * k, r, d), key.reshape(x * k, d, -1), out_dtype=torch.float32)
+        return flat.view(x, k, r, -1)
+    return torch.matmul(query_XKRD.float(), key.float())

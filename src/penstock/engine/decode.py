@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.core.types import Sampling
-from penstock.engine.cache import ROUND, CachePool, DecodePlan
+from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, round_up
 from penstock.engine.draws import Cuts, draw, needs_cuts
 from penstock.models.language_model import LanguageModel
 
 
 def bucket(count: int, limit: int) -> int:
-    """The batch size a captured step of ``count`` rows is padded to: powers of two, then multiples of 16."""
+    """The size a captured step's dimension of ``count`` is padded to: powers of two, then multiples of 16."""
     size = 1
     while size < count and size < 16:
         size *= 2
-    return min(limit, size if count <= size else -(-count // 16) * 16)
+    return min(limit, size if count <= size else round_up(count, 16))
 
 
 class DecodeState:
@@ -27,7 +29,8 @@ class DecodeState:
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows, self.device = rows, device
         self.token = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.position = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.prefix_length = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.own_length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.drawn = torch.zeros(rows, dtype=torch.int64, device=device)
         self.temperature = torch.ones(rows, device=device)
         self.uniform = torch.zeros(rows, 1, dtype=torch.float64, device=device)
@@ -38,7 +41,7 @@ class DecodeState:
         """Make room for streams of ``draws`` numbers; gives True if the tensor moved."""
         if draws <= self.uniform.shape[1]:
             return False
-        grown = torch.zeros(self.rows, -(-draws // ROUND) * ROUND, dtype=torch.float64, device=self.device)
+        grown = torch.zeros(self.rows, round_up(draws, STEP), dtype=torch.float64, device=self.device)
         grown[:, : self.uniform.shape[1]] = self.uniform
         self.uniform = grown
         return True
@@ -47,48 +50,76 @@ class DecodeState:
         """Set rows up for sequences that are about to draw."""
         self.temperature[rows] = torch.tensor([s.temperature for s in samplings], device=self.device)
         self.drawn[rows] = torch.tensor(drawn, device=self.device)
+        self.own_length[rows] = 0
         for row, sampling, stream in zip(rows, samplings, streams, strict=True):
             self.samplings[row] = sampling
             self.uniform[row, : len(stream)] = torch.from_numpy(stream).to(self.device)
 
     def copy(self, source: int, target: int) -> None:
         """Move a row's state: the last row takes the place of a finished one."""
-        for tensor in (self.token, self.position, self.drawn, self.temperature, self.uniform, self.logp):
+        for tensor in (
+            self.token, self.prefix_length, self.own_length, self.drawn, self.temperature, self.uniform, self.logp,
+        ):  # fmt: skip
             tensor[target] = tensor[source]
         self.samplings[target] = self.samplings[source]
 
 
 class DecodeStep:
-    """Advances the first ``count`` rows by one token. With ``graphs`` the step is captured and replayed on CUDA."""
+    """Advances the running rows by one token. With ``graphs`` the step is captured and replayed on CUDA."""
 
-    def __init__(self, model: LanguageModel, pool: CachePool, state: DecodeState, rows: int, graphs: bool) -> None:
-        self.model, self.pool, self.state, self.rows = model, pool, state, rows
+    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool, state: DecodeState, graphs: bool) -> None:
+        self.model, self.prefixes, self.own, self.state = model, prefixes, own, state
         self.graphs = graphs
-        self._captured: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self.step = STEP if graphs else 16
+        self._captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        self._cells: tuple[tuple[int, ...], Tensor, Tensor] | None = None
 
     def forget(self) -> None:
         """Drop captured graphs: something they point at has moved."""
         self._captured.clear()
 
-    def __call__(self, count: int, longest: int) -> tuple[list[int], list[float]]:
-        """Run a step over rows that see at most ``longest`` positions; gives their tokens and log-probs."""
-        window = min(-(-longest // ROUND) * ROUND, self.pool.positions)
+    def regroup(self) -> None:
+        """Rows or prefixes have changed places: which row shares which prefix is worked out anew."""
+        self._cells = None
+
+    def __call__(self, prefix_of_row: Sequence[int], seen: int, longest: int) -> tuple[list[int], list[float]]:
+        """Run a step over rows with prefixes of at most ``seen`` tokens and at most ``longest`` own tokens after it.
+
+        Gives the tokens drawn and their log-probs.
+        """
+        count = len(prefix_of_row)
+        windows = min(round_up(seen, self.step), self.prefixes.positions), min(round_up(longest, self.step), self.own.positions)
         samplings = self.state.samplings[:count]
-        cuts = Cuts(samplings, self.pool.device) if any(needs_cuts(s) for s in samplings) else None
+        cuts = Cuts(samplings, self.own.device) if any(needs_cuts(s) for s in samplings) else None
+        if self._cells is None:
+            self._cells = self._group(prefix_of_row)
+        shape, row_UG, cell_B = self._cells
         if self.graphs and cuts is None:
-            self._replay(bucket(count, self.rows), window)
+            self._replay(shape, row_UG, cell_B, windows)
         else:
-            self._advance(count, window, cuts)
+            self._advance(count, (row_UG, cell_B[:count]), windows, cuts)
         return self.state.token[:count].tolist(), self.state.logp[:count].tolist()
 
-    def _advance(self, count: int, window: int, cuts: Cuts | None) -> None:
+    def _group(self, prefix_of_row: Sequence[int]) -> tuple[tuple[int, ...], Tensor, Tensor]:
+        rows, prefixes = len(prefix_of_row), max(prefix_of_row) + 1
+        width = max(np.bincount(prefix_of_row))
+        if self.graphs:
+            rows, prefixes = bucket(rows, self.state.rows), bucket(prefixes, self.prefixes.rows)
+            width = bucket(int(width), self.state.rows)
+        cells = Cells(prefix_of_row, prefixes, int(width), rows)
+        device = self.own.device
+        shape = (rows, prefixes, int(width))
+        return shape, torch.from_numpy(cells.row_UG).to(device), torch.from_numpy(cells.cell_B).to(device)
+
+    def _advance(self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int], cuts: Cuts | None) -> None:
         state = self.state
-        position = state.position[:count]
-        plan = DecodePlan(self.pool, position, window)
+        lengths = state.prefix_length[:count], state.own_length[:count]
+        plan = DecodePlan(self.prefixes, self.own, cells, lengths, windows)
         context = self.model.context - 1  # idle rows of a padded step may have run past it
-        hidden = self.model.hidden(state.token[:count, None], position[:, None].clamp(max=context), plan)
+        position = (lengths[0] + lengths[1])[:, None].clamp(max=context)
+        hidden = self.model.hidden(state.token[:count, None], position, plan)
         self.choose(slice(0, count), self.model.logits(hidden[:, 0]), cuts)
-        position += 1
+        state.own_length[:count] += 1
 
     def choose(self, rows: slice | Tensor, logits_BV: Tensor, cuts: Cuts | None) -> None:
         """Draw the next token of rows from their logits and note it in the state."""
@@ -100,25 +131,31 @@ class DecodeStep:
         state.logp[rows] = logp
         state.drawn[rows] += 1
 
-    def _replay(self, count: int, window: int) -> None:
-        key = (count, window)
+    def _replay(self, shape: tuple[int, ...], row_UG: Tensor, cell_B: Tensor, windows: tuple[int, int]) -> None:
+        key = (*shape, *windows)
         if key not in self._captured:
-            self._capture(count, window)
-        self._captured[key].replay()
+            self._captured[key] = self._capture(shape[0], (row_UG.clone(), cell_B.clone()), windows)
+        graph, rows, cells = self._captured[key]
+        rows.copy_(row_UG)
+        cells.copy_(cell_B)
+        graph.replay()
 
-    def _capture(self, count: int, window: int) -> None:
+    def _capture(
+        self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int]
+    ) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         """Record the step after a warm-up on a side stream; the state is put back to where it was."""
         state = self.state
-        kept = [t.clone() for t in (state.token, state.position, state.drawn, state.logp)]
+        moving = (state.token, state.own_length, state.drawn, state.logp)
+        kept = [tensor.clone() for tensor in moving]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
-                self._advance(count, window, None)
+                self._advance(count, cells, windows, None)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._advance(count, window, None)
-        for tensor, old in zip((state.token, state.position, state.drawn, state.logp), kept, strict=True):
+            self._advance(count, cells, windows, None)
+        for tensor, old in zip(moving, kept, strict=True):
             tensor.copy_(old)
-        self._captured[(count, window)] = graph
+        return graph, *cells

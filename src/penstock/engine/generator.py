@@ -51,10 +51,11 @@ class EmbeddedGenerator:
         self.text = model.text
         self.slots, self.chunk, self.queue = slots, chunk, queue
         self.version: Version = version
-        self.prefix_rows = max(4, slots // 4)
-        self.pool = CachePool(model.config, slots + self.prefix_rows, model.dtype, model.device)
+        self.prefix_cache = CachePool(model.config, model.dtype, model.device)
+        self.own_cache = CachePool(model.config, model.dtype, model.device)
         self.state = DecodeState(slots, model.device)
-        self.decode = DecodeStep(model, self.pool, self.state, slots, graphs=model.device.type == "cuda")
+        graphs = model.device.type == "cuda"
+        self.decode = DecodeStep(model, self.prefix_cache, self.own_cache, self.state, graphs)
         self.running: list[Sequence] = []
         self.prefixes: list[Prefix] = []
         self.waiting: deque[Sequence] = deque()
@@ -108,12 +109,13 @@ class EmbeddedGenerator:
         return [self._finish(sequence, "abort") for sequence in found]
 
     def stats(self) -> GeneratorStats:
-        used = sum(len(s.request.tokens_T) + len(s.tokens) for s in self.running) + sum(p.done for p in self.prefixes)
+        used = sum(s.own for s in self.running) + sum(p.done for p in self.prefixes)
+        room = sum(pool.rows * pool.positions for pool in (self.prefix_cache, self.own_cache))
         return GeneratorStats(
             version=self.version,
             running=len(self.running),
             waiting=len(self.waiting) + sum(len(p.members) for p in self.prefixes),
-            cache_use=used / max(1, self.pool.rows * self.pool.positions),
+            cache_use=used / max(1, room),
             generated_tokens=self.generated_tokens,
             busy_seconds=self.busy_seconds,
         )
@@ -152,10 +154,10 @@ class EmbeddedGenerator:
         self.waiting = deque(s for s in self.waiting if id(s) not in gone)
         for prefix in self.prefixes:
             prefix.members = [s for s in prefix.members if id(s) not in gone]
-        self.prefixes = [p for p in self.prefixes if p.members]
         for row in reversed(range(len(self.running))):
             if id(self.running[row]) in gone:
                 self._release(row)
+        self._drop_unused()
 
     def _renew_cache(self, policy: CachePolicy) -> None:
         if policy == "keep":
@@ -166,10 +168,13 @@ class EmbeddedGenerator:
             for sequence in everything:
                 self._finish(sequence, "abort")
             return
-        for prefix in self.prefixes:
-            prefix.restart()
         redo = [*self.running]
         self.running = []
+        for sequence in redo:
+            sequence.prefix = None
+        for prefix in self.prefixes:
+            prefix.restart()
+        self._drop_unused()
         self.waiting.extendleft(reversed(redo))
 
     # ---- the engine
@@ -200,8 +205,9 @@ class EmbeddedGenerator:
         self._prefill()
         self._fork()
         if self.running:
-            longest = max(len(s.request.tokens_T) + len(s.tokens) for s in self.running)
-            self._collect(*self.decode(len(self.running), longest))
+            prefixes = [s.prefix.row for s in self.running if s.prefix is not None]
+            seen = max(len(p.tokens) for p in self.prefixes)
+            self._collect(*self.decode(prefixes, seen, max(s.own for s in self.running)))
         self.busy_seconds += time.perf_counter() - started
 
     def _drop_cancelled(self) -> None:
@@ -210,19 +216,17 @@ class EmbeddedGenerator:
             self._remove(cancelled)
 
     def _admit(self) -> None:
-        """Give waiting requests a prefix row, in order; requests with equal tokens share one."""
-        by_tokens = {prefix.tokens: prefix for prefix in self.prefixes}
+        """Give waiting requests a prefix, in order; requests with equal tokens share one."""
+        unstarted = {prefix.tokens: prefix for prefix in self.prefixes}
         promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
-        taken = {p.row for p in self.prefixes}
-        free = [row for row in range(self.slots, self.pool.rows) if row not in taken]
         while self.waiting:
             sequence = self.waiting[0]
             tokens = (*map(int, sequence.request.tokens_T), *sequence.tokens)
-            prefix = by_tokens.get(tokens)
+            prefix = unstarted.get(tokens)
             if prefix is None:
-                if not free or promised >= self.slots:
+                if promised >= self.slots:
                     return
-                prefix = by_tokens[tokens] = Prefix(tokens, [], row=free.pop(0))
+                prefix = unstarted[tokens] = Prefix(tokens, [], row=len(self.prefixes))
                 self.prefixes.append(prefix)
             prefix.members.append(self.waiting.popleft())
             promised += 1
@@ -237,13 +241,15 @@ class EmbeddedGenerator:
                 room -= count
         if not parts:
             return
-        if self.pool.ensure(max(len(p.tokens) + max(s.limit for s in p.members) for p, _ in parts)):
+        if self.prefix_cache.ensure(len(self.prefixes), max(len(p.tokens) for p, _ in parts)):
             self.decode.forget()
         device = self.model.device
         tokens = torch.tensor([t for p, count in parts for t in p.tokens[p.done : p.done + count]], device=device)
-        plan = PrefillPlan(self.pool, [p.row for p, _ in parts], [p.done for p, _ in parts], [count for _, count in parts])
+        plan = PrefillPlan(
+            self.prefix_cache, [p.row for p, _ in parts], [p.done for p, _ in parts], [count for _, count in parts]
+        )
         hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
-        ends = torch.tensor(np.cumsum([count for _, count in parts]) - 1, device=device)
+        ends = torch.tensor(np.cumsum(counts) - 1, device=device)
         logits = self.model.logits(hidden.index_select(0, ends))
         for i, (prefix, count) in enumerate(parts):
             prefix.done += count
@@ -253,33 +259,32 @@ class EmbeddedGenerator:
         self.prefilled_tokens += len(tokens)
 
     def _fork(self) -> None:
-        """Copy finished prefixes into free decode rows and draw the first token of each new row."""
+        """Give members of finished prefixes a decode row and draw their first token from the prefix's logits."""
         rows: list[int] = []
-        sources: list[Prefix] = []
         for prefix in self.prefixes:
             free = self.slots - len(self.running)
-            if prefix.logits_V is None or not free:
+            if prefix.logits_V is None or not free or not prefix.members:
                 continue
             members, prefix.members = prefix.members[:free], prefix.members[free:]
-            new = list(range(len(self.running), len(self.running) + len(members)))
-            self.pool.copy(prefix.row, new, len(prefix.tokens))
+            for sequence in members:
+                sequence.prefix, sequence.own = prefix, 0
+            prefix.users += len(members)
+            rows += range(len(self.running), len(self.running) + len(members))
             self.running += members
-            rows += new
-            sources += [prefix] * len(members)
-        if not rows:
-            return
-        self.prefixes = [p for p in self.prefixes if p.members]
-        self._start_rows(rows, sources)
+        if rows:
+            self._start_rows(rows, [s.prefix for s in self.running[rows[0] :] if s.prefix is not None])
 
     def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
         new = [self.running[row] for row in rows]
         samplings = [s.request.sampling for s in new]
-        if self.state.ensure(max(s.limit for s in new)):
+        longest = max(s.limit - len(s.tokens) for s in new)
+        if self.state.ensure(max(s.limit for s in new)) | self.own_cache.ensure(self.slots, longest):
             self.decode.forget()
+        self.decode.regroup()
         streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
         self.state.start(rows, samplings, streams, [len(s.tokens) for s in new])
         index = torch.tensor(rows, device=self.model.device)
-        self.state.position[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
+        self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
         cuts = Cuts(samplings, self.model.device) if any(map(needs_cuts, samplings)) else None
         logits = torch.stack([p.logits_V for p in sources if p.logits_V is not None])
         self.decode.choose(index, logits, cuts)
@@ -297,19 +302,33 @@ class EmbeddedGenerator:
         self._retire(list(range(len(tokens))))
 
     def _retire(self, rows: list[int]) -> None:
-        for row in reversed(rows):
-            reason = self.running[row].finish_reason(self.text)
-            if reason is not None:
-                sequence = self.running[row]
-                self._release(row)
-                self._finish(sequence, reason)
+        finished = [(row, reason) for row in rows if (reason := self.running[row].finish_reason(self.text))]
+        for row, reason in reversed(finished):
+            sequence = self.running[row]
+            self._release(row)
+            self._finish(sequence, reason)
+        if finished:
+            self._drop_unused()
 
     def _release(self, row: int) -> None:
         """Free a decode row; the last row moves into it, so that rows stay dense."""
-        last = len(self.running) - 1
+        gone, last = self.running[row], len(self.running) - 1
         if row != last:
             moved = self.running[last]
-            self.pool.copy(last, [row], len(moved.request.tokens_T) + len(moved.tokens))
+            self.own_cache.copy(last, row, moved.own)
             self.state.copy(last, row)
             self.running[row] = moved
         self.running.pop()
+        if gone.prefix is not None:
+            gone.prefix.users -= 1
+        self.decode.regroup()
+
+    def _drop_unused(self) -> None:
+        """Free prefixes that nobody reads or waits for; later ones move down, so that their rows stay dense."""
+        kept = [p for p in self.prefixes if p.users or p.members]
+        for row, prefix in enumerate(kept):
+            if prefix.row != row:
+                self.prefix_cache.copy(prefix.row, row, prefix.done)
+                prefix.row = row
+        self.prefixes = kept
+        self.decode.regroup()

@@ -24,6 +24,10 @@ class Sequence:
     logps: list[float] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     stop_tokens: frozenset[int] = frozenset()
+    prefix: Prefix | None = None
+    """Whose cache a running sequence reads."""
+    own: int = 0
+    """Tokens drawn since the prefix; those before the last are in the sequence's own cache row."""
 
     def __post_init__(self) -> None:
         resume = self.request.resume
@@ -35,6 +39,7 @@ class Sequence:
 
     def append(self, token: int, logp: float, version: Version) -> None:
         self.tokens.append(token)
+        self.own += 1
         self.logps.append(logp)
         self.versions.append(version)
 
@@ -76,12 +81,15 @@ class Prefix:
 
     tokens: tuple[int, ...]
     members: list[Sequence]
+    """Sequences that wait to begin."""
     row: int = -1
+    users: int = 0
+    """Running sequences that read this prefix; its row stays as long as there are any."""
     done: int = 0
     version: Version = -1
     logits_V: Tensor | None = None
     """Next-token logits after the last prefix token, once prefilled."""
 
     def restart(self) -> None:
-        """Forget the cache: the weights under it are gone."""
-        self.done, self.logits_V = 0, None
+        """Forget the cache: the weights under it are gone, and nobody reads it any more."""
+        self.users, self.done, self.logits_V = 0, 0, None

@@ -46,9 +46,7 @@ def chat_preferences(seed: int = 0, file: str = "../shared/data/hh-rlhf/harmless
         skip=HELD_OUT,
         completion="{{ chosen }}",
     )
-    held_out = DataSpec(
-        source=train.source, name="held-out", options=train.options, size=HELD_OUT, completion=train.completion
-    )
+    held_out = DataSpec(source=train.source, name="held-out", options=train.options, size=HELD_OUT, completion=train.completion)
     return Run(
         name="chat_preferences",
         seed=seed,

@@ -30,8 +30,10 @@ class Masters:
             self.names.append(name)
             self.parameters.append(parameter)
             self.masters.append(self._master_of(parameter))
-        decayed = [m for m, p in zip(self.masters, self.names, strict=True) if m.ndim >= 2 and "embed" not in p]
-        plain = [m for m, p in zip(self.masters, self.names, strict=True) if not (m.ndim >= 2 and "embed" not in p)]
+        embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+        decays = [p.ndim >= 2 and id(p) not in embeddings for p in self.parameters]
+        decayed = [master for master, yes in zip(self.masters, decays, strict=True) if yes]
+        plain = [master for master, yes in zip(self.masters, decays, strict=True) if not yes]
         self.adam = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}],
             lr=spec.learning_rate,
@@ -92,7 +94,11 @@ class Masters:
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:
-        """Take back what :meth:`state` gave. Raises CheckpointError for a missing name or another shape."""
+        """Take back what :meth:`state` gave; gradients gathered so far are dropped.
+
+        Raises CheckpointError for a missing name or another shape.
+        """
+        self.adam.zero_grad(set_to_none=True)
         for name, master in self._named():
             saved = state.arrays.get(f"master.{name}")
             if saved is None or saved.shape != master.shape:
@@ -103,6 +109,7 @@ class Masters:
                 for key in ("step", "exp_avg", "exp_avg_sq")
                 if f"{key}.{name}" in state.arrays
             }
+            self.adam.state.pop(master, None)
             if moments:
                 moments["step"] = moments["step"].to(master.device)  # fused AdamW counts steps on the device
                 self.adam.state[master] = moments
