@@ -1,4 +1,4 @@
-"""What all tests share: one thread, no deadline for property tests, and a tokenizer and models small enough to build in no time."""
+"""What all tests share: one thread, no deadline for property tests, and a tokenizer and models that are built in no time."""
 
 from __future__ import annotations
 

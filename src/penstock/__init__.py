@@ -1,1 +1,96 @@
-"""Penstock: reinforcement learning from human and verifiable feedback on language models."""
+"""Penstock: reinforcement learning from human and verifiable feedback on language models.
+
+``penstock.train(run)`` carries out a :class:`Run`; ``penstock.rows`` and ``penstock.reward`` make data and rewards out of
+your own functions. Names are imported when they are first used, so that ``import penstock`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.algos import GRPO, PPO, SFT, BradleyTerry, KLPenalty, LeaveOneOut
+    from penstock.api import Result, reward, rows, train
+    from penstock.core.errors import PenstockError
+    from penstock.core.run import (
+        CheckpointSpec,
+        DataSpec,
+        EvaluationSpec,
+        LearnerSpec,
+        ModelSpec,
+        Offline,
+        Online,
+        RewardSpec,
+        Run,
+    )
+    from penstock.core.types import Sampling
+
+_HOMES = {
+    "penstock.algos": ("GRPO", "PPO", "SFT", "BradleyTerry", "KLPenalty", "LeaveOneOut"),
+    "penstock.api": ("Result", "reward", "rows"),
+    "penstock.core.errors": ("PenstockError",),
+    "penstock.core.run": (
+        "CheckpointSpec",
+        "DataSpec",
+        "EvaluationSpec",
+        "LearnerSpec",
+        "ModelSpec",
+        "Offline",
+        "Online",
+        "RewardSpec",
+        "Run",
+    ),
+    "penstock.core.types": ("Sampling",),
+}
+
+__all__ = [
+    "GRPO",
+    "PPO",
+    "SFT",
+    "BradleyTerry",
+    "CheckpointSpec",
+    "DataSpec",
+    "EvaluationSpec",
+    "KLPenalty",
+    "LearnerSpec",
+    "LeaveOneOut",
+    "ModelSpec",
+    "Offline",
+    "Online",
+    "PenstockError",
+    "Result",
+    "RewardSpec",
+    "Run",
+    "Sampling",
+    "reward",
+    "rows",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Train(types.ModuleType):
+    """The package of learners, ``penstock.train``, which is also the verb: calling it carries a run out."""
+
+    def __call__(self, run: Any, **options: Any) -> Any:
+        from penstock.api import train
+
+        return train(run, **options)
+
+
+# The import system binds a subpackage to its name in its parent, so a function of that name would be overwritten.
+importlib.import_module("penstock.train")
+sys.modules["penstock.train"].__class__ = _Train

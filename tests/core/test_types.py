@@ -80,15 +80,16 @@ def test_a_generator_that_never_worked_has_rate_zero():
 
 
 def test_blame_names_the_boundary_and_keeps_the_cause():
-    with pytest.raises(RewardError, match='reward "math" on gsm8k/0/17: ZeroDivisionError: division by zero') as caught, blame(
-        RewardError, 'reward "math" on gsm8k/0/17'
+    with (
+        pytest.raises(RewardError, match='reward "math" on gsm8k/0/17: ZeroDivisionError: division by zero') as caught,
+        blame(RewardError, 'reward "math" on gsm8k/0/17'),
     ):
         _ = 1 / 0
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_blame_passes_on_what_already_names_its_boundary():
-    with pytest.raises(GenerationError, match="^too long$"), blame(RewardError, "elsewhere"):
+    with pytest.raises(GenerationError, match=r"^too long$"), blame(RewardError, "elsewhere"):
         raise GenerationError("too long")
 
 

@@ -69,3 +69,8 @@ def test_a_conversation_is_rendered_up_to_the_answer():
 def test_a_score_head_is_built_for_a_reward_model():
     model = build_model(SPEC, CORPUS, seed=0, head="score")
     assert model.scores(torch.ones(2, 128)).shape == (2,)
+
+
+def test_layers_may_differ_from_the_preset():
+    assert build_model(ModelSpec(vocabulary=300, context=64, layers=1), CORPUS, seed=0).config.num_hidden_layers == 1
+    assert build_model(SPEC, CORPUS, seed=0).config.num_hidden_layers == 4

@@ -55,7 +55,9 @@ def learner_of(model: LanguageModel, *, total_steps: int = 10, temperature: floa
     return DeviceLearner(model, LearnerSpec(**spec), lay_out, total_steps=total_steps, temperature=temperature)
 
 
-def accumulate(learner: DeviceLearner, units: Sequence[Unit], loss: Any = None, budget: int = 4096, share: bool = True) -> float:
+def accumulate(
+    learner: DeviceLearner, units: Sequence[Unit], loss: Any = None, budget: int = 4096, share: bool = True
+) -> float:
     """Accumulate all micro-batches; gives the summed loss."""
     denominator = count(units)
     batches = lay_out(units, budget, share)
@@ -66,7 +68,9 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_same_gradients(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], within: float = 1e-5) -> None:
+def assert_same_gradients(
+    found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], within: float = 1e-5
+) -> None:
     """Equal within a share of the largest gradient entry, in every tensor."""
     assert found.keys() == expected.keys()
     scale = max(float(gradient.abs().max()) for gradient in expected.values())

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
 
 import naive
 import tiny_models
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
 from penstock.core.errors import CheckpointError, TrainingError
 from penstock.data.layout import count, lay_out
 from penstock.train.learner import Scoring
@@ -69,8 +69,8 @@ class Values:
 
 def test_steps_equal_torch_adamw_run_by_hand(tiny):
     model = tiny()
-    spec = {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 2, "clip_norm": 0.5, "weight_decay": 0.1, "betas": (0.8, 0.9)}
-    learner = learner_of(model, total_steps=5, **spec)
+    plan = {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 2, "total_steps": 5}
+    learner = learner_of(model, clip_norm=0.5, weight_decay=0.1, betas=(0.8, 0.9), **plan)
     network = naive.plain(model)
     embeddings = {id(m.weight) for m in network.modules() if isinstance(m, torch.nn.Embedding)}
     decayed = [p for p in network.parameters() if p.ndim >= 2 and id(p) not in embeddings]
@@ -82,7 +82,10 @@ def test_steps_equal_torch_adamw_run_by_hand(tiny):
         units = some_units(step)
         rows = [row for unit in units for row in unit]
         logps, _ = naive.token_outputs(network, rows)
-        (sum((torch.from_numpy(r.fields["weight"]) * lp).sum() for r, lp in zip(rows, logps, strict=True)) / count(units).tokens).backward()
+        (
+            sum((torch.from_numpy(r.fields["weight"]) * lp).sum() for r, lp in zip(rows, logps, strict=True))
+            / count(units).tokens
+        ).backward()
         norm = torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
         for group in adam.param_groups:
             group["lr"] = rate_at(learner.spec, step, 5)

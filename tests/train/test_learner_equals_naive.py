@@ -1,16 +1,18 @@
 """The learner's packed, prefix-sharing forward and backward give what plain transformers gives on padded rows."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
 
 import naive
 import tiny_models
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
-from penstock.algos.policy import PolicyLoss
 from penstock.algos.kl import IN_REWARD
+from penstock.algos.policy import PolicyLoss
 from penstock.core.errors import ModelError
 from penstock.core.types import Row
 from penstock.data.layout import count, lay_out
@@ -90,9 +92,9 @@ def test_sharing_a_prefix_changes_no_gradient(architecture, tiny):
 
 @settings(max_examples=15)
 @given(budget=st.integers(16, 120), seed=st.integers(0, 5), share=st.booleans(), order=st.permutations(range(4)))
-def test_neither_budget_nor_sharing_nor_order_changes_the_gradient(tiny_session, budget, seed, share, order):
+def test_neither_budget_nor_sharing_nor_order_changes_the_gradient(fresh, budget, seed, share, order):
     units = some_units(seed, groups=(2, 1, 3, 2))
-    found, expected = tiny_session(), tiny_session()
+    found, expected = fresh(), fresh()
     one = accumulate(learner_of(found), [units[place] for place in order], budget=budget, share=share)
     whole = accumulate(learner_of(expected), units, budget=100_000, share=False)
     assert one == pytest.approx(whole, abs=1e-5)
@@ -100,10 +102,8 @@ def test_neither_budget_nor_sharing_nor_order_changes_the_gradient(tiny_session,
 
 
 @pytest.fixture(scope="module")
-def tiny_session(built):
+def fresh(built):
     """``tiny`` for property tests, whose fixtures must outlive an example."""
-    import copy
-
     return lambda: copy.deepcopy(built["qwen2"])
 
 

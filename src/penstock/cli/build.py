@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.cli.check import row_name
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import DataError
 from penstock.core.run import DataSpec, ModelSpec, RewardSpec
@@ -77,6 +78,17 @@ def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
     return np.asarray(text.encode(prompt_text(prompt, text)) or [text.end], np.int32)
 
 
+def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel) -> None:
+    """Look at every prompt that is about to be drawn. Raises DataError where one leaves no room for an answer."""
+    for ordinal in range(min(draws, len(source))):
+        length = len(prompt_tokens(source(ordinal), model.text))
+        if length >= model.context:
+            raise DataError(
+                f"{row_name(source, spec, ordinal)}: the prompt has {length} tokens, which leaves no room for an answer in the "
+                f"model's context of {model.context}; drop long rows, shorten the template or use a longer context"
+            )
+
+
 def environments(text: Text) -> Callable[[Prompt], SingleTurn]:
     return lambda prompt: SingleTurn(prompt_tokens(prompt, text))
 
@@ -86,7 +98,8 @@ def units_of(
 ) -> tuple[Callable[[int], Unit], int]:
     """A function from ordinal to labelled unit, and how many there are in an epoch.
 
-    The algorithm is given the row's columns and, over them, its rendered texts. Raises DataError where a row is longer than the context.
+    The algorithm is given the row's columns and, over them, its rendered texts. The function raises DataError where a row is
+    longer than the context.
     """
     drawn: Sampler[Example] | Sampler[Pair] = (
         pairs(spec, base, seed) if algorithm.data == "pairs" else examples(spec, base, seed)
@@ -103,7 +116,7 @@ def units_of(
         longest = max(len(row.tokens_T) for row in rows)
         if longest > context:
             raise DataError(
-                f"{item.prompt.key}: {longest} tokens do not fit the model's context of {context}; "
+                f"{row_name(drawn, spec, ordinal)}: {longest} tokens do not fit the model's context of {context}; "
                 f"drop long rows or use a longer context"
             )
         return rows

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from penstock.core.errors import PenstockError
-from penstock.core.spec import suggestion
 
 COMMANDS = {
     "train": "run a recipe, or go on with a run: penstock train RECIPE [--field value …] | --resume RUN",
-    "eval": "measure a model on a recipe's held-out prompts: penstock eval RECIPE --model FOLDER",
+    "eval": "measure a model on a recipe's held-out prompts: penstock eval RUN | RECIPE --model FOLDER",
     "generate": "let a model answer: penstock generate MODEL --prompt TEXT",
     "report": "write RUN/report.html: curves and samples of a run",
     "explain": "show what a recipe would do here: derived sizes, memory, placement",
@@ -22,33 +22,45 @@ USAGE = (
     "usage: penstock COMMAND [options]\n\nReinforcement learning from human and verifiable feedback on language models.\n\n"
     "commands:\n"
     + "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items())
-    + "\n\npenstock COMMAND --help tells more. Start with: penstock train quickstart\n"
+    + "\n\npenstock COMMAND --help tells more, penstock --version the version. Start with: penstock train quickstart"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code: 0 done, 2 wrong input, 130 stopped by Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = run(words)
+        sys.stdout.flush()  # a reader who left is noticed here rather than at exit
+        return code
+    except PenstockError as error:
+        return refuse(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        print("penstock: stopped", file=sys.stderr)
+        return 130
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command and let its errors through."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
-    if words[0] == "--version":
+    if words[0] in ("--version", "-V"):
         from importlib.metadata import version
 
         print(f"penstock {version('penstock')}")
         return 0
     if words[0] not in COMMANDS:
+        from penstock.core.spec import suggestion
+
         return refuse(f'unknown command "{words[0]}"{suggestion(words[0], COMMANDS)}')
-    try:
-        command = importlib.import_module(f"penstock.cli.commands.{words[0]}")
-        return int(command.run(words[1:]) or 0)
-    except PenstockError as error:
-        return refuse(str(error))
-    except BrokenPipeError:
-        return 0
-    except KeyboardInterrupt:
-        print("penstock: stopped", file=sys.stderr)
-        return 130
+    command = importlib.import_module(f"penstock.cli.commands.{words[0]}")
+    return int(command.run(words[1:]) or 0)
 
 
 def refuse(message: str) -> int:

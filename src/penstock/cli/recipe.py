@@ -6,16 +6,17 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
-import io
 import pkgutil
 import re
-from collections.abc import Callable, Sequence
+import traceback
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import SpecError
+from penstock.core.errors import PenstockError, SpecError, blame
 from penstock.core.run import Run
-from penstock.core.spec import field_types, override, suggestion
+from penstock.core.spec import field_types, override, read_value, suggestion
 
 Recipe = Callable[..., Run]
 
@@ -41,6 +42,8 @@ def find(name: str) -> Recipe:
         return known[name]
     if is_reference(name):
         return resolve(name)
+    if name.endswith(".py"):
+        raise SpecError(f'"{name}" is a file; name the function in it that returns the run: {name}:FUNCTION')
     raise SpecError(f'unknown recipe "{name}"{suggestion(name, known)} (or write FILE.py:FUNCTION)')
 
 
@@ -51,80 +54,151 @@ def build(name: str, words: Sequence[str]) -> Run:
         SpecError: an unknown or mistyped flag, or an impossible combination; one line.
     """
     recipe = find(name)
-    own, rest = split_flags(words, set(inspect.signature(recipe).parameters))
-    run = _call(recipe, name, own)
-    if not isinstance(run, Run):
-        raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run')
-    for path, text in rest:
-        run = set_leaf(run, path, text)
-    return run
+    own = parameters(recipe, name)
+    mine, leaves = split_flags(words, own)
+    run = call(recipe, name, mine)
+    return set_leaves(run, leaves, tuple(own))
 
 
-def split_flags(words: Sequence[str], own: set[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Flags of the recipe's parameters as words, and all others as (path, value)."""
-    mine: list[str] = []
+def parameters(recipe: Recipe, name: str) -> dict[str, Any]:
+    """A recipe's parameters that flags can set, and the type each is read as (Any: JSON where it parses, else text)."""
+    with blame(SpecError, f'recipe "{name}"'):
+        signature, hints = inspect.signature(recipe), typing.get_type_hints(recipe)
+    found = {}
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            plain_default = isinstance(parameter.default, bool | int | float | str)
+            found[parameter.name] = hints.get(parameter.name, type(parameter.default) if plain_default else Any)
+    return found
+
+
+def split_flags(words: Sequence[str], own: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """The values of the recipe's own parameters, and (path, text) of all other flags."""
+    mine: dict[str, Any] = {}
     others: list[tuple[str, str]] = []
     position = 0
     while position < len(words):
         word = words[position]
-        if not word.startswith("--") or word == "--":
+        if not re.match(r"--[^\W\d]", word):
             raise SpecError(f'"{word}" is not a flag; write --field value')
-        flag, equals, value = word[2:].partition("=")
+        flag, equals, value = word.partition("=")
+        field = flag[2:].replace("-", "_")
         values = [value] if equals else []
         position += 1
-        while not equals and position < len(words) and not re.match(r"--[A-Za-z]", words[position]):
+        while not equals and position < len(words) and not re.match(r"--[^\W\d]", words[position]):
             values.append(words[position])
             position += 1
-        field = flag.replace("-", "_")
-        if field in own or field in ("help",) or (field.startswith("no_") and field[3:] in own):
-            mine += [f"--{flag}", *values]
-        elif len(values) != 1:
-            raise SpecError(f"--{flag} needs exactly one value, got {len(values)}")
+        if not values and own.get(field) is bool:
+            values = ["true"]
+        elif not values and field.startswith("no_") and own.get(field[3:]) is bool:
+            field, values = field[3:], ["false"]
+        if len(values) != 1:
+            more = "; put text with spaces in quotes, and write a list as '[1, 2]'" if values else ""
+            raise SpecError(f"{flag} needs exactly one value, got {len(values)}{more}")
+        if field in own:
+            mine[field] = read_flag(own[field], values[0], flag)
         else:
             others.append((field, values[0]))
     return mine, others
 
 
-def _call(recipe: Recipe, name: str, words: list[str]) -> Run:
+def read_flag(kind: Any, text: str, flag: str) -> Any:
+    """The value of a recipe's parameter. Raises SpecError where the text is not of its type."""
+    if kind is Path:
+        return Path(text)
+    try:
+        if typing.get_origin(kind) is list:
+            return list(read_value(tuple[(typing.get_args(kind)[0], ...)], text, flag))  # type: ignore[misc]
+        return read_value(kind, text, flag)
+    except TypeError as error:
+        raise SpecError(f"{flag}: a parameter of type {kind} cannot be set by a flag ({error})") from error
+
+
+def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
+    """The run a recipe returns. Raises SpecError where a parameter is missing, the recipe fails, or it returns no run."""
+    for parameter in inspect.signature(recipe).parameters.values():
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not variadic and parameter.name not in values:
+            flag = parameter.name.replace("_", "-")
+            raise SpecError(f'recipe "{name}" needs --{flag} VALUE; penstock train {name} --help says what it is')
+    try:
+        run = recipe(**values)
+    except PenstockError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        raise SpecError(f'recipe "{name}" raised {type(error).__name__}: {error} ({where})') from error
+    if not isinstance(run, Run):
+        raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run')
+    return run
+
+
+def wants_help(words: Sequence[str]) -> bool:
+    return "-h" in words or "--help" in words
+
+
+def show_help(name: str) -> None:
+    """Print what a recipe does, its own flags, and how to set everything else."""
     import tyro
 
-    told = io.StringIO()
-    try:
-        if "--help" in words:
-            return tyro.cli(recipe, args=words, prog=f"penstock train {name}")
-        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
-            return tyro.cli(recipe, args=words, prog=f"penstock train {name}")
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise SpecError(f"{_plain_text(told.getvalue())} (see penstock train {name} --help)") from None
+    recipe = find(name)
+    with contextlib.suppress(SystemExit):
+        tyro.cli(recipe, args=["--help"], prog=f"penstock train {name}")
+    stages = ["STAGE"]
+    with contextlib.suppress(SpecError):
+        stages = [stage.name for stage in call(recipe, name, {}).stages]
+    fields = ", ".join(field for field in field_types(Run) if field != "stages")
+    print(
+        f"Every other field of the run is a flag too:\n"
+        f"  --{stages[-1]}.FIELD VALUE  of a stage ({', '.join(stages)}), such as --{stages[-1]}.learner.learning_rate 1e-4\n"
+        f"  --FIELD VALUE  of the run: {fields}\n"
+        f"  --name, --runs, --resume: see penstock train --help; penstock explain {name} shows sizes and memory"
+    )
 
 
-def _plain_text(boxed: str) -> str:
-    """The message inside tyro's box as one line."""
-    lines = [re.sub(r"[╭╮╰╯│─]+", " ", re.sub(r"\x1b\[[0-9;]*m", "", line)).strip() for line in boxed.splitlines()]
-    kept = [
-        line for line in lines if line and not line.startswith(("Parsing error", "Unrecognized options", "For full helptext"))
-    ]
-    return " ".join(kept) or "the flags cannot be read"
+def set_leaves(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str] = ()) -> Run:
+    """Set one field after another. One that is impossible now is tried again after the others: two may fit only together."""
+    left = list(leaves)
+    while left:
+        refused: list[tuple[tuple[str, str], SpecError]] = []
+        for path, text in left:
+            try:
+                run = set_leaf(run, path, text, known)
+            except SpecError as error:
+                refused.append(((path, text), error))
+        if len(refused) == len(left):
+            raise refused[0][1]
+        left = [leaf for leaf, _ in refused]
+    return run
 
 
-def set_leaf(run: Run, path: str, text: str) -> Run:
-    """Set a field of the run, or of a stage by ``STAGE.field…``; a bare field that one stage alone has is found there."""
-    head = path.partition(".")[0]
+def set_leaf(run: Run, path: str, text: str, known: Sequence[str] = ()) -> Run:
+    """Set a field of the run, or of a stage by ``STAGE.field…``; a bare field that one stage alone has is found there.
+
+    ``known`` are flags that exist beside those fields, for suggestions.
+    """
+    head, _, rest = path.partition(".")
     stages = {stage.name.replace("-", "_"): stage.name for stage in run.stages}
-    if head in stages:
-        return override(run, f"stages.{stages[head]}.{path.partition('.')[2]}", text)
-    if head in field_types(Run):
-        return override(run, path, text)
     owners = [stage.name for stage in run.stages if head in field_types(type(stage)) and head not in ("name", "model")]
-    if len(owners) == 1:
-        return override(run, f"stages.{owners[0]}.{path}", text)
-    known = [*field_types(Run), *(f"{stage}.FIELD" for stage in stages)]
-    if owners:
+    if head in stages:
+        if not rest:
+            raise SpecError(f"--{head} is a stage; set one of its fields, such as --{head}.steps {text}")
+        target = f"stages.{stages[head]}.{rest}"
+    elif head in field_types(Run) and head != "stages":
+        target = path
+    elif len(owners) == 1:
+        target = f"stages.{owners[0]}.{path}"
+    elif owners:
         raise SpecError(f'field "{head}" is in several stages; write {" or ".join(f"--{owner}.{path}" for owner in owners)}')
-    every = {*known, *(name for stage in run.stages for name in field_types(type(stage)))}
-    raise SpecError(f'unknown field "{path}"{suggestion(head, sorted(every))}')
+    else:
+        every = {*known, *field_types(Run), *stages, *(name for stage in run.stages for name in field_types(type(stage)))}
+        raise SpecError(f"unknown flag --{path}{suggestion(head, sorted(every - {'stages'}))}")
+    try:
+        return override(run, target, text)
+    except SpecError as error:
+        named = any(str(error).startswith(f"{stage}: ") for stage in stages.values())
+        raise SpecError(str(error) if named else f"--{path}: {error}") from error
 
 
 def take(words: Sequence[str], **defaults: Any) -> tuple[list[str], dict[str, Any]]:
@@ -143,19 +217,24 @@ def take(words: Sequence[str], **defaults: Any) -> tuple[list[str], dict[str, An
             continue
         kind = type(defaults[name])
         position += 1
-        if kind is bool:
-            taken[name] = True
-            continue
-        if not equals:
+        if not equals and kind is bool:
+            value = "true"
+        elif not equals:
             if position >= len(words):
                 raise SpecError(f"{flag} needs a value")
             value = words[position]
             position += 1
-        try:
-            taken[name] = kind(value)
-        except ValueError:
-            raise SpecError(f"{flag}={value} is not {'a number' if kind in (int, float) else kind.__name__}") from None
+        taken[name] = value if kind is str else read_value(kind, value, flag)
     return left, taken
+
+
+def no_more_flags(words: Sequence[str], *known: str) -> None:
+    """Refuse flags that a command does not have."""
+    for word in words:
+        if word.startswith("-") and len(word) > 1:
+            flag = word.partition("=")[0]
+            flags = ["--" + name.replace("_", "-") for name in known]
+            raise SpecError(f"unknown flag {flag}{suggestion(flag, flags)}")
 
 
 def with_name(run: Run, folder: Path) -> Run:

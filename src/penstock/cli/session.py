@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -13,6 +16,7 @@ from typing import Any
 
 from penstock.ckpt.store import CheckpointStore, Loaded, Position
 from penstock.cli.build import Models
+from penstock.cli.check import check_stages, named
 from penstock.cli.folder import RunFolder, write_json
 from penstock.cli.stages import Ready, prepare, step_through
 from penstock.core.contracts import State
@@ -30,31 +34,45 @@ SAMPLE_STEPS = 100
 
 
 class Interrupted(Exception):
-    """The run was stopped by Ctrl-C; everything up to the last finished step is saved."""
+    """The run was stopped by Ctrl-C or SIGTERM; everything up to the last finished step is saved."""
 
 
 class StopSignal:
-    """Ctrl-C once: finish the step, save, stop. Twice: stop at once."""
+    """Ctrl-C (or SIGTERM, which clusters send) once: finish the step, save, stop. Twice, or while no step runs: at once."""
 
     def __init__(self) -> None:
         self.asked = False
-        self._before: Any = None
+        self._stepping = False
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._handle)
-        except ValueError:  # not the main thread: whoever owns it handles signals
-            self._before = None
+        with contextlib.suppress(ValueError):  # not the main thread: whoever owns it handles signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    @contextlib.contextmanager
+    def between_saves(self) -> Iterator[None]:
+        """Within it there is something to save, so the first signal only asks."""
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked or not self._stepping:
             raise KeyboardInterrupt
         self.asked = True
+        with contextlib.suppress(OSError):  # no print: a handler may interrupt one
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, STOPPING)
+
+
+STOPPING = b"\npenstock: finishing the step, then saving; once more stops at once\n"
 
 
 @dataclass
@@ -78,6 +96,7 @@ class Session:
     """Carries a run out in a folder; call :meth:`execute`.
 
     ``listeners`` see every event as it is logged. ``base`` is the folder that relative paths of the spec start from.
+    ``begun`` says whether the first stage was made ready, so that there is something to go on with.
     """
 
     def __init__(
@@ -88,30 +107,37 @@ class Session:
         self.base = base or Path.cwd()
         self.listeners = listeners
         self.step = 0
+        self.begun = False
 
     def execute(self, resume: bool = False) -> dict[str, Any]:
-        """Run all stages that are not finished yet; gives the summary.
+        """Run all stages that are not finished yet; gives the summary. A finished run is left as it is.
+
+        A new run that fails before its first stage is ready leaves no folder behind.
 
         Raises:
-            PenstockError: anything the user can mend; the folder can be resumed from its last checkpoint.
-            Interrupted: Ctrl-C; everything is saved.
+            PenstockError: anything the user can mend; once ``begun``, the folder can be resumed from its last checkpoint.
+            Interrupted: Ctrl-C or SIGTERM; everything is saved.
         """
-        device = set_up(self.run.device, self.run.threads)
         if resume:
             self.folder.require_same(self.run)
+            if done := self.folder.finished(self.run):
+                return done
         else:
-            self.folder.begin(self.run)
-        handle = self.folder.lock()
-        log = EventLog(self.folder.events, self.listeners)
-        self.log = log
-        self.store = CheckpointStore(self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report)
-        self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
-        self.summary = self.folder.read_summary()
+            self.folder.require_free()
+        device = set_up(self.run.device, self.run.threads)
+        check_stages(self.run, self.base)
+        handle = self.folder.lock() if resume else self.folder.begin(self.run)
         try:
-            with StopSignal() as stop:
+            self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
+            self.store = CheckpointStore(self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report)
+            self.summary = self.folder.read_summary()
+            with contextlib.closing(EventLog(self.folder.events, self.listeners)) as self.log, StopSignal() as stop:
                 self._stages(resume, stop)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder.path}: {error}") from error
         finally:
-            log.close()
+            if not resume and not self.begun:
+                self.folder.undo()
             handle.close()
         return self.summary
 
@@ -120,27 +146,35 @@ class Session:
 
     def _stages(self, resume: bool, stop: StopSignal) -> None:
         loaded = self.store.load_newest() if resume else None
+        if loaded is not None:
+            for warning in loaded.warnings:
+                self.log.lifecycle(loaded.entry.position.step, "checkpoint skipped", problem=warning)
+        self.begun = resume
         for number, stage in enumerate(self.run.stages):
             if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
                 continue
             self.log.stage = stage.name
             here = loaded if loaded is not None and loaded.entry.position.number == number else None
-            self._announce(stage, here, resume)
-            asyncio.run(StageRun(self, number, stage, stop).execute(here))
+            self._announce(stage, here)
+            with named(stage.name):
+                ready = prepare(stage, self.run, self.models, self.base)
+            self.begun = True
+            if resume:  # without a checkpoint the evaluation before the first step comes again as well
+                self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
+            with stop.between_saves():
+                asyncio.run(StageRun(self, number, stage, stop, ready).execute(here))
+            if stop.asked and stage is not self.run.stages[-1]:
+                raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
         self.log.stage = ""
         self.summary["headline"] = headline(self.run, self.summary)
         write_json(self.folder.summary, self.summary)
         self.log.lifecycle(0, "finished", headline=self.summary["headline"])
 
-    def _announce(self, stage: Stage, loaded: Loaded | None, resume: bool) -> None:
-        step = loaded.entry.position.step if loaded else 0
-        for warning in loaded.warnings if loaded else ():
-            self.log.lifecycle(step, "checkpoint skipped", problem=warning)
-        if resume:
-            self.log.truncate_after(stage.name, step)
-            self.log.lifecycle(step, "resumed", stage_step=step)
+    def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
+        if loaded is not None:
+            self.log.lifecycle(loaded.entry.position.step, "resumed", steps=stage.steps)
         else:
-            self.log.lifecycle(step, "stage started", steps=stage.steps)
+            self.log.lifecycle(0, "stage started", steps=stage.steps)
 
     def finished(self, stage: Stage, progressed: Progressed) -> None:
         """Note a finished stage's results."""
@@ -152,22 +186,20 @@ class Session:
 class StageRun:
     """One stage on its way: logs, evaluates, saves after each step."""
 
-    def __init__(self, session: Session, number: int, stage: Stage, stop: StopSignal) -> None:
-        self.session, self.number, self.stage, self.stop = session, number, stage, stop
+    def __init__(self, session: Session, number: int, stage: Stage, stop: StopSignal, ready: Ready) -> None:
+        self.session, self.number, self.stage, self.stop, self.ready = session, number, stage, stop, ready
         self.progressed = Progressed({}, {}, {})
         self.started = time.perf_counter()
         self.every = stage.evaluation.every if stage.evaluation else 0
+        self.holders = {**ready.holders, "progress": self.progressed, "random": RandomStates()}
 
     async def execute(self, loaded: Loaded | None) -> None:
         """From the start or a checkpoint to the stage's saved model."""
-        session = self.session
-        self.ready: Ready = prepare(self.stage, session.run, session.models, session.base)
-        self.holders = {**self.ready.holders, "progress": self.progressed, "random": RandomStates()}
-        start = 0
-        if loaded is not None:
-            start = loaded.entry.position.step
-            self._restore(loaded)
+        session, start = self.session, 0
         try:
+            if loaded is not None:
+                start = loaded.entry.position.step
+                self._restore(loaded)
             await step_through(self.ready, start, lambda: self._before(start), self._after)
         finally:
             await self.ready.close()
@@ -205,10 +237,10 @@ class StageRun:
             self.session.log.samples(done, sample_rows(step.groups, SAMPLE_ROWS))
         if self.ready.evaluate is not None and (done == total or (self.every and done % self.every == 0)):
             await self._evaluate(done)
-        every = self.session.run.checkpoint.every
-        if self.stop.asked or done == total or (every and done % every == 0):
+        every, asked = self.session.run.checkpoint.every, self.stop.asked  # once: a signal between save and stop comes later
+        if asked or done == total or (every and done % every == 0):
             self._save(done)
-        if self.stop.asked and done < total:
+        if asked and done < total:
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
         return True
 
@@ -223,22 +255,23 @@ class StageRun:
 
 
 def sample_rows(groups: Sequence[Group], count: int) -> list[dict[str, Any]]:
-    """The first sample of the first groups, as rows for the event log."""
-    rows = []
-    for group in groups[:count]:
-        sample = group.samples[0]
-        rows.append(
-            {
-                "prompt": group.prompt.text,
-                "text": sample.text,
-                "reward": sample.reward,
-                "rewards": dict(sample.extras.get("rewards", {})),
-                "length": int(sample.action_T.sum()),
-                "finish": sample.finish,
-                "error": sample.error,
-            }
-        )
-    return rows
+    """One sample of each of the first groups, as rows for the event log; a failed one, if there is any, is among them."""
+    chosen = [(group, group.samples[0]) for group in groups[:count]]
+    failed = [(group, sample) for group in groups for sample in group.samples if sample.error is not None]
+    if failed and all(sample.error is None for _, sample in chosen):
+        chosen[-1] = failed[0]
+    return [
+        {
+            "prompt": group.prompt.text,
+            "text": sample.text,
+            "reward": sample.reward,
+            "rewards": dict(sample.extras.get("rewards", {})),
+            "length": int(sample.action_T.sum()),
+            "finish": sample.finish,
+            "error": sample.error,
+        }
+        for group, sample in chosen
+    ]
 
 
 def headline(run: Run, summary: Mapping[str, Any]) -> str:
@@ -246,10 +279,14 @@ def headline(run: Run, summary: Mapping[str, Any]) -> str:
     last = summary["stages"][run.stages[-1].name]
     values = {"first": last["first"], "last": last["last"], "seconds": summary["seconds"], "stages": summary["stages"]}
     if run.headline:
-        return run.headline.format(**values)
-    pairs = [
-        f"{name.removeprefix('evaluation/')} {last['first'][name]:.4g} → {last['last'][name]:.4g}"
-        for name in last["last"]
-        if name in last["first"]
-    ]
-    return f"{', '.join(pairs) or 'done'} in {summary['seconds']:.0f} s"
+        try:
+            return run.headline.format(**values)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            return f"done in {summary['seconds']:.0f} s (headline {run.headline!r} does not fit: {error!r})"
+    first, told = last["first"], []
+    for name, value in last["last"].items():
+        short = name.removeprefix("evaluation/")
+        repeats = short != "reward" and value == last["last"].get("evaluation/reward")
+        if name in first and short not in ("length", "failed") and not repeats:
+            told.append(f"{short} {first[name]:.4g} → {value:.4g}")
+    return f"{'held-out ' if told else ''}{', '.join(told) or 'done'} in {summary['seconds']:.0f} s"

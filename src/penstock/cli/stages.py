@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.build import Models, StageRewards, corpus_of, environments, seed_of, units_of
+from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.core.contracts import Holder
 from penstock.core.run import EvaluationSpec, Offline, Online, Run, Stage
-from penstock.core.types import Group, Metrics, Sampling
+from penstock.core.types import Group, Metrics
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import prompts
 from penstock.engine.generator import EmbeddedGenerator
@@ -59,6 +59,8 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
     model = models.load(stage.model, corpus_of(stage.data, base), head)
     seed = seed_of(run.seed, stage.name)
     unit_of, epoch = units_of(stage.data, base, seed, algorithm, model.text, model.context)
+    for ordinal in range(min(epoch, stage.steps * stage.batch)):
+        unit_of(ordinal)  # a row that cannot be trained on is refused before the first step
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
 
@@ -98,6 +100,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, algorithm.initial_control())
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
     source = prompts(stage.data, base, seed)
+    check_prompts(source, stage.data, stage.steps * stage.batch, model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
 
     async def steps(start: int) -> AsyncIterator[Step]:
@@ -117,7 +120,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     if evaluation is not None:
         scored = StageRewards(evaluation.rewards, models, model.text, base) if evaluation.rewards else rewards
         closing += [scored] if evaluation.rewards else []
-        measure = evaluator(evaluation, roll, scored, sampling, base)
+        measure = evaluator(evaluation, roll, scored, model, base)
 
     async def close() -> None:
         for reward in closing:
@@ -135,12 +138,13 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     )
 
 
-def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, sampling: Sampling, base: Path) -> Callable[[], Any]:
+def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: LanguageModel, base: Path) -> Callable[[], Any]:
     """A function that samples and scores the held-out prompts under the present weights."""
     source = prompts(replace(spec.data, shuffle=False), base, 0)
+    check_prompts(source, spec.data, len(source), model)
     held_out = [source(ordinal) for ordinal in range(len(source))]
     held_out_roll = replace(
-        roll, reward=rewards, samples=spec.samples, sampling=replace(sampling, temperature=spec.temperature)
+        roll, reward=rewards, samples=spec.samples, sampling=replace(roll.sampling, temperature=spec.temperature)
     )
 
     async def measure() -> Evaluation:

@@ -31,6 +31,9 @@ class ModelSpec:
     """Size of a model built from scratch, Qwen2 shape."""
     layers: int = 0
     """Layers of a model built from scratch; 0: the preset's."""
+    initializer_range: float = 0.0
+    """Standard deviation of the first weights of a model built from scratch; 0: one over the root of its width, which suits
+    small vocabularies. With thousands of pieces, most of them rare, 0.02 generalises better."""
     vocabulary: int = 1024
     """Pieces of the tokenizer that is trained on the stage's data, for a model built from scratch."""
     context: int = 1024
@@ -38,7 +41,8 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         require(self.vocabulary >= 260, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 260")
-        require(self.layers >= 0, f"layers={self.layers} is negative; use 0 for the preset's")
+        for name in ("layers", "initializer_range"):
+            require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 for the preset's")
         require(self.context >= 8, f"context={self.context} is too short; use at least 8")
 
 

@@ -133,7 +133,7 @@ class DecodePlan:
         self.row_UG, self.cell_B = cells
         prefix_length_B, own_length_B = lengths
         self.seen, self.window = windows
-        self.longest = self.seen + self.window
+        self.longest = 0  # the windows are maxima over rows; that each sequence fits the context is seen to at admission
         self.count = own_length_B.shape[0]
         self.row_B = torch.arange(self.count, device=own.device)
         self.position_B = own_length_B.clamp(max=own.positions)

@@ -80,14 +80,15 @@ class EmbeddedGenerator:
         return await sequence.future
 
     async def score(self, tokens_T: IntArray, temperature: float = 1.0) -> FloatArray:
-        """Log-prob of every token given those before it (0 for the first)."""
+        """Log-prob of every token given those before it (0 for the first); temperature 0 counts as 1, as in ``generate``."""
         if len(tokens_T) > self.model.context:
             raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.model.context}")
         with torch.no_grad():
             tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self.model.device)
             position = torch.arange(len(tokens), device=self.model.device)
             hidden = self.model.hidden(tokens[None], position[None], single_row_plan(len(tokens), self.model.device))[0]
-            logp = (self.model.logits(hidden[:-1]) / temperature).log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)
+            logits = self.model.logits(hidden[:-1]) / (temperature or 1.0)
+            logp = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)
         return np.concatenate([[0.0], logp.cpu().numpy()]).astype(np.float32)
 
     async def load(self, update: WeightUpdate) -> Version:
@@ -194,7 +195,9 @@ class EmbeddedGenerator:
             self.running, self.prefixes, self.waiting = [], [], deque()
             for sequence in everything:
                 if not sequence.future.done():
-                    sequence.future.set_exception(GenerationError(f"{sequence.request.key}: the engine failed: {error!r}"))
+                    failure = GenerationError(f"{sequence.request.key}: the engine failed: {error!r}")
+                    failure.__cause__ = error
+                    sequence.future.set_exception(failure)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -245,9 +248,8 @@ class EmbeddedGenerator:
             self.decode.forget()
         device = self.model.device
         tokens = torch.tensor([t for p, count in parts for t in p.tokens[p.done : p.done + count]], device=device)
-        plan = PrefillPlan(
-            self.prefix_cache, [p.row for p, _ in parts], [p.done for p, _ in parts], [count for _, count in parts]
-        )
+        counts = [count for _, count in parts]
+        plan = PrefillPlan(self.prefix_cache, [p.row for p, _ in parts], [p.done for p, _ in parts], counts)
         hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
         ends = torch.tensor(np.cumsum(counts) - 1, device=device)
         logits = self.model.logits(hidden.index_select(0, ends))

@@ -21,6 +21,7 @@ class Lease:
 
     ordinals: tuple[int, ...]
     groups: tuple[Group, ...]
+    released: bool = False
 
 
 @dataclass
@@ -108,18 +109,24 @@ class Stream:
     async def lease(self, version: Version) -> Lease:
         """The next batch, in the order of admission, for weights of ``version``.
 
-        Waits for ``batch`` finished groups; unblocked by :meth:`put`. Raises StreamError after the deadline, or if a group
+        Waits for the oldest ``batch`` groups, also where younger ones are ready: were a straggler overtaken, it would be
+        too old when it comes. Unblocked by :meth:`put`. Raises StreamError after the deadline, or if a group
         is staler than ``max_lag`` (which the slots make impossible unless versions were published out of order).
         """
         started = self.clock.now()
         async with self._changed:
-            await self._until(lambda: len(self._ready) >= self.batch, f"{self.batch} groups", "the rollout")
-            ordinals = tuple(sorted(self._ready)[: self.batch])
+            await self._until(lambda: self._due() is not None, f"{self.batch} groups", "the rollout")
+            ordinals = self._due() or ()
             lease = Lease(ordinals, tuple(self._ready.pop(ordinal) for ordinal in ordinals))
             self._leases.append(lease)
         self.stats.waited_for_groups += self.clock.now() - started
         self._check_age(lease, version)
         return lease
+
+    def _due(self) -> tuple[int, ...] | None:
+        """The oldest ``batch`` ordinals that no lease holds, once the groups of all of them are there."""
+        due = sorted([*self._started, *self._ready])[: self.batch]
+        return tuple(due) if len(due) == self.batch and all(ordinal in self._ready for ordinal in due) else None
 
     def _check_age(self, lease: Lease, version: Version) -> None:
         for group in lease.groups:
@@ -139,9 +146,10 @@ class Stream:
     async def release(self, lease: Lease) -> None:
         """The weights trained on the lease are published: its slots open again."""
         async with self._changed:
+            if lease.released:
+                raise StreamError(f"the lease of ordinals {lease.ordinals} was released twice")
+            lease.released = True
             self._free += len(lease.ordinals)
-            if self._free > self.slots:
-                raise StreamError("a lease was released twice")
             self._changed.notify_all()
 
     def acknowledge(self) -> None:

@@ -36,7 +36,7 @@ class Rollout:
         """One trajectory: policy and environment take turns until the environment is done."""
         env = self.make_env(prompt)
         env.reset()
-        sample = await self.generator.generate(request)
+        sample = await self._answer(request)
         turn = 0
         while sample.finish in ("stop", "length") and (observation_T := await env.step(sample)) is not None:
             turn += 1
@@ -45,7 +45,14 @@ class Rollout:
                 tokens_T=np.concatenate([sample.tokens_T, observation_T]).astype(np.int32),
                 sampling=replace(self.sampling, seed=self.sampling.seed + turn),  # or the turn would repeat the draws
             )
-            sample = _joined(sample, await self.generator.generate(again))
+            sample = _joined(sample, await self._answer(again))
+        return sample
+
+    async def _answer(self, request: Request) -> Sample:
+        """One whole answer: what an update aborted (``kv="abort"``) goes on where it stopped."""
+        sample = await self.generator.generate(request)
+        while sample.finish == "abort":
+            sample = await self.generator.generate(replace(request, resume=sample))
         return sample
 
 

@@ -57,8 +57,9 @@ class LanguageModel(nn.Module):
 
     @property
     def context(self) -> int:
-        """Longest sequence in tokens."""
-        return int(getattr(self.config, "max_position_embeddings", None) or 1 << 30)
+        """Longest sequence in tokens; no longer than a sliding window, beyond which our attention would be another one."""
+        limits = (getattr(self.config, name, None) for name in ("max_position_embeddings", "sliding_window"))
+        return min((int(limit) for limit in limits if limit), default=1 << 30)
 
     @property
     def device(self) -> torch.device:

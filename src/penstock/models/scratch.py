@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen2Config
 
 from penstock.core.run import ModelSpec
 from penstock.models.language_model import Head, LanguageModel
+from penstock.models.presets import PRESETS
 from penstock.models.text import Text, train_tokenizer
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Dimensions of a preset."""
-
-    width: int
-    hidden: int
-    layers: int
-    heads: int
-    key_value_heads: int
-
-
-PRESETS = {
-    "1m": Shape(width=128, hidden=384, layers=4, heads=4, key_value_heads=2),
-    "3m": Shape(width=256, hidden=704, layers=4, heads=4, key_value_heads=2),
-    "10m": Shape(width=384, hidden=1024, layers=6, heads=6, key_value_heads=2),
-}
 
 
 def build_model(
@@ -45,6 +27,10 @@ def build_model(
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.key_value_heads,
         max_position_embeddings=spec.context,
+        # Defaults are made for widths in the thousands and contexts as long: small models learn several times faster with
+        # weights of unit scale and rotary wavelengths of the order of their context (docs/log.md).
+        initializer_range=spec.initializer_range or shape.width**-0.5,
+        rope_parameters={"rope_type": "default", "rope_theta": 10.0 * spec.context},
         tie_word_embeddings=True,
         eos_token_id=text.end,
         pad_token_id=text.pad,

@@ -3,6 +3,7 @@ preferred (Bai et al. 2022, arXiv 2204.05862). Some of the texts are offensive."
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ HELD_OUT = 400
 """Pairs at the front of the file that are never trained on."""
 
 
-def dialogues(file: str, longest: int = 1200) -> list[dict[str, Any]]:
+def dialogues(file: str, longest: int = 600) -> list[dict[str, Any]]:
     """Pairs as columns ``prompt`` (the dialogue so far, up to ``Assistant:``), ``chosen`` and ``rejected``.
 
     Pairs whose dialogues part before the last reply are left out, as there is no one prompt. A dialogue of more than
@@ -39,37 +40,32 @@ def chat_preferences(seed: int = 0, file: str = "../shared/data/hh-rlhf/harmless
         seed: seed of weights and order.
         file: JSON lines with the dialogues ``chosen`` and ``rejected``, relative to the working directory.
     """
-    train = DataSpec(
-        source="penstock.recipes.chat_preferences:dialogues",
-        name="train",
-        options={"file": file},
-        skip=HELD_OUT,
-        completion="{{ chosen }}",
-    )
-    held_out = DataSpec(source=train.source, name="held-out", options=train.options, size=HELD_OUT, completion=train.completion)
+    pairs = DataSpec(source="penstock.recipes.chat_preferences:dialogues", name="pairs", options={"file": file}, skip=HELD_OUT)
+    held_out = replace(pairs, name="held-out", skip=0, size=HELD_OUT)
+    dialogue = "{{ prompt }}{{ chosen }}"
     return Run(
         name="chat_preferences",
         seed=seed,
         stages=(
             Offline(
                 name="sft",
-                model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024),
-                data=train,
+                model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
+                data=replace(pairs, prompt="", completion=dialogue),
                 algorithm=SFT(),
                 learner=LearnerSpec(learning_rate=3e-3, schedule="cosine", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
-                steps=180,
-                evaluation=EvaluationSpec(data=held_out),
+                steps=120,
+                evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
             ),
             Offline(
                 name="reward",
                 model=ModelSpec(path="@sft"),
-                data=train,
+                data=pairs,
                 algorithm=BradleyTerry(),
                 learner=LearnerSpec(
                     learning_rate=5e-4, schedule="cosine", warmup=20, betas=(0.9, 0.99), token_dropout=0.3, dropout=0.2
                 ),
-                steps=120,
-                evaluation=EvaluationSpec(data=held_out, every=30),
+                steps=180,
+                evaluation=EvaluationSpec(data=held_out, every=60),
             ),
         ),
         headline="held-out pair accuracy {last[evaluation/pair/accuracy]:.1%} (a coin has 50%) in {seconds:.0f} s",

@@ -7,6 +7,7 @@ reviews. What the policy gains with the first and not with the second is over-op
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,17 @@ from penstock.core.types import Sampling
 from penstock.data.sources import open_source
 
 PARTS = {"held-out": 0.1, "half-a": 0.45, "half-b": 0.45}
-"""The parts that the reviews of each label are split into, and their shares."""
+"""The parts that the reviews are split into, and their shares."""
 
 
 def reviews(folder: str, part: str, seed: int = 0, words: int = 3) -> list[dict[str, Any]]:
-    """Reviews with their labels: columns ``text``, ``label`` (1 praise, 0 blame), ``start`` (the first words), ``rest``.
+    """Reviews with their labels: columns ``text``, ``label`` (1 praise, 0 blame) and ``start`` (the first words).
 
     Args:
         folder: where ``pos.txt`` and ``neg.txt`` are, one review a line.
         part: one of :data:`PARTS`, or several joined by ``+``; parts share no review.
         seed: seed of the split.
-        words: words of the ``start``; at least one is left for the ``rest``.
+        words: words of the ``start``; at least one is left to write.
     """
     wanted = part.split("+")
     if unknown := sorted(set(wanted) - set(PARTS)):
@@ -38,21 +39,38 @@ def reviews(folder: str, part: str, seed: int = 0, words: int = 3) -> list[dict[
     for label, name in enumerate(("neg", "pos")):
         lines = open_source(DataSpec(source=f"{folder}/{name}.txt"), Path.cwd())
         labelled |= {lines[index]["text"].strip(): label for index in range(len(lines))}
-    rows = [_row(text, label, words) for text, label in labelled.items()]
-    order = np.argsort(np.random.Philox(key=seed).random_raw(len(rows)), kind="stable")
+    rows = [{"text": text, "label": label, "start": " ".join(text.split(" ")[:-1][:words])} for text, label in labelled.items()]
+    order = np.argsort(np.random.Philox(key=seed % 2**64).random_raw(len(rows)), kind="stable")
     ends = np.rint(np.cumsum(list(PARTS.values())) * len(rows)).astype(int)
     split = dict(zip(PARTS, np.split(order, ends[:-1]), strict=True))
     return [rows[index] for name in wanted for index in split[name]]
 
 
-def _row(text: str, label: int, words: int) -> dict[str, Any]:
-    pieces = text.split(" ")
-    first = min(words, len(pieces) - 1)
-    rest = " ".join(pieces[first:])
-    return {"text": text, "label": label, "start": " ".join(pieces[:first]), "rest": f" {rest}" if first else rest}
+def _data(folder: str, seed: int, part: str) -> DataSpec:
+    return DataSpec(
+        source="penstock.recipes.sentiment:reviews",
+        name=part,
+        options={"folder": folder, "part": part, "seed": seed},
+        prompt="",
+        completion="{{ text }}",
+    )
 
 
-def sentiment(seed: int = 0, steps: int = 60, folder: str = "../shared/data/rt-polarity") -> Run:
+def _classifier(name: str, data: DataSpec, held_out: DataSpec) -> Offline:
+    return Offline(
+        name=name,
+        model=ModelSpec(path="@sft"),
+        data=data,
+        algorithm=LabelScore(),
+        learner=LearnerSpec(
+            learning_rate=1e-3, schedule="cosine", warmup=45, betas=(0.9, 0.99), token_dropout=0.4, dropout=0.2
+        ),
+        steps=450,
+        evaluation=EvaluationSpec(data=held_out),
+    )
+
+
+def sentiment(seed: int = 0, steps: int = 30, folder: str = "../shared/data/rt-polarity") -> Run:
     """SFT, reward model, gold classifier and PPO on film reviews; minutes on a laptop CPU.
 
     Args:
@@ -60,69 +78,42 @@ def sentiment(seed: int = 0, steps: int = 60, folder: str = "../shared/data/rt-p
         steps: PPO steps.
         folder: folder of pos.txt and neg.txt (Pang and Lee 2005), relative to the working directory.
     """
-
-    def data(part: str, size: int = 0) -> DataSpec:
-        return DataSpec(
-            source="penstock.recipes.sentiment:reviews",
-            name=part,
-            options={"folder": folder, "part": part, "seed": seed},
-            size=size,
-            prompt="{{ start }}",
-            completion="{{ rest }}",
-        )
-
-    def classifier(name: str, half: str) -> Offline:
-        return Offline(
-            name=name,
-            model=ModelSpec(path="@sft"),
-            data=data(half),
-            algorithm=LabelScore(),
-            learner=LearnerSpec(
-                learning_rate=1e-3, schedule="cosine", warmup=45, betas=(0.9, 0.99), token_dropout=0.4, dropout=0.2
-            ),
-            steps=450,
-            evaluation=EvaluationSpec(data=data("held-out")),
-        )
-
+    train, held_out = _data(folder, seed, "half-a+half-b"), _data(folder, seed, "held-out")
+    start = "<|im_end|>{{ start }}"  # as in training, where an empty prompt is one end token
+    gold = RewardSpec(function="model:@gold", options={"sigmoid": True})
+    proxy = RewardSpec(function="model:@reward", options={"sigmoid": True}, weight=0.0, name="proxy")
     return Run(
         name="sentiment",
         seed=seed,
         stages=(
             Offline(
                 name="sft",
-                model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=128),
-                data=data("half-a+half-b"),
+                model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=128, initializer_range=0.02),
+                data=train,
                 algorithm=SFT(),
                 learner=LearnerSpec(
                     learning_rate=3e-3, schedule="cosine", warmup=100, betas=(0.9, 0.98), weight_decay=0.1, dropout=0.1
                 ),
                 steps=900,
-                evaluation=EvaluationSpec(data=data("held-out")),
+                evaluation=EvaluationSpec(data=held_out),
             ),
-            classifier("reward", "half-a"),
-            classifier("gold", "half-b"),
+            _classifier("reward", _data(folder, seed, "half-a"), held_out),
+            _classifier("gold", _data(folder, seed, "half-b"), held_out),
             Online(
                 name="ppo",
                 model=ModelSpec(path="@sft"),
-                data=data("half-a+half-b"),
+                data=replace(train, prompt=start),
                 rewards=(RewardSpec(function="model:@reward"),),
-                algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=10.0, horizon=2000)),
+                algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=8.0, horizon=2000)),
                 learner=LearnerSpec(learning_rate=3e-4, critic="separate"),
-                sampling=Sampling(temperature=0.8, max_new_tokens=32),
+                sampling=Sampling(temperature=0.7, max_new_tokens=32),
                 samples=1,
                 batch=128,
                 minibatches=2,
                 epochs=2,
                 steps=steps,
-                slots=128,
                 evaluation=EvaluationSpec(
-                    data=data("held-out", size=200),
-                    rewards=(
-                        RewardSpec(function="model:@gold", options={"sigmoid": True}),
-                        RewardSpec(function="model:@reward", options={"sigmoid": True}, weight=0.0, name="proxy"),
-                    ),
-                    temperature=0.8,
-                    every=20,
+                    data=replace(held_out, prompt=start, size=256), rewards=(gold, proxy), temperature=0.7, every=15
                 ),
             ),
         ),

@@ -18,13 +18,17 @@ BRANCHES = ("self_attn", "attn", "attention", "mlp")
 @contextmanager
 def dropped(model: LanguageModel, tokens: float, branches: float, noise: torch.Generator) -> Iterator[None]:
     """Inside, whole token embeddings are zeroed with probability ``tokens`` and entries of each attention and feed-forward
-    output with probability ``branches`` (the rest scaled up, Srivastava et al. 2014)."""
+    output with probability ``branches`` (the rest scaled up, Srivastava et al. 2014).
+
+    End tokens are never zeroed: a reward model reads its score there, and would learn far slower from a blank.
+    """
 
     def mask(shape: torch.Size, rate: float, like: Tensor) -> Tensor:
         return (torch.rand(shape, generator=noise) >= rate).to(like)
 
     def drop_tokens(module: nn.Module, arguments: Any, embedded: Tensor) -> Tensor:
-        return embedded * mask(embedded.shape[:-1], tokens, embedded)[..., None]
+        kept = mask(embedded.shape[:-1], tokens, embedded).masked_fill_(arguments[0] == model.text.end, 1)
+        return embedded * kept[..., None]
 
     def drop_branch(module: nn.Module, arguments: Any, output: Any) -> Any:
         added = output[0] if isinstance(output, tuple) else output

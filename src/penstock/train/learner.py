@@ -96,7 +96,7 @@ class DeviceLearner(Scoring):
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
             self.masters.adam.zero_grad(set_to_none=True)
-            raise TrainingError(f"the loss is {float(value)} at optimizer step {self.updates}; the step was not taken")
+            raise TrainingError(f"the loss is {value.item()} at optimizer step {self.updates}; the step was not taken")
         value.backward()
         return {"loss": float(value.detach())} | {name: float(metric) for name, metric in metrics.items()}
 

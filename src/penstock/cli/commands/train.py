@@ -5,36 +5,37 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from penstock.cli.recipe import build, take, with_name
-from penstock.core.errors import SpecError
+from penstock.cli.recipe import build, show_help, take, wants_help, with_name
+from penstock.core.errors import PenstockError, SpecError
 from penstock.core.run import Run
 
 HELP = """usage: penstock train RECIPE [--field value …]
        penstock train [RECIPE --field value …] --resume RUN
 
 RECIPE is a built-in name (penstock recipes) or FILE.py:FUNCTION.
-  --name NAME        name of the run: its folder is runs/NAME (default: the recipe's name and a number)
+  --name NAME        name of the run: its folder is runs/NAME (default: the recipe's name, numbered if it is taken)
   --runs FOLDER      where run folders go (default: runs)
   --resume RUN       go on with the run in this folder
   --STAGE.field …    any field of a stage, for example --grpo.learner.learning_rate 1e-4
-penstock train RECIPE --help lists the recipe's own fields."""
+penstock train RECIPE --help lists the recipe's own fields.
+
+Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Either way --resume goes on."""
 
 
 def run(words: Sequence[str]) -> int:
     """Train; gives the exit code."""
     words, own = take(words, name="", runs="runs", resume="")
-    if not words and not own["resume"]:
-        print(HELP)
-        return 2
-    if words and words[0] in ("-h", "--help"):
-        print(HELP)
+    recipe, flags = (words[0], words[1:]) if words and not words[0].startswith("-") else ("", words)
+    if wants_help(words):
+        show_help(recipe) if recipe else print(HELP)
         return 0
-    recipe, flags = (words[0], words[1:]) if words and not words[0].startswith("--") else ("", words)
     if own["resume"]:
         return resume(Path(own["resume"]), recipe, flags)
     if not recipe:
-        raise SpecError(f'name a recipe before "{flags[0]}"; penstock recipes lists them')
+        before = f' before "{flags[0]}"' if flags else ""
+        raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
     made = build(recipe, flags)
     folder = free_folder(Path(own["runs"]), own["name"] or made.name, exact=bool(own["name"]))
     return carry_out(with_name(made, folder), folder, resuming=False)
@@ -45,10 +46,17 @@ def resume(folder: Path, recipe: str, flags: Sequence[str]) -> int:
     from penstock.cli.folder import RunFolder
 
     target = RunFolder(folder)
-    made = with_name(build(recipe, flags), folder) if recipe else target.read()
     if flags and not recipe:
         raise SpecError(f'"{flags[0]}" would change the run; --resume goes on with the spec in {target.spec}')
-    return carry_out(made, folder, resuming=True)
+    kept = target.read()
+    made = with_name(build(recipe, flags), folder) if recipe else kept
+    target.require_same(made)
+    done = target.finished(made)
+    if done is None:
+        return carry_out(made, folder, resuming=True)
+    print(f"{folder}: this run is finished; its model is {target.model}. Nothing was changed.")
+    print(done["headline"])
+    return 0
 
 
 def free_folder(runs: Path, name: str, exact: bool) -> Path:
@@ -62,22 +70,40 @@ def free_folder(runs: Path, name: str, exact: bool) -> Path:
 
 def carry_out(made: Run, folder: Path, resuming: bool) -> int:
     """Execute with live progress, write the report, close with the headline."""
-    from penstock.ui.progress import Progress
-
-    progress = Progress([(stage.name, stage.steps) for stage in made.stages])
-    from penstock.cli.session import Interrupted, Session
-
-    try:
-        summary = Session(made, folder, listeners=[progress]).execute(resume=resuming)
-    except Interrupted as stopped:
-        progress.close()
-        print(f"penstock: {stopped}; go on with: penstock train --resume {folder}", file=sys.stderr)
-        return 130
-    finally:
-        progress.close()
+    from penstock.cli.session import Interrupted
     from penstock.ui.report import write_report
 
+    try:
+        summary = execute(made, folder, resuming)
+    except Interrupted as stopped:
+        return stop(f"{stopped}; go on with: penstock train --resume {folder}")
+    except KeyboardInterrupt:
+        kept = (folder / "run.json").exists()
+        return stop(f"stopped; {f'go on with: penstock train --resume {folder}' if kept else 'nothing was begun'}")
     page = write_report(folder)
     print(f"model {folder / 'model'}, report {page}")
     print(summary["headline"])
     return 0
+
+
+def execute(made: Run, folder: Path, resuming: bool, progress: bool = True) -> dict[str, Any]:
+    """Carry a run out, shown live if wanted; gives its summary. Errors of a run that has begun say how to go on."""
+    from penstock.cli.session import Session
+    from penstock.ui.progress import Progress
+
+    shown = Progress([(stage.name, stage.steps) for stage in made.stages]) if progress else None
+    session = Session(made, folder, listeners=[shown] if shown else [])
+    try:
+        return session.execute(resume=resuming)
+    except PenstockError as error:
+        if not session.begun:
+            raise
+        raise type(error)(f"{error}; mend that and go on with: penstock train --resume {folder}") from error
+    finally:
+        if shown:
+            shown.close()
+
+
+def stop(message: str) -> int:
+    print(f"penstock: {message}", file=sys.stderr)
+    return 130

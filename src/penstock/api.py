@@ -1,0 +1,114 @@
+"""Penstock from Python: run a spec, make data and rewards out of one's own functions. Imports nothing heavy until it trains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import DataError
+from penstock.core.events import Event, read_events
+from penstock.core.run import DataSpec, RewardSpec, Run
+from penstock.data.resolve import register
+
+_LISTED: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run: its folder, its summary, and the event log behind them."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def headline(self) -> str:
+        """The closing line."""
+        return str(self.summary["headline"])
+
+    @property
+    def model_path(self) -> Path:
+        """The trained model of the last stage, in Hugging Face format."""
+        return self.folder / "model"
+
+    @property
+    def metrics(self) -> list[Event]:
+        """The metric events in order: ``stage``, ``step`` and ``values``."""
+        return self._events("metrics")
+
+    @property
+    def samples(self) -> list[Event]:
+        """The sample events in order: ``stage``, ``step`` and ``rows`` (prompt, text, reward, …)."""
+        return self._events("samples")
+
+    def _events(self, kind: str) -> list[Event]:
+        return [event for event in read_events(self.folder / "events.jsonl") if event["kind"] == kind]
+
+
+def train(run: Run, *, folder: str | Path | None = None, resume: bool = False, progress: bool = True) -> Result:
+    """Carry a run out, as ``penstock train`` does.
+
+    Args:
+        run: the spec; its name becomes that of its folder.
+        folder: where it lives; None: ``runs/NAME``, numbered on if that is taken.
+        resume: go on with the run in ``folder``. One that is finished is left as it is.
+        progress: show it live.
+
+    Raises:
+        PenstockError: anything you can mend; a run that has begun can be resumed.
+        KeyboardInterrupt: Ctrl-C; everything up to the last finished step is saved.
+    """
+    from penstock.cli.commands.train import execute, free_folder
+    from penstock.cli.session import Interrupted
+    from penstock.ui.report import write_report
+
+    where = Path(folder) if folder is not None else free_folder(Path("runs"), run.name, exact=resume)
+    try:
+        summary = execute(replace(run, name=where.name), where, resume, progress)
+    except Interrupted as stopped:
+        raise KeyboardInterrupt(f"{stopped}; go on with: penstock train --resume {where}") from None
+    write_report(where)
+    return Result(where, summary)
+
+
+def reward(function: Callable[..., Any] | str, weight: float = 1.0, **fields: Any) -> RewardSpec:
+    """A reward from a function (or the name of one): ``function(sample, columns) -> number``.
+
+    ``columns`` is the prompt's data row. A function whose first parameter is called ``group`` gets the samples of a prompt
+    together and gives a list. ``fields``: others of :class:`RewardSpec` (``name``, ``options``, ``deadline``).
+    """
+    name = function if isinstance(function, str) else register(function)
+    return RewardSpec(function=name, weight=weight, **fields)
+
+
+def rows(source: Callable[..., Any] | Iterable[Mapping[str, Any]] | str, **fields: Any) -> DataSpec:
+    """Data from a function that returns rows, from rows at hand, or from what ``DataSpec.source`` names.
+
+    ``fields``: others of :class:`DataSpec`, above all the templates ``prompt`` and ``completion``. Rows at hand live in this
+    process only; to go on with ``penstock train --resume``, put them into a function at the top level of a file.
+    """
+    if isinstance(source, str):
+        return DataSpec(source=source, **fields)
+    if callable(source):
+        return DataSpec(source=register(source), **fields)
+    return DataSpec(source=register(_listed(list(source))), **fields)
+
+
+def _listed(given: list[Any]) -> Callable[[], list[dict[str, Any]]]:
+    """A function that returns rows at hand. It is called after their content, so that equal rows make an equal spec."""
+    for index, row in enumerate(given):
+        if not isinstance(row, Mapping):
+            raise DataError(f"rows: row {index} is {type(row).__name__}; a row must map column names to values")
+    kept = [dict(row) for row in given]
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True, default=repr).encode()).hexdigest()[:12]
+    if digest not in _LISTED:
+
+        def listed() -> list[dict[str, Any]]:
+            return kept
+
+        listed.__qualname__ = f"rows-{digest}"
+        _LISTED[digest] = listed
+    return _LISTED[digest]

@@ -1,0 +1,90 @@
+"""What can be known of all stages before the first one starts: a typo in the last stage must not cost an hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import ModelError, PenstockError
+from penstock.core.run import DataSpec, Offline, Online, RewardSpec, Run, references
+from penstock.core.types import PromptKey
+from penstock.data.render import Renderer
+from penstock.data.resolve import is_reference, resolve
+from penstock.data.sampler import Sampler, order
+from penstock.data.sources import open_source
+from penstock.rewards.runner import Mixture
+
+
+def check_stages(run: Run, base: Path) -> None:
+    """Look up every file, function and folder that a run names, and render the first row of every file.
+
+    Loads no model, downloads nothing and calls no function of the user's.
+
+    Raises:
+        PenstockError: something is missing or does not fit; names the stage.
+    """
+    seen: list[tuple[DataSpec, str]] = []
+    for stage in run.stages:
+        with named(stage.name):
+            evaluation = stage.evaluation
+            if isinstance(stage, Online):
+                check_rewards(stage.rewards, base)
+            if evaluation is not None and evaluation.rewards:
+                check_rewards(evaluation.rewards, base)
+            kind = stage.algorithm.data if isinstance(stage, Offline) else "prompts"
+            for data in (stage.data, evaluation.data) if evaluation else (stage.data,):
+                if (data, kind) not in seen:
+                    check_data(data, kind, base)
+                    seen.append((data, kind))
+            for path in references(stage):
+                check_model(path)
+
+
+@contextmanager
+def named(stage: str) -> Iterator[None]:
+    """Put the stage's name before the message of an error."""
+    try:
+        yield
+    except PenstockError as error:
+        raise type(error)(f"{stage}: {error}") from error
+
+
+def check_rewards(rewards: tuple[RewardSpec, ...], base: Path) -> None:
+    """Find the functions of a mixture; reward models and reward processes are stood in for."""
+
+    def heavy(sample: Any, columns: Any, **options: Any) -> float:
+        return 0.0
+
+    Mixture(rewards, {r.function: heavy for r in rewards if r.function == "math" or r.function.startswith("model:")}, base)
+
+
+def check_data(data: DataSpec, kind: str, base: Path) -> None:
+    """Find a source; read a file whole and render its first row. A hub's data waits for its stage.
+
+    ``kind`` is what the rows become: prompts, examples or pairs.
+    """
+    renderer, scheme = Renderer(data), data.source.partition(":")[0]
+    if scheme != "gym" and is_reference(data.source):
+        resolve(data.source, base)
+    elif scheme != "hub":
+        source = open_source(data, base)
+        make = {"prompts": renderer.prompt, "examples": renderer.example, "pairs": renderer.pair}[kind]
+        make(PromptKey(source.name, 0, 0), source[0], 0)
+
+
+def check_model(path: str) -> None:
+    """Find a model folder; ``@stage`` was checked with the run, and a hub's name waits for its stage."""
+    folder = Path(path).expanduser()
+    if path.startswith((".", "/", "~")) and not folder.is_dir():
+        raise ModelError(f"{folder.absolute()}: no such folder")
+    if not path.startswith("@") and path and folder.is_dir() and not (folder / "config.json").is_file():
+        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+
+
+def row_name(source: Sampler[Any], data: DataSpec, ordinal: int) -> str:
+    """Which row a draw is, in the words of errors: rows count from 0, as templates count them."""
+    epoch, place = divmod(ordinal, len(source))
+    row = int(order(source.seed, epoch, len(source))[place]) if source.shuffle else place
+    return f"{data.source} row {row + data.skip}"

@@ -1,0 +1,120 @@
+"""``penstock explain RECIPE``: derived sizes, memory and what runs where, before anything heavy starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.cli.recipe import build, wants_help
+from penstock.core.errors import SpecError
+from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
+from penstock.models.presets import PRESETS, Shape, shape_of
+
+HELP = "usage: penstock explain RECIPE [--field value …]\n\nShows derived sizes, a memory estimate and what will run where."
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the explanation of a recipe with flags."""
+    if wants_help(words):
+        print(HELP)
+        return 0
+    if not words or words[0].startswith("-"):
+        raise SpecError("explain takes a recipe: penstock explain quickstart (penstock recipes lists them)")
+    print("\n".join(explain(build(words[0], words[1:]))))
+    return 0
+
+
+def explain(made: Run) -> list[str]:
+    """Lines about a run."""
+    threads = made.threads or os.cpu_count() or 1
+    lines = [f"run {made.name}: {len(made.stages)} stages, seed {made.seed}, device {made.device}, {threads} CPU threads"]
+    lines.append(f"  runtime {made.runtime}: one process; the generator reads the learner's own parameters")
+    every = made.checkpoint.every
+    when = f"every {every} steps and at the end of a stage" if every else "at the end of each stage"
+    lines.append(f"  checkpoints {when}; kept: newest {made.checkpoint.keep}, the best, the last good one")
+    for stage in made.stages:
+        lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
+        lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
+    return lines
+
+
+def shape(spec: ModelSpec, made: Run) -> Shape | None:
+    """The shape of a stage's model; None where only a hub knows it."""
+    if not spec.path:
+        return dataclasses.replace(PRESETS[spec.preset], vocabulary=spec.vocabulary)
+    if spec.path.startswith("@"):
+        earlier = next(stage for stage in made.stages if stage.name == spec.path[1:])
+        return shape(earlier.model, made)
+    return shape_of(Path(spec.path)) if Path(spec.path).is_dir() else None
+
+
+def facts(stage: Stage, made: Run) -> list[tuple[str, str]]:
+    """(what, value) of one stage."""
+    sized = shape(stage.model, made)
+    found = [
+        ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
+        ("data", stage.data.source),
+    ]
+    if isinstance(stage, Offline):
+        found.append(
+            ("optimizer steps", f"{stage.steps}, {stage.batch} examples or pairs each = {stage.steps * stage.batch:,}")
+        )
+    else:
+        found += online_facts(stage)
+    learner = stage.learner
+    found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
+    found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
+    if sized is not None:
+        found += memory(stage, sized)
+    return found
+
+
+def online_facts(stage: Online) -> list[tuple[str, str]]:
+    """Sizes that follow from prompts, samples and epochs."""
+    sequences = stage.batch * stage.samples
+    updates = stage.epochs * stage.minibatches
+    drawn = stage.steps * sequences * stage.sampling.max_new_tokens
+    return [
+        ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
+        ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
+        ("generation", f"{min(stage.slots, sequences)} sequences at once; at most {drawn:,} tokens in the whole stage"),
+        ("staleness", f"max_lag {stage.max_lag}: {(stage.max_lag + 1) * stage.batch} groups admitted ahead at most"),
+        ("rewards", ", ".join(f"{reward.weight:g} × {reward.function}" for reward in stage.rewards)),
+    ]
+
+
+def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
+    """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
+    master = 4 if stage.learner.compute == "float32" else 6
+    weights, optimizer = sized.parameters * master, sized.parameters * 12
+    copies = 1 + (stage.learner.critic == "separate")
+    reference = sized.parameters * 4 if "reference" in getattr(stage.algorithm, "needs", ()) else 0
+    kept = 34 * sized.width + 6 * sized.hidden
+    activations = stage.learner.token_budget * sized.layers * kept
+    logits = min(stage.learner.token_budget * sized.vocabulary, 1 << 24) * 4 * 3
+    found = [
+        ("memory: weights", _size(weights * copies)),
+        ("memory: optimizer", f"{_size(optimizer * copies)} (gradients and two moments, float32)"),
+        ("memory: reference", _size(reference) if reference else "none"),
+        ("memory: activations", f"about {_size(activations + logits)} at a full micro-batch"),
+    ]
+    total = (weights + optimizer) * copies + reference + activations + logits
+    if isinstance(stage, Online):
+        cache = stage.slots * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
+        found.append(("memory: cache", f"{_size(cache)} for {stage.slots} rows, and the prompts once each"))
+        total += cache
+    return [*found, ("memory: total", f"about {_size(total)}")]
+
+
+def _parameters(sized: Shape | None) -> str:
+    return "size known only to the hub" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "kB") else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

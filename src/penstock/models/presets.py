@@ -1,0 +1,69 @@
+"""Sizes of models by arithmetic alone (no torch): the presets, and what a config describes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Dimensions of a Llama-like decoder."""
+
+    width: int
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int = 0
+    vocabulary: int = 0
+    tied: bool = True
+
+    @property
+    def parameters(self) -> int:
+        """Parameters: attention, gated feed-forward, two norms a layer, embeddings (small biases left out)."""
+        head = self.head_width or self.width // self.heads
+        attention = self.width * head * (2 * self.heads + 2 * self.key_value_heads)
+        layer = attention + 3 * self.width * self.hidden + 2 * self.width
+        return self.layers * layer + self.width + self.vocabulary * self.width * (1 if self.tied else 2)
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Key-value cache of one token in float32."""
+        return 2 * 4 * self.layers * self.key_value_heads * (self.head_width or self.width // self.heads)
+
+
+PRESETS = {
+    "1m": Shape(width=128, hidden=384, layers=4, heads=4, key_value_heads=2),
+    "3m": Shape(width=256, hidden=704, layers=4, heads=4, key_value_heads=2),
+    "10m": Shape(width=384, hidden=1024, layers=6, heads=6, key_value_heads=2),
+}
+
+
+def shape_of(folder: Path) -> Shape:
+    """The shape a model folder's ``config.json`` describes.
+
+    Raises:
+        ModelError: no config, or one of another family of architectures.
+    """
+    file = folder / "config.json"
+    if not file.exists():
+        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    config = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        heads = config["num_attention_heads"]
+        return Shape(
+            width=config["hidden_size"],
+            hidden=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            key_value_heads=config.get("num_key_value_heads") or heads,
+            head_width=config.get("head_dim") or 0,
+            vocabulary=config["vocab_size"],
+            tied=config.get("tie_word_embeddings", True),
+        )
+    except KeyError as error:
+        raise ModelError(f"{file}: no field {error}; its size cannot be computed") from error

@@ -1,0 +1,117 @@
+"""A run killed anywhere resumes to the very bytes of a run that was not."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import RECIPES
+from processes import Server, metrics, outcome
+
+MOMENTS = {
+    "in the offline stage": ("tiny", "penstock.loops.learn:Trainer.step", 3),
+    "in the online stage": ("tiny", "penstock.loops.learn:Trainer.step", 7),
+    "in the evaluation before the first step": ("tiny", "penstock.cli.stages:evaluate", 1),
+    "in a later evaluation": ("tiny", "penstock.cli.stages:evaluate", 2),
+    "in a checkpoint of the first stage": ("tiny", "penstock.ckpt.files:write_manifest", 1),
+    "in a checkpoint of the second stage": ("tiny", "penstock.ckpt.files:write_manifest", 3),
+    "between stages": ("tiny", "penstock.cli.session:prepare", 2),
+    "between a stage's model and its summary": ("tiny", "penstock.cli.session:Session.finished", 2),
+    "in a reward model": ("everything", "penstock.loops.learn:Trainer.step", 5),
+    "between two minibatches of PPO": ("everything", "penstock.loops.learn:Trainer.step", 6 + 4 * 2 + 2),
+    "in the last checkpoint of PPO": ("everything", "penstock.ckpt.files:write_manifest", 6),
+}
+
+
+def assert_same(folder: Path, whole: Path) -> None:
+    assert outcome(folder) == outcome(whole)
+    assert metrics(folder) == metrics(whole)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    moment: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    recipe, place, count = MOMENTS[moment]
+    killed = server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--name", "run", first=f"arm({place!r}, {count})")
+    assert killed.code == -9, killed.text
+    resumed = server.run(tmp_path, "train", "--resume", "runs/run")
+    assert resumed.code == 0, resumed.text
+    assert_same(tmp_path / "runs" / "run", uninterrupted(recipe))
+
+
+def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
+    server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    words = ("train", f"{RECIPES}:everything", "--name", "run")
+    for count in (4, 5, 3, 6):
+        killed = server.run(tmp_path, *words, first=f"arm('penstock.loops.learn:Trainer.step', {count})")
+        assert killed.code == -9, killed.text
+        words = ("train", "--resume", "runs/run")
+    assert server.run(tmp_path, *words).code == 0
+    assert_same(tmp_path / "runs" / "run", uninterrupted("everything"))
+
+
+def test_the_same_seed_gives_the_same_bytes(server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]) -> None:
+    again = server.run(tmp_path, "train", f"{RECIPES}:everything", "--name", "run")
+    assert again.code == 0, again.text
+    assert_same(tmp_path / "runs" / "run", uninterrupted("everything"))
+
+
+def test_another_seed_gives_another_model(uninterrupted: Callable[..., Path]) -> None:
+    assert outcome(uninterrupted("tiny", 1)) != outcome(uninterrupted("tiny", 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["tiny", "everything"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "penstock.loops.learn:Trainer.step",
+        "penstock.cli.stages:evaluate",
+        "penstock.ckpt.files:write_state",
+        "penstock.ckpt.files:write_manifest",
+        "penstock.ckpt.store:CheckpointStore._rename",
+        "penstock.ckpt.store:CheckpointStore._discard",
+        "penstock.core.events:EventLog.emit",
+        "penstock.cli.session:save_model",
+        "penstock.cli.session:write_json",
+    ],
+)
+def test_a_kill_at_any_call(place: str, recipe: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]) -> None:
+    """Four calls of each place, drawn at random from all there are in a run (twice as many draws as are needed)."""
+    draws, killed_runs = random.Random(f"{place} {recipe}"), 0
+    for count in draws.sample(range(1, 24), 12):
+        name = f"run-{count}"
+        killed = server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--name", name, first=f"arm({place!r}, {count})")
+        if killed.code == 0:
+            continue  # there were fewer calls
+        killed_runs += 1
+        assert server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--resume", f"runs/{name}").code == 0
+        assert_same(tmp_path / "runs" / name, uninterrupted(recipe))
+        if killed_runs == 4:
+            break
+    assert killed_runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["tiny", "everything"])
+def test_kills_at_random_times(recipe: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]) -> None:
+    """One run, killed after a random time of each of its lives, until it ends by itself."""
+    draws, words, lives = random.Random(recipe), ("train", f"{RECIPES}:{recipe}", "--name", "run"), 0
+    while True:
+        started = server.start(tmp_path, *words)
+        if lives < 12:
+            time.sleep(0.3 + draws.random() * 0.7)
+            started.signal(9)
+        lives += 1
+        if started.wait() == 0:
+            break
+        if (tmp_path / "runs" / "run" / "run.json").exists():
+            words = ("train", "--resume", "runs/run")
+    assert lives > 1
+    assert_same(tmp_path / "runs" / "run", uninterrupted(recipe))

@@ -1,0 +1,221 @@
+"""What every learner must do, on whatever devices it runs.
+
+An implementation joins by one entry in ``LEARNERS``: a function from a model and a spec to a learner laid out for ten
+optimizer steps. The tests see weights, scores, metrics and states alone, never a gradient.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_models
+from penstock.core.contracts import Learner, State
+from penstock.core.errors import TrainingError
+from penstock.core.run import LearnerSpec
+from penstock.data.layout import count, lay_out
+from penstock.train.learner import DeviceLearner
+
+
+def on_one_device(model, spec):
+    return DeviceLearner(model, spec, lay_out, total_steps=10)
+
+
+LEARNERS = {"one device": on_one_device}
+
+LOGP = frozenset({"logp"})
+
+
+@pytest.fixture(params=LEARNERS)
+def make(request, tiny):
+    """``make(**spec)``: a learner over the same tiny model every time."""
+    return lambda **spec: LEARNERS[request.param](tiny(), LearnerSpec(**({"learning_rate": 1e-3} | spec)))
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Negative mean log-prob of the action tokens, with the value's square beside it where it is asked for."""
+
+    needs: frozenset[str] = LOGP
+    scale: float = 1.0
+
+    def __call__(self, outputs, fields, batch, denominator):
+        loss = -self.scale * (fields["weight"] * outputs.logp_A).sum() / denominator.tokens
+        if outputs.value_A is not None:
+            loss = loss + (outputs.value_A - 1).square().sum() / denominator.tokens
+        return loss, {"nll": loss.detach()}
+
+
+def units_of(seed=0, groups=(3, 1, 2)):
+    rng = np.random.default_rng(seed)
+    units = []
+    for size in groups:
+        prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
+        answers = [tiny_models.tokens(rng, int(rng.integers(1, 12))) for _ in range(size)]
+        units.append(tuple(tiny_models.row(prompt, a, weight=np.ones(len(a), np.float32)) for a in answers))
+    return units
+
+
+def train(learner, units, *, budget=4096, share=True, loss=None):
+    """One optimizer step over all micro-batches; gives the summed metrics and those of the step."""
+    totals = {}
+    for batch in lay_out(units, budget, share):
+        for name, value in learner.accumulate(batch, loss or Likelihood(), count(units)).items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals, learner.step()
+
+
+def weights(learner):
+    return {name: tensor.detach().clone() for name, tensor in learner.weights()}
+
+
+def assert_equal_bits(found, expected):
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+
+
+def saved(learner):
+    state = learner.state()
+    arrays = {name: torch.as_tensor(array).detach().clone() for name, array in state.arrays.items()}
+    return State(arrays, copy.deepcopy(state.values))
+
+
+def test_it_fulfils_the_protocol(make):
+    assert isinstance(make(), Learner)
+
+
+def test_accumulating_changes_no_weight(make):
+    learner = make()
+    before = weights(learner)
+    for batch in lay_out(units_of(), 4096, True):
+        learner.accumulate(batch, Likelihood(), count(units_of()))
+    assert_equal_bits(weights(learner), before)
+
+
+def test_steps_lower_the_loss(make):
+    learner = make(learning_rate=0.01)
+    losses = [train(learner, units_of())[0]["nll"] for _ in range(8)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_metrics_are_numbers_and_shares_add_up(make):
+    learner = make()
+    whole, _ = train(make(), units_of(groups=(2, 1, 3, 2)), budget=4096)
+    split, step = train(learner, units_of(groups=(2, 1, 3, 2)), budget=24)
+    assert split == {"loss": pytest.approx(whole["loss"], abs=1e-5), "nll": pytest.approx(whole["nll"], abs=1e-5)}
+    assert all(isinstance(value, float) for value in (*split.values(), *step.values()))
+    assert step["learning_rate"] == 1e-3
+    assert step["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("layout", [{"budget": 24}, {"share": False}, {"budget": 24, "share": False}])
+def test_the_step_does_not_depend_on_the_layout(make, layout):
+    one, other = make(), make()
+    units = units_of(groups=(2, 1, 3, 2))
+    norm = train(one, units, **layout)[1]["gradient_norm"]
+    assert norm == pytest.approx(train(other, units)[1]["gradient_norm"], rel=1e-5)
+    found = one.score(units, LOGP).logp
+    for ours, theirs in zip(found, other.score(units, LOGP).logp, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-2)  # Adam magnifies rounding where a gradient is nearly 0
+
+
+def test_the_step_does_not_depend_on_the_order_of_the_units(make):
+    units = units_of(groups=(2, 1, 3, 2))
+    norms = [train(make(), ordered)[1]["gradient_norm"] for ordered in (units, units[::-1])]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_a_step_without_gradient_is_refused(make):
+    with pytest.raises(TrainingError):
+        make().step()
+
+
+def test_a_loss_that_is_not_finite_is_refused_and_leaves_the_weights(make):
+    learner = make()
+    before = weights(learner)
+    with pytest.raises(TrainingError):
+        train(learner, units_of(), loss=Likelihood(scale=float("inf")))
+    assert_equal_bits(weights(learner), before)
+
+
+def test_a_refused_step_does_not_spoil_the_next(make):
+    learner, other = make(), make()
+    with pytest.raises(TrainingError):
+        train(learner, units_of(), loss=Likelihood(scale=float("nan")))
+    train(learner, units_of())
+    train(other, units_of())
+    assert_equal_bits(weights(learner), weights(other))
+
+
+def test_scores_have_one_entry_a_row_over_its_actions(make):
+    units = units_of()
+    found = make().score(units, frozenset({"logp", "entropy"}))
+    lengths = [int(row.action_T.sum()) for unit in units for row in unit]
+    assert [len(logp_A) for logp_A in found.logp] == lengths
+    assert [len(entropy_A) for entropy_A in found.entropy] == lengths
+    assert all((logp_A <= 0).all() for logp_A in found.logp)
+    assert all((entropy_A >= 0).all() for entropy_A in found.entropy)
+
+
+def test_scoring_leaves_the_learner_as_it_is(make):
+    learner, other = make(), make()
+    learner.score(units_of(3), LOGP)
+    train(learner, units_of())
+    train(other, units_of())
+    assert_equal_bits(weights(learner), weights(other))
+
+
+def test_a_temperature_flattens_the_scores(make):
+    learner = make()
+    hot, cold = (learner.score(units_of(), frozenset({"entropy"}), t).entropy for t in (3.0, 0.3))
+    assert all((one > other).all() for one, other in zip(hot, cold, strict=True))
+
+
+def test_weights_have_unique_names_and_no_gradient(make):
+    learner = make(critic="shared")
+    names = [name for name, _ in learner.weights()]
+    assert len(set(names)) == len(names) > 0
+    assert not any(tensor.requires_grad for _, tensor in learner.weights())
+    assert not any("value" in name for name in names)
+
+
+def test_weights_carry_the_last_step(make):
+    learner = make()
+    before = weights(learner)
+    train(learner, units_of())
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in learner.weights())
+
+
+@pytest.mark.parametrize("critic", ["none", "shared", "separate"])
+def test_a_resume_goes_on_bit_by_bit(make, critic):
+    loss = Likelihood(LOGP if critic == "none" else frozenset({"logp", "value"}))
+    whole, resumed = make(critic=critic, schedule="linear"), make(critic=critic, schedule="linear")
+    for seed in range(2):
+        train(whole, units_of(seed), loss=loss)
+    state = saved(whole)
+    resumed.load_state(state)
+    for seed in range(2, 4):
+        assert train(whole, units_of(seed), loss=loss) == train(resumed, units_of(seed), loss=loss)
+    assert_equal_bits(weights(resumed), weights(whole))
+
+
+def test_a_state_holds_named_arrays_and_plain_values(make):
+    import json
+
+    learner = make()
+    train(learner, units_of())
+    state = learner.state()
+    assert all(isinstance(array, np.ndarray | torch.Tensor) for array in state.arrays.values())
+    assert json.loads(json.dumps(state.values)) == state.values
+
+
+def test_a_learner_can_be_taken_back_to_an_earlier_state(make):
+    learner, other = make(), make()
+    start = saved(learner)
+    train(learner, units_of(1))
+    learner.load_state(start)
+    train(learner, units_of(2))
+    train(other, units_of(2))
+    assert_equal_bits(weights(learner), weights(other))

@@ -1,0 +1,332 @@
+"""The embedded generator: its numbers are the learner's, and who shares the batch changes nothing."""
+
+import asyncio
+import copy
+
+import numpy as np
+import pytest
+import torch
+from engine_examples import assert_same_draws, drawn, learner_logp, ragged, run, started
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+import tiny_models
+from penstock.core.errors import GenerationError
+from penstock.engine.generator import EmbeddedGenerator
+from tiny_models import CONTEXT, request, tokens
+
+each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@each_architecture
+def test_log_probs_are_the_learners(architecture, temperature, tiny):
+    model = tiny(architecture)
+    for sample in run(EmbeddedGenerator(model, slots=4, chunk=16), ragged(8, temperature=temperature)):
+        np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample, temperature), atol=1e-4)
+
+
+@each_architecture
+def test_log_probs_are_those_of_its_own_score(architecture, tiny):
+    generator = EmbeddedGenerator(tiny(architecture), slots=4)
+    for sample in run(generator, ragged(4, temperature=0.8)):
+        scored = asyncio.run(generator.score(sample.tokens_T, 0.8))
+        np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=1e-4)
+
+
+def test_score_gives_one_number_a_token_and_zero_for_the_first(tiny):
+    scored = asyncio.run(EmbeddedGenerator(tiny()).score(np.arange(20, 25, dtype=np.int32)))
+    assert scored.shape == (5,)
+    assert scored[0] == 0.0
+    assert (scored[1:] < 0).all()
+
+
+def test_greedy_log_probs_are_those_of_score_at_temperature_zero(tiny):
+    generator = EmbeddedGenerator(tiny())
+    (sample,) = run(generator, [request(np.array([20, 21]), temperature=0.0)])
+    scored = asyncio.run(generator.score(sample.tokens_T, 0.0))
+    np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=1e-4)
+
+
+@each_architecture
+def test_greedy_equals_generate_of_transformers(architecture, tiny):
+    model = tiny(architecture)
+    network = naive.plain(model)
+    found = run(EmbeddedGenerator(model, slots=3), ragged(4, temperature=0.0, max_new_tokens=20))
+    for sample in found:
+        prompt = torch.from_numpy(sample.tokens_T[~sample.action_T].astype("int64"))[None]
+        expected = network.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=20,
+            eos_token_id=model.text.end,
+            pad_token_id=model.text.pad,
+        )
+        assert sample.tokens_T.tolist() == expected[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def alone(built):
+    """Samples that were each drawn alone, by an engine of their own."""
+    requests = ragged(7, temperature=0.9) + [request(np.array([30, 31, 32]), 50, sample) for sample in range(3)]
+    return requests, [run(EmbeddedGenerator(built["qwen2"]), [one])[0] for one in requests]
+
+
+@settings(max_examples=25)
+@given(order=st.permutations(range(10)), slots=st.integers(1, 11), chunk=st.integers(1, 60), count=st.integers(1, 10))
+def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(built, alone, order, slots, chunk, count):
+    requests, expected = alone
+    chosen = order[:count]
+    found = run(EmbeddedGenerator(built["qwen2"], slots=slots, chunk=chunk), [requests[place] for place in chosen])
+    assert_same_draws(found, [expected[place] for place in chosen])
+
+
+def test_requests_that_come_while_others_are_decoded_change_nothing(tiny, alone):
+    requests, expected = alone
+
+    async def in_two_waves():
+        generator = EmbeddedGenerator(tiny(), slots=4)
+        first = await started(generator, requests[:5], tokens=12)
+        second = [asyncio.create_task(generator.generate(one)) for one in requests[5:]]
+        return await asyncio.gather(*first, *second)
+
+    assert_same_draws(asyncio.run(in_two_waves()), expected)
+
+
+def test_the_samples_of_a_prompt_differ(tiny):
+    found = run(EmbeddedGenerator(tiny()), [request(np.array([20, 21, 22]), sample=g) for g in range(8)])
+    assert len({tuple(drawn(sample)) for sample in found}) == 8
+
+
+def test_another_seed_gives_another_sample(tiny):
+    one, other = (run(EmbeddedGenerator(tiny()), [request(np.array([20]), seed=seed)])[0] for seed in (0, 1))
+    assert drawn(one) != drawn(other)
+
+
+def test_limits_are_obeyed_per_request(tiny):
+    """One row is greedy, one is held to its two best tokens; the third is free and must not notice."""
+    prompt = np.array([20, 21, 22])
+    requests = [request(prompt, 0, temperature=0.0), request(prompt, 1, top_k=2), request(prompt, 2)]
+    generator = EmbeddedGenerator(tiny())
+    together = run(generator, requests)
+    assert_same_draws(together, [run(generator, [one])[0] for one in requests])
+
+
+@each_architecture
+def test_a_prompt_is_prefilled_once_for_all_its_samples(architecture, tiny):
+    generator = EmbeddedGenerator(tiny(architecture), slots=16)
+    run(generator, [request(np.arange(20, 45), sample=g) for g in range(12)])
+    assert generator.prefilled_tokens == 25
+
+
+def test_a_prompt_is_prefilled_once_even_where_its_samples_wait_for_slots(tiny):
+    generator = EmbeddedGenerator(tiny(), slots=3)
+    run(generator, [request(np.arange(20, 45), sample=g) for g in range(12)])
+    assert generator.prefilled_tokens == 25
+
+
+def test_columns_are_aligned_with_the_tokens(tiny):
+    (sample,) = run(EmbeddedGenerator(tiny()), [request(np.arange(20, 25), max_new_tokens=4)])
+    assert sample.tokens_T[:5].tolist() == [20, 21, 22, 23, 24]
+    assert sample.action_T.tolist() == [False] * 5 + [True] * 4
+    assert sample.logp_T[:5].tolist() == [0.0] * 5
+    assert (sample.logp_T[5:] < 0).all()
+    assert sample.version_T.tolist() == [-1] * 5 + [0] * 4
+    assert {name: getattr(sample, name).dtype for name in ("tokens_T", "action_T", "logp_T", "version_T")} == {
+        "tokens_T": np.dtype("int32"),
+        "action_T": np.dtype("bool"),
+        "logp_T": np.dtype("float32"),
+        "version_T": np.dtype("int32"),
+    }
+
+
+def test_max_new_tokens_ends_a_sample(tiny):
+    (sample,) = run(EmbeddedGenerator(tiny()), [request(np.array([20]), max_new_tokens=5)])
+    assert (len(drawn(sample)), sample.finish) == (5, "length")
+
+
+def test_a_stop_token_ends_a_sample_and_stays_in_its_tokens(tiny):
+    generator = EmbeddedGenerator(tiny())
+    (free,) = run(generator, [request(np.array([20]))])
+    stop = next(token for place, token in enumerate(drawn(free)) if place >= 3 and token not in drawn(free)[:place])
+    (sample,) = run(generator, [request(np.array([20]), stop_tokens=(stop,))])
+    assert drawn(sample) == drawn(free)[: drawn(free).index(stop) + 1]
+    assert sample.finish == "stop"
+    assert sample.text == generator.text.decode(drawn(sample)[:-1])
+
+
+def test_the_end_token_ends_a_sample_unasked(tiny):
+    model = tiny()
+    (free,) = run(EmbeddedGenerator(model), [request(np.array([20]))])
+    model.text = copy.copy(model.text)
+    model.text.end = drawn(free)[0]
+    (sample,) = run(EmbeddedGenerator(model), [request(np.array([20]))])
+    assert (drawn(sample), sample.finish, sample.text) == (drawn(free)[:1], "stop", "")
+
+
+def test_a_stop_string_ends_a_sample_and_is_cut_from_its_text_only(tiny):
+    generator = EmbeddedGenerator(tiny())
+    (free,) = run(generator, [request(np.array([20]), max_new_tokens=40)])
+    at = next(i for i, letter in enumerate(free.text) if i >= 4 and letter.isascii() and letter not in free.text[:i])
+    stop = free.text[at]
+    (sample,) = run(generator, [request(np.array([20]), max_new_tokens=40, stop=("never in a text", stop))])
+    needed = next(n for n in range(1, 41) if stop in generator.text.decode(drawn(free)[:n]))
+    assert drawn(sample) == drawn(free)[:needed]
+    assert sample.finish == "stop"
+    assert sample.text == free.text[:at]
+
+
+def test_the_first_of_several_stop_strings_cuts_the_text(tiny):
+    generator = EmbeddedGenerator(tiny())
+    (free,) = run(generator, [request(np.array([20]), max_new_tokens=40)])
+    letters = [letter for letter in dict.fromkeys(free.text[2:]) if letter.isascii() and letter not in free.text[:2]]
+    (sample,) = run(generator, [request(np.array([20]), max_new_tokens=40, stop=(letters[1], letters[0]))])
+    assert sample.text == free.text[: free.text.index(letters[0])]
+
+
+def test_the_context_ends_a_sample(tiny):
+    prompt = np.full(CONTEXT - 6, 20)
+    (sample,) = run(EmbeddedGenerator(tiny()), [request(prompt, max_new_tokens=50)])
+    assert (len(sample.tokens_T), len(drawn(sample)), sample.finish) == (CONTEXT, 6, "length")
+    np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(tiny(), sample), atol=1e-4)
+
+
+def test_a_sliding_window_ends_a_sample(text):
+    """Beyond it attention would forget the beginning, which ours does not; siblings must not notice either."""
+    model = tiny_models.build("qwen2", text, use_sliding_window=True, sliding_window=64, max_window_layers=0)
+    requests = [request(np.full(60, 20), 0, max_new_tokens=50), request(np.array([20]), 1, max_new_tokens=3)]
+    samples = run(EmbeddedGenerator(model), requests)
+    assert [(len(sample.tokens_T), sample.finish) for sample in samples] == [(64, "length"), (4, "length")]
+
+
+def test_the_longest_prompt_leaves_room_for_one_token(tiny):
+    (sample,) = run(EmbeddedGenerator(tiny()), [request(np.full(CONTEXT - 1, 20))])
+    assert len(drawn(sample)) == 1
+
+
+def test_a_prompt_that_fills_the_context_is_refused_with_both_lengths(tiny):
+    with pytest.raises(GenerationError, match=f"the prompt has {CONTEXT} tokens and the model's context is {CONTEXT}"):
+        run(EmbeddedGenerator(tiny()), [request(np.full(CONTEXT, 20))])
+
+
+def test_an_empty_prompt_is_refused(tiny):
+    with pytest.raises(GenerationError, match="the prompt has no tokens; give at least one"):
+        run(EmbeddedGenerator(tiny()), [request(np.zeros(0))])
+
+
+def test_a_refused_request_leaves_its_siblings_alone(tiny):
+    async def both():
+        generator = EmbeddedGenerator(tiny())
+        wanted = [request(np.full(CONTEXT, 20), 0), request(np.array([20]), 1)]
+        return await asyncio.gather(*(generator.generate(one) for one in wanted), return_exceptions=True)
+
+    refused, sample = asyncio.run(both())
+    assert isinstance(refused, GenerationError)
+    assert sample.finish == "length"
+
+
+def test_too_long_a_sequence_is_not_scored(tiny):
+    with pytest.raises(GenerationError, match=f"do not fit the context of {CONTEXT}"):
+        asyncio.run(EmbeddedGenerator(tiny()).score(np.full(CONTEXT + 1, 20, np.int32)))
+
+
+def test_more_requests_than_the_queue_holds_are_refused(tiny):
+    async def too_many():
+        generator = EmbeddedGenerator(tiny(), slots=1, queue=3)
+        requests = [request(np.array([20]), ordinal, max_new_tokens=2) for ordinal in range(5)]
+        return await asyncio.gather(*(generator.generate(one) for one in requests), return_exceptions=True)
+
+    found = asyncio.run(too_many())
+    assert [type(one) for one in found[3:]] == [GenerationError, GenerationError]
+    assert "3 requests are waiting already" in str(found[3])
+    assert [len(drawn(sample)) for sample in found[:3]] == [2, 2, 2]
+
+
+def test_a_cancelled_request_frees_its_row(tiny):
+    async def cancel_the_first():
+        generator = EmbeddedGenerator(tiny(), slots=1)
+        (first,) = await started(generator, [request(np.array([20]), max_new_tokens=100)], tokens=2)
+        second = asyncio.create_task(generator.generate(request(np.array([21]), 1, max_new_tokens=4)))
+        first.cancel()
+        return await asyncio.wait_for(second, 10), generator
+
+    sample, generator = asyncio.run(cancel_the_first())
+    assert len(drawn(sample)) == 4
+    assert generator.stats().generated_tokens < 50
+
+
+def test_a_cancelled_request_leaves_its_siblings_alone(tiny):
+    requests = [request(np.array([20, 21]), sample=g, max_new_tokens=30) for g in range(4)]
+
+    async def cancel_one():
+        generator = EmbeddedGenerator(tiny(), slots=4)
+        tasks = await started(generator, requests, tokens=20)
+        tasks[1].cancel()
+        return await asyncio.gather(*(tasks[place] for place in (0, 2, 3)))
+
+    expected = run(EmbeddedGenerator(tiny()), requests)
+    assert_same_draws(asyncio.run(cancel_one()), [expected[place] for place in (0, 2, 3)])
+
+
+def test_a_failure_of_the_engine_reaches_everyone_who_waits(tiny, monkeypatch):
+    model = tiny()
+    generator = EmbeddedGenerator(model, slots=1)
+
+    def broken(*arguments, **named):
+        raise RuntimeError("out of memory")
+
+    async def both():
+        wanted = [request(np.array([20]), 0), request(np.array([21]), 1)]
+        return await asyncio.gather(*(generator.generate(one) for one in wanted), return_exceptions=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "hidden", broken)
+        failed = asyncio.run(both())
+    assert all(isinstance(one, GenerationError) and "out of memory" in str(one) for one in failed)
+    assert all(len(drawn(sample)) > 0 for sample in asyncio.run(both()))
+
+
+def test_stats_count_what_was_done(tiny):
+    generator = EmbeddedGenerator(tiny(), slots=2)
+    samples = run(generator, ragged(5, max_new_tokens=7))
+    stats = generator.stats()
+    assert (stats.version, stats.running, stats.waiting) == (0, 0, 0)
+    assert stats.generated_tokens == sum(len(drawn(sample)) for sample in samples)
+    assert stats.busy_seconds > 0
+    assert stats.tokens_per_second == pytest.approx(stats.generated_tokens / stats.busy_seconds)
+    assert stats.cache_use == 0.0
+
+
+def test_stats_show_who_runs_and_who_waits(tiny):
+    async def midway():
+        generator = EmbeddedGenerator(tiny(), slots=2)
+        requests = [request(np.array([20 + i]), i, max_new_tokens=30) for i in range(5)]
+        tasks = await started(generator, requests, tokens=10)
+        stats = generator.stats()
+        await asyncio.gather(*tasks)
+        return stats
+
+    stats = asyncio.run(midway())
+    assert (stats.running, stats.waiting) == (2, 3)
+    assert 0 < stats.cache_use <= 1
+
+
+def test_other_tasks_run_between_two_steps(tiny):
+    async def count_turns():
+        generator = EmbeddedGenerator(tiny())
+        task = asyncio.create_task(generator.generate(request(np.array([20]), max_new_tokens=30)))
+        turns = 0
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(count_turns()) >= 20
+
+
+def test_tokens_of_a_prompt_may_be_any_integer_type(tiny):
+    prompt = tokens(np.random.default_rng(0), 5)
+    one, other = (run(EmbeddedGenerator(tiny()), [request(prompt.astype(kind))])[0] for kind in ("int32", "int64"))
+    assert one.tokens_T.tolist() == other.tokens_T.tolist()

@@ -1,0 +1,298 @@
+"""Weight updates between two decode steps: wholly or not at all, and every token knows its version."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from engine_examples import assert_same_draws, drawn, learner_logp, run, started
+
+import tiny_models
+from penstock.algos.sft import SFT
+from penstock.core.errors import WeightError
+from penstock.core.run import LearnerSpec
+from penstock.core.types import Request, Sampling, WeightUpdate
+from penstock.data.layout import count, lay_out
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.engine.updates import checksum
+from penstock.train.learner import DeviceLearner
+from tiny_models import request
+
+LONG = [request(np.arange(20, 26), sample=g, max_new_tokens=40) for g in range(4)]
+each_policy = pytest.mark.parametrize("kv", ["keep", "recompute"])
+each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+
+
+def tensors_of(model, scale=1.0):
+    return {name: tensor.detach() * scale for name, tensor in model.policy_weights()}
+
+
+async def resumed(generator, requests, samples):
+    again = [Request(r.key, r.tokens_T, r.sampling, resume=s) for r, s in zip(requests, samples, strict=True)]
+    return await asyncio.gather(*(generator.generate(one) for one in again))
+
+
+@each_policy
+@each_architecture
+def test_loading_the_same_weights_in_flight_changes_no_token(architecture, kv, tiny):
+    async def interrupted():
+        generator = EmbeddedGenerator(tiny(architecture), slots=3)
+        tasks = await started(generator, LONG, tokens=30)
+        assert await generator.load(WeightUpdate(1, tensors_of(generator.model).items(), kv)) == 1
+        return await asyncio.gather(*tasks)
+
+    found = asyncio.run(interrupted())
+    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), slots=3), LONG))
+    assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0, 1}
+
+
+@each_architecture
+def test_samples_aborted_by_an_update_go_on_where_they_were(architecture, tiny):
+    async def interrupted():
+        generator = EmbeddedGenerator(tiny(architecture), slots=3)
+        tasks = await started(generator, LONG, tokens=30)
+        await generator.load(WeightUpdate(1, None, "abort"))
+        partial = await asyncio.gather(*tasks)
+        return partial, await resumed(generator, LONG, partial)
+
+    partial, found = asyncio.run(interrupted())
+    assert {sample.finish for sample in partial} >= {"abort"}
+    assert sum(len(drawn(sample)) for sample in partial) < sum(len(drawn(sample)) for sample in found)
+    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), slots=3), LONG))
+
+
+@each_policy
+def test_versions_grow_along_a_sample_and_end_at_the_newest(kv, tiny):
+    async def two_updates():
+        generator = EmbeddedGenerator(tiny())
+        tasks = await started(generator, LONG, tokens=20)
+        await generator.load(WeightUpdate(1, None, kv))
+        while generator.stats().generated_tokens < 60:
+            await asyncio.sleep(0)
+        await generator.load(WeightUpdate(5, None, kv))
+        return await asyncio.gather(*tasks)
+
+    longest = max(asyncio.run(two_updates()), key=lambda sample: len(sample.tokens_T))
+    versions = longest.version_T[longest.action_T]
+    assert (np.diff(versions) >= 0).all()
+    assert set(versions) == {0, 1, 5}
+    assert longest.oldest_version == 0
+
+
+@each_architecture
+def test_after_recompute_every_token_has_the_log_prob_of_its_version(architecture, tiny):
+    old, new, model = tiny(architecture), tiny(architecture), tiny(architecture)
+    tiny_models.randomise(new.network, seed=9)
+
+    async def replaced():
+        generator = EmbeddedGenerator(model, slots=3)
+        tasks = await started(generator, LONG, tokens=30)
+        await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
+        return await asyncio.gather(*tasks)
+
+    seen = set()
+    for sample in asyncio.run(replaced()):
+        versions, logp_A = sample.version_T[sample.action_T], sample.logp_T[sample.action_T]
+        for version, weights in enumerate((old, new)):
+            chosen = versions == version
+            np.testing.assert_allclose(logp_A[chosen], learner_logp(weights, sample)[chosen], atol=1e-4)
+            seen |= {version} if chosen.any() else set()
+    assert seen == {0, 1}
+
+
+def test_kept_cache_goes_on_under_the_new_weights(tiny):
+    """The cache is the old weights', the head the new ones': neither version alone explains the tokens that follow."""
+    model, new = tiny(), tiny()
+    tiny_models.randomise(new.network, seed=9)
+
+    async def replaced():
+        generator = EmbeddedGenerator(model)
+        tasks = await started(generator, LONG[:1], tokens=5)
+        await generator.load(WeightUpdate(1, new.policy_weights(), "keep"))
+        return await tasks[0]
+
+    sample = asyncio.run(replaced())
+    late = sample.version_T[sample.action_T] == 1
+    logp_A = sample.logp_T[sample.action_T][late]
+    for weights in (tiny(), new):
+        assert np.abs(logp_A - learner_logp(weights, sample)[late]).max() > 1e-3
+
+
+def test_a_sample_that_starts_after_an_update_is_wholly_new(tiny):
+    model, new = tiny(), tiny()
+    tiny_models.randomise(new.network, seed=9)
+    generator = EmbeddedGenerator(model)
+    asyncio.run(generator.load(WeightUpdate(3, new.policy_weights())))
+    (sample,) = run(generator, LONG[:1])
+    assert set(sample.version_T[sample.action_T]) == {3}
+    assert_same_draws([sample], run(EmbeddedGenerator(new), LONG[:1]))
+
+
+def test_an_update_with_its_checksum_is_taken(tiny):
+    model, new = tiny(), tiny()
+    tiny_models.randomise(new.network, seed=9)
+    update = WeightUpdate(1, new.policy_weights(), checksum=checksum(new.policy_weights()))
+    assert asyncio.run(EmbeddedGenerator(model).load(update)) == 1
+    assert all(torch.equal(tensor, dict(new.policy_weights())[name]) for name, tensor in model.policy_weights())
+
+
+def test_the_checksum_does_not_depend_on_order_but_on_every_byte(tiny):
+    tensors = tensors_of(tiny())
+    assert checksum(tensors.items()) == checksum(reversed(list(tensors.items())))
+    changed = {name: tensor.clone() for name, tensor in tensors.items()}
+    changed["model.norm.weight"][-1] = torch.nextafter(changed["model.norm.weight"][-1], torch.tensor(10.0))
+    assert checksum(changed.items()) != checksum(tensors.items())
+
+
+def wrong_shape(tensors):
+    return tensors | {"model.norm.weight": torch.zeros(33)}
+
+
+def not_finite(tensors):
+    broken = tensors["model.norm.weight"].clone()
+    broken[3] = float("nan")
+    return tensors | {"model.norm.weight": broken}
+
+
+def missing(tensors):
+    return {name: tensor for name, tensor in tensors.items() if name != "model.norm.weight"}
+
+
+def unknown(tensors):
+    return tensors | {"model.nonsense": torch.zeros(1)}
+
+
+REFUSED = {
+    "wrong shape": (wrong_shape, {}, r'"model.norm.weight" has shape \(33,\), not \(32,\)'),
+    "not finite": (not_finite, {}, '"model.norm.weight" holds a value that is not finite'),
+    "missing name": (missing, {}, 'parameter "model.norm.weight" is missing'),
+    "unknown name": (unknown, {}, 'parameter "model.nonsense" is unknown'),
+    "older version": (dict, {"version": 3}, "version 3 is not newer than 4"),
+    "same version": (dict, {"version": 4}, "version 4 is not newer than 4"),
+    "bad checksum": (dict, {"checksum": "0" * 64}, "the checksum does not match"),
+}
+
+
+@pytest.mark.parametrize("problem", REFUSED)
+def test_a_refused_update_leaves_weights_and_version(problem, tiny):
+    spoil, changes, message = REFUSED[problem]
+    model = tiny()
+    before = {name: tensor.clone() for name, tensor in tensors_of(model).items()}
+    generator = EmbeddedGenerator(model, version=4)
+    fields = {"version": 5, "tensors": spoil(tensors_of(model, scale=0.5)).items()} | changes
+    with pytest.raises(WeightError, match=message):
+        asyncio.run(generator.load(WeightUpdate(**fields)))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.policy_weights())
+    assert generator.stats().version == 4
+
+
+def test_a_refused_update_in_flight_changes_no_sample(tiny):
+    async def refused():
+        generator = EmbeddedGenerator(tiny())
+        tasks = await started(generator, LONG, tokens=20)
+        with pytest.raises(WeightError):
+            await generator.load(WeightUpdate(1, not_finite(tensors_of(generator.model, 0.5)).items(), "recompute"))
+        return await asyncio.gather(*tasks)
+
+    found = asyncio.run(refused())
+    assert_same_draws(found, run(EmbeddedGenerator(tiny()), LONG))
+    assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0}
+
+
+def test_the_generator_reads_the_parameters_that_a_learner_trains(tiny):
+    """Aliasing: one optimizer step, and the next token's log-prob is that of the new weights, with nothing copied."""
+    model = tiny()
+    generator = EmbeddedGenerator(model)
+    learner = DeviceLearner(model, LearnerSpec(learning_rate=0.05), lay_out, total_steps=1)
+    (before,) = run(generator, LONG[:1])
+    unit = (tiny_models.row(np.arange(20, 26), np.arange(40, 50), weight=np.ones(10, np.float32)),)
+    (batch,) = lay_out([unit], 4096, True)
+    learner.accumulate(batch, SFT().loss(), count([unit]))
+    learner.step()
+    asyncio.run(generator.load(WeightUpdate(1)))
+    (after,) = run(generator, LONG[:1])
+    assert abs(after.logp_T[6] - before.logp_T[6]) > 1e-3
+    np.testing.assert_allclose(after.logp_T[after.action_T], learner_logp(model, after), atol=1e-4)
+
+
+def test_abort_gives_what_was_drawn_and_so_does_generate(tiny):
+    async def aborted():
+        generator = EmbeddedGenerator(tiny(), slots=4)
+        tasks = await started(generator, LONG, tokens=20)
+        given = await generator.abort([LONG[1].key, LONG[3].key])
+        return given, await asyncio.gather(*tasks)
+
+    given, samples = asyncio.run(aborted())
+    expected = run(EmbeddedGenerator(tiny(), slots=4), LONG)
+    assert {sample.key for sample in given} == {LONG[1].key, LONG[3].key}
+    assert [sample.finish for sample in samples] == [expected[0].finish, "abort", expected[2].finish, "abort"]
+    for partial in given:
+        whole = expected[partial.key.sample]
+        assert 0 < len(drawn(partial)) < len(drawn(whole))
+        assert drawn(partial) == drawn(whole)[: len(drawn(partial))]
+        assert drawn(samples[partial.key.sample]) == drawn(partial)
+
+
+def test_abort_leaves_siblings_alone(tiny):
+    async def aborted():
+        generator = EmbeddedGenerator(tiny(), slots=4)
+        tasks = await started(generator, LONG, tokens=20)
+        await generator.abort([LONG[0].key])
+        return await asyncio.gather(*tasks[1:])
+
+    assert_same_draws(asyncio.run(aborted()), run(EmbeddedGenerator(tiny(), slots=4), LONG)[1:])
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}, {"top_k": 3, "temperature": 1.5}])
+@each_architecture
+def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, tiny):
+    requests = [Request(r.key, r.tokens_T, Sampling(**({"max_new_tokens": 30} | sampling))) for r in LONG]
+
+    async def interrupted():
+        generator = EmbeddedGenerator(tiny(architecture), slots=4)
+        tasks = await started(generator, requests, tokens=25)
+        await generator.abort([one.key for one in requests])
+        return await resumed(generator, requests, await asyncio.gather(*tasks))
+
+    assert_same_draws(asyncio.run(interrupted()), run(EmbeddedGenerator(tiny(architecture), slots=4), requests))
+
+
+def test_a_sample_can_be_resumed_by_another_generator_after_every_token(tiny):
+    (whole,) = run(EmbeddedGenerator(tiny()), LONG[:1])
+
+    async def token_by_token():
+        sample = None
+        while sample is None or sample.finish == "abort":
+            generator = EmbeddedGenerator(tiny())
+            one = Request(LONG[0].key, LONG[0].tokens_T, LONG[0].sampling, resume=sample)
+            (task,) = await started(generator, [one], tokens=1)
+            await generator.abort([one.key])
+            sample = await task
+        return sample
+
+    assert_same_draws([asyncio.run(token_by_token())], [whole])
+
+
+def test_resuming_a_finished_sample_gives_it_back(tiny):
+    generator = EmbeddedGenerator(tiny())
+    (whole,) = run(generator, LONG[:1])
+    (again,) = asyncio.run(resumed(generator, LONG[:1], [whole]))
+    assert_same_draws([again], [whole])
+    assert again.version_T.tolist() == whole.version_T.tolist()
+
+
+def test_aborting_a_request_that_waits_gives_a_sample_without_actions(tiny):
+    async def aborted():
+        generator = EmbeddedGenerator(tiny(), slots=1)
+        tasks = await started(generator, [request(np.array([20 + i]), i, max_new_tokens=20) for i in range(3)], tokens=2)
+        (given,) = await generator.abort([tiny_models.key(2)])
+        return given, await asyncio.gather(*tasks)
+
+    given, samples = asyncio.run(aborted())
+    assert (given.tokens_T.tolist(), given.action_T.any(), given.finish) == ([22], False, "abort")
+    assert not samples[2].scored(1.0).valid
+    assert all(len(drawn(sample)) > 0 for sample in samples[:2])
+
+
+def test_aborting_an_unknown_key_gives_nothing(tiny):
+    assert asyncio.run(EmbeddedGenerator(tiny()).abort([tiny_models.key(7)])) == []

@@ -1,0 +1,156 @@
+"""Parts of a loop that are known by heart: rewards of tokens, a learner that only counts, a task any model learns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.core.contracts import Control, State
+from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, Sampling
+from penstock.data.layout import count, lay_out
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.single_turn import SingleTurn
+from penstock.flow.stream import Stream
+from penstock.loops.learn import Labeller, Trainer
+from penstock.loops.rollout import Rollout
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import DeviceLearner
+from penstock.weights.alias import AliasChannel
+
+PROMPTS = [np.array([20 + i, 40, 41], np.int32) for i in range(5)]
+
+
+def prompt_of(ordinal: int) -> Prompt:
+    epoch, place = divmod(ordinal, len(PROMPTS))
+    return Prompt(PromptKey("test", epoch, place), f"prompt {place}")
+
+
+def environment(prompt: Prompt) -> SingleTurn:
+    return SingleTurn(PROMPTS[prompt.key.ordinal])
+
+
+class ByToken:
+    """The reward protocol over a function of a sample; None marks the sample as failed."""
+
+    def __init__(self, score: Callable[[Sample], float | None]) -> None:
+        self.score = score
+
+    async def __call__(self, group: Group) -> Group:
+        samples = []
+        for sample in group.samples:
+            score = self.score(sample)
+            scored = sample.failed('reward "letters" raised') if score is None else sample.scored(score)
+            samples.append(replace(scored, extras={"rewards": {"letters": score}}))
+        return replace(group, samples=tuple(samples))
+
+    async def close(self) -> None:
+        return None
+
+
+def small_tokens(sample: Sample) -> float:
+    """The share of action tokens from the lower half of the vocabulary: any model learns this at once."""
+    return float((sample.tokens_T[sample.action_T] < 150).mean())
+
+
+class CountingLearner:
+    """Fulfils the learner contract and notes what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def accumulate(self, batch, loss, denominator):
+        rows = len(batch.row_ids)
+        self.calls.append(("accumulate", rows, denominator.rows))
+        return {"share": rows / denominator.rows, "max/peak": float(rows)}
+
+    def step(self):
+        self.calls.append("step")
+        return {"gradient_norm": 1.0}
+
+    def score(self, units, needs, temperature=1.0):
+        raise AssertionError("nothing here needs scores")
+
+    def weights(self):
+        return iter(())
+
+    def state(self):
+        return State({}, {})
+
+    def load_state(self, state):
+        return None
+
+
+@dataclass(frozen=True)
+class BareRows:
+    """An algorithm that labels every valid sample with nothing."""
+
+    needs: frozenset[str] = frozenset()
+
+    def label(self, groups, columns, control):
+        kept = [tuple(Row(s.tokens_T, s.action_T) for s in group.samples if s.valid) for group in groups]
+        return [unit for unit in kept if unit]
+
+    def loss(self):
+        return None
+
+    def control(self, control, metrics):
+        return Control(kl_coefficient=control.kl_coefficient + 1)
+
+
+@dataclass
+class Online:
+    """Everything an online run is made of, over one tiny model."""
+
+    model: LanguageModel
+    algorithm: Any
+    learner: Any
+    generator: EmbeddedGenerator
+    stream: Stream
+    labeller: Labeller
+    trainer: Trainer
+    channel: AliasChannel
+    roll: Rollout
+    versions: list[int] = field(default_factory=list)
+
+
+def online(
+    model: LanguageModel,
+    algorithm: Any,
+    learner_spec: Any,
+    *,
+    batch: int = 4,
+    samples: int = 8,
+    max_lag: int = 0,
+    score: Callable[[Sample], float | None] = small_tokens,
+    **more: Any,
+) -> Online:
+    """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``."""
+    sampling: Sampling = more.get("sampling", Sampling(max_new_tokens=6, temperature=0.8))
+    learner = DeviceLearner(model, learner_spec, lay_out, total_steps=more.get("steps", 100), temperature=sampling.temperature)
+    generator = EmbeddedGenerator(model, slots=64)
+    labeller = Labeller(algorithm, learner, None, sampling.temperature, algorithm.initial_control())
+    trainer = Trainer(learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix)
+    roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples)
+    channel = AliasChannel([generator], more.get("kv", "keep"))
+    return Online(model, algorithm, learner, generator, Stream(batch, max_lag), labeller, trainer, channel, roll)
+
+
+def sample_of(actions: Sequence[int], reward: float | None, *, place: int = 0, **changes: Any) -> Sample:
+    """A finished sample after a prompt of one token."""
+    from penstock.core.types import SampleKey
+
+    tokens_T = np.array([20, *actions], np.int32)
+    action_T = np.arange(len(tokens_T)) >= 1
+    made = Sample(
+        SampleKey(PromptKey("test", 0, 0), place),
+        tokens_T,
+        action_T,
+        np.where(action_T, -1.0, 0.0).astype(np.float32),
+        np.where(action_T, 0, -1).astype(np.int32),
+        "stop",
+    )
+    made = made if reward is None else made.scored(reward)
+    return replace(made, **changes)

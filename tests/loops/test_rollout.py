@@ -1,0 +1,180 @@
+"""The rollout and evaluate loops over a real tiny generator."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from loop_examples import PROMPTS, ByToken, environment, prompt_of, small_tokens
+
+from penstock.core.errors import GenerationError, RewardError
+from penstock.core.types import Sampling, WeightUpdate
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.flow.stream import Stream
+from penstock.loops.evaluate import evaluate
+from penstock.loops.rollout import Rollout, rollout
+
+SAMPLING = Sampling(max_new_tokens=6)
+
+
+def rollout_of(generator, score=small_tokens, make_env=environment, samples=3, sampling=SAMPLING):
+    return Rollout(generator, make_env, ByToken(score), sampling, samples)
+
+
+@dataclass
+class Interview:
+    """Asks twice: after the first answer comes an observation, after the second it is over."""
+
+    observation_T: np.ndarray
+    turns: int = 0
+    seen: list = field(default_factory=list)
+
+    def reset(self):
+        return PROMPTS[0]
+
+    async def step(self, sample):
+        self.turns += 1
+        self.seen.append(sample)
+        return self.observation_T if self.turns == 1 else None
+
+
+def test_a_group_holds_the_scored_samples_of_its_prompt(tiny):
+    group = asyncio.run(rollout_of(EmbeddedGenerator(tiny())).group(prompt_of(2)))
+    assert [sample.key.sample for sample in group.samples] == [0, 1, 2]
+    for sample in group.samples:
+        assert sample.key.prompt == group.key == prompt_of(2).key
+        assert sample.tokens_T[:3].tolist() == PROMPTS[2].tolist()
+        assert sample.reward == pytest.approx(small_tokens(sample), abs=1e-6)
+
+
+def test_an_observation_is_appended_and_is_no_action(tiny):
+    observation_T = np.array([50, 51], np.int32)
+    group = asyncio.run(rollout_of(EmbeddedGenerator(tiny()), make_env=lambda _: Interview(observation_T)).group(prompt_of(0)))
+    for sample in group.samples:
+        actions = np.flatnonzero(sample.action_T)
+        between = np.arange(actions[0], actions[-1] + 1)[~sample.action_T[actions[0] : actions[-1] + 1]]
+        assert sample.tokens_T[between].tolist() == [50, 51]
+        assert (sample.logp_T[~sample.action_T] == 0).all()
+        assert (sample.version_T[~sample.action_T] == -1).all()
+        assert (sample.version_T[sample.action_T] == 0).all()
+        assert 2 <= len(actions) <= 12
+
+
+def test_log_probs_over_several_turns_are_those_of_score(tiny):
+    generator = EmbeddedGenerator(tiny())
+    make_env = lambda _: Interview(np.array([50, 51], np.int32))  # noqa: E731
+    group = asyncio.run(rollout_of(generator, make_env=make_env).group(prompt_of(0)))
+    for sample in group.samples:
+        scored = asyncio.run(generator.score(sample.tokens_T))
+        np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=1e-4)
+
+
+def test_a_second_turn_does_not_repeat_the_draws_of_the_first(tiny):
+    """With an observation equal to the prompt's end and temperature that flattens all, equal streams would draw alike."""
+    make_env = lambda _: Interview(PROMPTS[0])  # noqa: E731
+    flat = Sampling(max_new_tokens=8, temperature=1e6)
+    group = asyncio.run(rollout_of(EmbeddedGenerator(tiny()), make_env=make_env, sampling=flat).group(prompt_of(0)))
+    assert any(sample.tokens_T[3:11].tolist() != sample.tokens_T[14:22].tolist() for sample in group.samples)
+
+
+def test_the_environment_sees_each_turn_once(tiny):
+    made = []
+
+    def make_env(prompt):
+        made.append(Interview(np.array([50], np.int32)))
+        return made[-1]
+
+    group = asyncio.run(rollout_of(EmbeddedGenerator(tiny()), make_env=make_env, samples=2).group(prompt_of(0)))
+    stepped = [env for env in made if env.turns]
+    assert [env.turns for env in stepped] == [2, 2]
+    assert {len(env.seen[1].tokens_T) for env in stepped} == {len(sample.tokens_T) for sample in group.samples}
+
+
+def test_samples_that_an_update_aborts_are_resumed(tiny):
+    """With kv="abort" an update in flight costs a second prefill, never the rest of the answer."""
+    long = Sampling(max_new_tokens=30)
+
+    async def interrupted():
+        generator = EmbeddedGenerator(tiny())
+        task = asyncio.create_task(rollout_of(generator, sampling=long).group(prompt_of(0)))
+        while generator.stats().generated_tokens < 20:
+            await asyncio.sleep(0)
+        await generator.load(WeightUpdate(1, None, "abort"))
+        return await task
+
+    found = asyncio.run(interrupted())
+    expected = asyncio.run(rollout_of(EmbeddedGenerator(tiny()), sampling=long).group(prompt_of(0)))
+    assert [sample.finish for sample in found.samples] == [sample.finish for sample in expected.samples]
+    for one, other in zip(found.samples, expected.samples, strict=True):
+        assert one.tokens_T.tolist() == other.tokens_T.tolist()
+
+
+def test_no_more_groups_are_started_than_there_are_slots(tiny):
+    stream = Stream(2, max_lag=1)
+
+    async def run_until_full():
+        asked = []
+
+        def prompts(ordinal):
+            asked.append(ordinal)
+            return prompt_of(ordinal)
+
+        task = asyncio.create_task(rollout(stream, prompts, rollout_of(EmbeddedGenerator(tiny()))))
+        while stream.stats.delivered < 4:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        first = list(asked)
+        lease = await stream.lease(0)
+        stream.trained(lease)
+        await stream.release(lease)
+        while stream.stats.delivered < 6:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return first, asked
+
+    assert asyncio.run(run_until_full()) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])
+
+
+def test_an_error_of_the_generator_ends_the_rollout_with_its_message(tiny):
+    class Refusing:
+        async def generate(self, request):
+            raise GenerationError(f"{request.key}: refused")
+
+    with pytest.raises(GenerationError, match=r"test/0/0#.: refused"):
+        asyncio.run(asyncio.wait_for(rollout(Stream(1), prompt_of, rollout_of(Refusing())), 5))
+
+
+def test_cancelling_the_rollout_stops_generation(tiny):
+    async def cancelled():
+        generator = EmbeddedGenerator(tiny())
+        long = Sampling(max_new_tokens=100)
+        task = asyncio.create_task(rollout(Stream(4), prompt_of, rollout_of(generator, sampling=long)))
+        while generator.stats().generated_tokens < 20:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return generator.stats()
+
+    stats = asyncio.run(cancelled())
+    assert (stats.running, stats.waiting) == (0, 0)
+
+
+def test_evaluation_averages_over_scored_samples(tiny):
+    generator, scores = EmbeddedGenerator(tiny()), (0.0, 1.0, None)
+    roll = rollout_of(generator, score=lambda sample: scores[sample.key.sample])
+    metrics, groups = asyncio.run(evaluate(roll, [prompt_of(0), prompt_of(1)]))
+    assert metrics["evaluation/reward"] == 0.5
+    assert metrics["evaluation/failed"] == 2.0
+    assert metrics["evaluation/letters"] == 0.5
+    assert metrics["evaluation/length"] == np.mean([s.action_T.sum() for group in groups for s in group.samples])
+    assert [group.key for group in groups] == [prompt_of(0).key, prompt_of(1).key]
+
+
+def test_an_evaluation_in_which_nothing_could_be_scored_is_refused(tiny):
+    roll = rollout_of(EmbeddedGenerator(tiny()), score=lambda sample: None)
+    with pytest.raises(RewardError, match='none of 3 samples could be scored: reward "letters" raised'):
+        asyncio.run(evaluate(roll, [prompt_of(0)]))

@@ -1,0 +1,209 @@
+"""The whole loop on a tiny model: it learns, it is synchronous or late exactly as told, and a resume repeats it."""
+
+import asyncio
+import copy
+
+import numpy as np
+import pytest
+import torch
+from loop_examples import PROMPTS, online, prompt_of, small_tokens
+
+from penstock.algos.grpo import GRPO
+from penstock.algos.ppo import PPO
+from penstock.algos.sft import SFT
+from penstock.core.errors import TrainingError
+from penstock.core.run import LearnerSpec
+from penstock.core.types import Row, Sampling
+from penstock.data.layout import count, lay_out
+from penstock.flow.local import run_roles
+from penstock.loops.learn import Plan, Trainer, learn
+from penstock.loops.offline import offline
+from penstock.loops.rollout import rollout
+from penstock.train.learner import DeviceLearner
+
+FAST = LearnerSpec(learning_rate=0.02)
+
+
+def train(parts, plan, start=0, on_step=None):
+    """Run rollout and learn loops; gives the steps."""
+    found = []
+
+    async def main():
+        async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
+            found.append(step)
+            if on_step is not None:
+                on_step(step)
+
+    asyncio.run(run_roles(main(), rollout(parts.stream, prompt_of, parts.roll)))
+    return found
+
+
+def rewards(steps):
+    return [step.metrics["reward/mean"] for step in steps]
+
+
+def weights_of(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
+def test_grpo_raises_a_reward_that_any_model_can_learn(architecture, tiny):
+    found = rewards(train(online(tiny(architecture), GRPO(), FAST), Plan(steps=12)))
+    assert found[0] < 0.75
+    assert np.mean(found[-3:]) > 0.95
+
+
+def test_ppo_with_a_critic_raises_the_reward(tiny):
+    spec = LearnerSpec(learning_rate=0.02, critic="shared")
+    parts = online(tiny(), PPO(), spec)
+    found = rewards(train(parts, Plan(steps=15, minibatches=2)))
+    assert np.mean(found[-3:]) > found[0] + 0.2
+
+
+def test_a_reward_that_never_differs_trains_nothing(tiny):
+    model = tiny()
+    before = weights_of(model)
+    train(online(model, GRPO(), FAST, score=lambda sample: 1.0), Plan(steps=2))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_the_ratio_is_one_before_the_first_update(temperature, tiny):
+    """The generator's log-probs are the learner's, at any temperature; every synchronous step begins with ratio 1."""
+    parts = online(tiny(), GRPO(), FAST, sampling=Sampling(max_new_tokens=10, temperature=temperature))
+    for step in train(parts, Plan(steps=3)):
+        assert step.metrics["max/ratio_deviation"] < 1e-4
+        assert step.metrics["policy/clip_fraction"] == 0.0
+
+
+def test_the_ratio_leaves_one_after_the_first_minibatch(tiny):
+    (step,) = train(online(tiny(), GRPO(), FAST), Plan(steps=1, minibatches=2))
+    assert step.metrics["max/ratio_deviation"] > 1e-3
+
+
+def test_without_lag_every_batch_is_drawn_by_the_weights_it_trains(tiny):
+    parts = online(tiny(), GRPO(), FAST)
+    for step in train(parts, Plan(steps=4)):
+        assert {int(v) for group in step.groups for s in group.samples for v in s.version_T[s.action_T]} == {step.index}
+    assert parts.stream.stats.largest_lag == 0
+
+
+@pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
+@pytest.mark.parametrize("max_lag", [1, 3])
+def test_with_lag_no_batch_is_older_than_its_bound(max_lag, kv, tiny):
+    ragged = Sampling(max_new_tokens=24, stop_tokens=tuple(range(100, 140)))
+    parts = online(tiny(), GRPO(), LearnerSpec(learning_rate=1e-3), max_lag=max_lag, batch=2, samples=4, sampling=ragged, kv=kv)
+    steps = train(parts, Plan(steps=8))
+    lags = [step.index - group.oldest_version for step in steps for group in step.groups]
+    assert 0 < max(lags) <= max_lag
+    assert not any(sample.finish == "abort" for step in steps for group in step.groups for sample in group.samples)
+
+
+def test_every_prompt_is_trained_exactly_once(tiny):
+    parts = online(tiny(), GRPO(), FAST, max_lag=2, batch=3)
+    keys = [group.key for step in train(parts, Plan(steps=5)) for group in step.groups]
+    assert sorted(keys) == sorted(prompt_of(ordinal).key for ordinal in range(15))
+
+
+def test_two_runs_are_equal_bit_by_bit(tiny):
+    one, other = online(tiny(), GRPO(), FAST), online(tiny(), GRPO(), FAST)
+    assert rewards(train(one, Plan(steps=3))) == rewards(train(other, Plan(steps=3)))
+    expected = weights_of(other.model)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(one.model).items())
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(tiny):
+    saved = {}
+    whole = online(tiny(), GRPO(), FAST)
+
+    def save(step):
+        if step.version == 2:
+            for name in ("learner", "stream", "labeller"):
+                saved[name] = copy.deepcopy(getattr(whole, name).state())
+
+    steps = train(whole, Plan(steps=5, minibatches=2), on_step=save)
+    resumed = online(tiny(), GRPO(), FAST)
+    for name, state in saved.items():
+        getattr(resumed, name).load_state(state)
+    resumed.generator.version = 2
+    again = train(resumed, Plan(steps=5, minibatches=2), start=2)
+    assert [step.index for step in again] == [2, 3, 4]
+    assert rewards(again) == rewards(steps)[2:]
+    expected = weights_of(whole.model)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed.model).items())
+
+
+def test_a_batch_of_failures_ends_the_run_with_the_reason(tiny):
+    parts = online(tiny(), GRPO(), FAST, score=lambda sample: None)
+    with pytest.raises(TrainingError, match=r'all 32 samples of a batch failed.*reward "letters" raised'):
+        train(parts, Plan(steps=1))
+
+
+def test_failed_samples_never_reach_the_learner(tiny):
+    """Half of the samples fail: the other half still learns, and the failures are counted."""
+    parts = online(tiny(), GRPO(), FAST, score=lambda s: small_tokens(s) if s.key.sample % 2 else None)
+    steps = train(parts, Plan(steps=8))
+    assert [step.metrics["samples/failed"] for step in steps] == [16.0] * 8
+    assert [step.metrics["batch/rows"] for step in steps] == [16.0] * 8
+    assert rewards(steps)[-1] > rewards(steps)[0] + 0.1
+
+
+class Interview:
+    """Answers the first answer with two tokens."""
+
+    def __init__(self, prompt):
+        self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
+
+    def reset(self):
+        return self.tokens_T
+
+    async def step(self, sample):
+        self.turns += 1
+        return np.array([50, 51], np.int32) if self.turns == 1 else None
+
+
+def test_several_turns_are_trained_on_with_ratio_one(tiny):
+    parts = online(tiny(), GRPO(), FAST, make_env=Interview)
+    steps = train(parts, Plan(steps=10))
+    assert max(step.metrics["max/ratio_deviation"] for step in steps) < 1e-4
+    assert np.mean(rewards(steps)[-3:]) > rewards(steps)[0] + 0.2
+
+
+def supervised(model, seed=0):
+    """Unit of an ordinal: the prompt's first token, five times."""
+
+    def unit_of(ordinal):
+        prompt = PROMPTS[ordinal % len(PROMPTS)]
+        tokens_T = np.concatenate([prompt, np.full(5, prompt[0], np.int32)])
+        return (Row(tokens_T, np.arange(8) >= 3, {"weight": np.ones(5, np.float32)}),)
+
+    learner = DeviceLearner(model, LearnerSpec(learning_rate=0.01, dropout=0.05), lay_out, total_steps=30, seed=seed)
+    return unit_of, learner, Trainer(learner, SFT().loss(), lay_out, count, 4096)
+
+
+def fine_tune(parts, steps, start=0):
+    unit_of, _, trainer = parts
+
+    async def run():
+        return [step async for step in offline(unit_of, trainer, batch=5, steps=steps, start=start)]
+
+    return asyncio.run(run())
+
+
+def test_supervised_fine_tuning_lowers_the_loss(tiny):
+    steps = fine_tune(supervised(tiny()), 30)
+    assert steps[0].metrics["nll"] > 3
+    assert steps[-1].metrics["nll"] < 0.5
+
+
+def test_a_resumed_offline_run_equals_an_uninterrupted_one_bit_by_bit(tiny):
+    whole, resumed = tiny(), tiny()
+    parts = supervised(whole)
+    fine_tune(parts, 3)
+    state = copy.deepcopy(parts[1].state())
+    fine_tune(parts, 6, start=3)
+    again = supervised(resumed, seed=1)
+    again[1].load_state(state)
+    fine_tune(again, 6, start=3)
+    expected = weights_of(whole)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed).items())
