@@ -5,33 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-from penstock.cli.main import main
+from cli_examples import RECIPES, Outcome, Penstock
 from processes import Server
 
-RECIPES = Path(__file__).with_name("tiny_recipes.py")
-
-
-class Outcome(NamedTuple):
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-    def assert_refused(self, *parts: str) -> None:
-        """One clear line on standard error, exit code 2, every one of ``parts`` in the line."""
-        assert self.code == 2
-        assert self.err.startswith("penstock: error: ")
-        assert self.err.count("\n") == 1, self.err
-        for part in parts:
-            assert part in self.err
-
-
-Penstock = Callable[..., Outcome]
+from penstock.cli.main import main
 
 
 @pytest.fixture
@@ -46,11 +25,6 @@ def penstock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         return Outcome(code, said.out, said.err)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def tiny_recipe() -> str:
-    return f"{RECIPES}:tiny"
 
 
 @pytest.fixture(scope="session")
@@ -81,4 +55,21 @@ def uninterrupted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> C
 def finished(uninterrupted: Callable[..., Path], tmp_path: Path) -> Path:
     """A finished run of one's own, under the name that ``tmp_path`` as working folder gives it."""
     shutil.copytree(uninterrupted("tiny"), tmp_path / "runs" / "run")
+    return Path("runs/run")
+
+
+@pytest.fixture(scope="session")
+def half_way(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run killed in the third step of its second stage: checkpoints of sft (2, 4) and grpo (2). Not to be changed."""
+    home = tmp_path_factory.mktemp("half_way")
+    kill = "arm('penstock.loops.learn:Trainer.step', 7)"
+    ended = server.run(home, "train", f"{RECIPES}:tiny", "--name", "run", first=kill)
+    assert ended.code == -9, ended.text
+    return home / "runs" / "run"
+
+
+@pytest.fixture
+def halted(half_way: Path, tmp_path: Path) -> Path:
+    """A run of one's own that was killed half-way, under the name that ``tmp_path`` as working folder gives it."""
+    shutil.copytree(half_way, tmp_path / "runs" / "run")
     return Path("runs/run")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from conftest import RECIPES
+from cli_examples import RECIPES
 from processes import Server, metrics, outcome
 
 MOMENTS = {
@@ -82,10 +81,12 @@ def test_another_seed_gives_another_model(uninterrupted: Callable[..., Path]) ->
         "penstock.cli.session:write_json",
     ],
 )
-def test_a_kill_at_any_call(place: str, recipe: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]) -> None:
-    """Four calls of each place, drawn at random from all there are in a run (twice as many draws as are needed)."""
+def test_a_kill_at_any_call(
+    place: str, recipe: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    """The first call of each place and two of the later ones, drawn at random."""
     draws, killed_runs = random.Random(f"{place} {recipe}"), 0
-    for count in draws.sample(range(1, 24), 12):
+    for count in [1, *draws.sample(range(2, 24), 9)]:
         name = f"run-{count}"
         killed = server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--name", name, first=f"arm({place!r}, {count})")
         if killed.code == 0:
@@ -93,7 +94,7 @@ def test_a_kill_at_any_call(place: str, recipe: str, server: Server, tmp_path: P
         killed_runs += 1
         assert server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--resume", f"runs/{name}").code == 0
         assert_same(tmp_path / "runs" / name, uninterrupted(recipe))
-        if killed_runs == 4:
+        if killed_runs == 3:
             break
     assert killed_runs
 

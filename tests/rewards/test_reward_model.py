@@ -62,6 +62,30 @@ def test_groups_that_wait_together_are_scored_in_one_call():
     assert [len(units) for units in scorer.calls] == [5]
 
 
+def test_who_is_scored_together_does_not_depend_on_how_long_scoring_takes():
+    """Groups that come one by one while the thread is busy must not be gathered into one call: last bits would change."""
+    release = threading.Event()
+
+    class Slow(Summing):
+        def score(self, units, needs, temperature=1.0):
+            assert release.wait(5)
+            return super().score(units, needs)
+
+    scorer = Slow()
+    model = ModelReward(scorer, "judge")
+
+    async def run():
+        asked = []
+        for text in "abc":
+            asked.append(asyncio.create_task(model(make_group(text), {})))
+            await asyncio.sleep(0.01)
+        release.set()
+        await asyncio.gather(*asked)
+
+    asyncio.run(run())
+    assert [len(units) for units in scorer.calls] == [1, 1, 1]
+
+
 def test_scoring_leaves_the_loop_free():
     release = threading.Event()
 

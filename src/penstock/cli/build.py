@@ -14,7 +14,7 @@ from penstock.cli.check import row_name
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import DataError
 from penstock.core.run import DataSpec, ModelSpec, RewardSpec
-from penstock.core.types import Group, IntArray, Prompt, Sample, Unit
+from penstock.core.types import Group, IntArray, Prompt, PromptKey, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
 from penstock.data.sampler import Sampler, examples, pairs, prompts
@@ -90,7 +90,18 @@ def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: La
 
 
 def environments(text: Text) -> Callable[[Prompt], SingleTurn]:
-    return lambda prompt: SingleTurn(prompt_tokens(prompt, text))
+    """Makes single-turn environments; a prompt is tokenized once for all its samples."""
+    known: dict[tuple[PromptKey, str], IntArray] = {}
+
+    def make(prompt: Prompt) -> SingleTurn:
+        name = prompt.key, prompt.text  # two data sets may share a name, and so keys
+        if name not in known:
+            if len(known) >= 1024:
+                known.pop(next(iter(known)))
+            known[name] = prompt_tokens(prompt, text)
+        return SingleTurn(known[name])
+
+    return make
 
 
 def units_of(

@@ -20,7 +20,7 @@ from penstock.cli.check import check_stages, named
 from penstock.cli.folder import RunFolder, write_json
 from penstock.cli.stages import Ready, prepare, step_through
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError
+from penstock.core.errors import CheckpointError, blame
 from penstock.core.events import Event, EventLog
 from penstock.core.run import Run, Stage
 from penstock.core.types import Group, Metrics
@@ -146,9 +146,6 @@ class Session:
 
     def _stages(self, resume: bool, stop: StopSignal) -> None:
         loaded = self.store.load_newest() if resume else None
-        if loaded is not None:
-            for warning in loaded.warnings:
-                self.log.lifecycle(loaded.entry.position.step, "checkpoint skipped", problem=warning)
         self.begun = resume
         for number, stage in enumerate(self.run.stages):
             if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
@@ -172,7 +169,8 @@ class Session:
 
     def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
         if loaded is not None:
-            self.log.lifecycle(loaded.entry.position.step, "resumed", steps=stage.steps)
+            step = loaded.entry.position.step
+            self.log.lifecycle(step, "resumed", after=f"step {step} of {stage.steps}")
         else:
             self.log.lifecycle(0, "stage started", steps=stage.steps)
 
@@ -204,7 +202,9 @@ class StageRun:
         finally:
             await self.ready.close()
         self.progressed.seconds += time.perf_counter() - self.started
-        save_model(self.ready.model, session.folder.stage_model(session.run, self.stage.name))
+        folder = session.folder.stage_model(session.run, self.stage.name)
+        with blame(CheckpointError, f"{folder}: the model cannot be written"):  # a full disk comes as one of many errors
+            save_model(self.ready.model, folder)
         session.finished(self.stage, self.progressed)
         session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
 

@@ -146,6 +146,7 @@ async def learn(
         ]
         stream.trained(lease)
         metrics = mean_metrics(parts) | describe(labeller, lease.groups, units)
+        metrics["batch/left_out"] = float(len(lease.groups) - len(units))
         metrics |= {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         await channel.publish(index + 1)
         yield Step(index, index + 1, metrics, lease.groups)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.core.contracts import Env, Generator, PromptSource, Reward
+from penstock.core.errors import EnvError, GenerationError
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling
 from penstock.flow.stream import Stream
 
@@ -26,26 +27,30 @@ class Rollout:
     samples: int
 
     async def group(self, prompt: Prompt) -> Group:
-        """Generate the samples of a prompt side by side, then score them."""
-        tokens_T = self.make_env(prompt).reset()
-        requests = [Request(SampleKey(prompt.key, g), tokens_T, self.sampling) for g in range(self.samples)]
-        drawn = await asyncio.gather(*(self._sample(prompt, request) for request in requests))
+        """Generate the samples of a prompt side by side, each in an environment of its own, then score them."""
+        drawn = await asyncio.gather(*(self._sample(prompt, SampleKey(prompt.key, g)) for g in range(self.samples)))
         return await self.reward(Group(prompt, tuple(drawn)))
 
-    async def _sample(self, prompt: Prompt, request: Request) -> Sample:
-        """One trajectory: policy and environment take turns until the environment is done."""
+    async def _sample(self, prompt: Prompt, key: SampleKey) -> Sample:
+        """One trajectory: policy and environment take turns until the environment is done.
+
+        A first prompt that does not fit is an error of the data and raised; a later turn that fails marks this sample only.
+        """
         env = self.make_env(prompt)
-        env.reset()
+        request = Request(key, env.reset(), self.sampling)
         sample = await self._answer(request)
         turn = 0
-        while sample.finish in ("stop", "length") and (observation_T := await env.step(sample)) is not None:
-            turn += 1
-            again = replace(
-                request,
-                tokens_T=np.concatenate([sample.tokens_T, observation_T]).astype(np.int32),
-                sampling=replace(self.sampling, seed=self.sampling.seed + turn),  # or the turn would repeat the draws
-            )
-            sample = _joined(sample, await self._answer(again))
+        try:
+            while sample.finish in ("stop", "length") and (observation_T := await env.step(sample)) is not None:
+                turn += 1
+                again = replace(
+                    request,
+                    tokens_T=np.concatenate([sample.tokens_T, observation_T]).astype(np.int32),
+                    sampling=replace(self.sampling, seed=self.sampling.seed + turn),  # or the turn would repeat the draws
+                )
+                sample = _joined(sample, await self._answer(again))
+        except (EnvError, GenerationError) as error:
+            return sample.failed(f"{type(error).__name__}: turn {turn + 1} of {key}: {error}")
         return sample
 
     async def _answer(self, request: Request) -> Sample:

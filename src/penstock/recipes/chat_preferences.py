@@ -53,7 +53,7 @@ def chat_preferences(seed: int = 0, file: str = "../shared/data/hh-rlhf/harmless
                 data=replace(pairs, prompt="", completion=dialogue),
                 algorithm=SFT(),
                 learner=LearnerSpec(learning_rate=3e-3, schedule="cosine", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
-                steps=120,
+                steps=60,
                 evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
             ),
             Offline(
@@ -64,8 +64,8 @@ def chat_preferences(seed: int = 0, file: str = "../shared/data/hh-rlhf/harmless
                 learner=LearnerSpec(
                     learning_rate=5e-4, schedule="cosine", warmup=20, betas=(0.9, 0.99), token_dropout=0.3, dropout=0.2
                 ),
-                steps=180,
-                evaluation=EvaluationSpec(data=held_out, every=60),
+                steps=120,
+                evaluation=EvaluationSpec(data=held_out, every=30),
             ),
         ),
         headline="held-out pair accuracy {last[evaluation/pair/accuracy]:.1%} (a coin has 50%) in {seconds:.0f} s",

@@ -25,8 +25,9 @@ class ModelReward:
     """Scores the samples of a group with a frozen model; an ``async`` reward function of (group, columns).
 
     ``prepare`` gives the tokens that the model reads: :func:`same_tokens`, or the prompt and the text tokenized anew where
-    the vocabularies differ. Groups that wait at the same time are scored in one call, in a thread of its own; samples of a
-    group are one unit, so that the scorer may share their prompt.
+    the vocabularies differ. Groups that come in the same turn of the event loop are scored in one call, in a thread of its own;
+    samples of a group are one unit, so that the scorer may share their prompt. Who comes while the thread is busy is not
+    added to a later call: a score depends in its last bits on what else is in the batch, which must not depend on the clock.
     """
 
     def __init__(self, scorer: Scorer, name: str, prepare: Prepare = same_tokens) -> None:
@@ -34,7 +35,7 @@ class ModelReward:
         self._scorer = scorer
         self._prepare = prepare
         self._waiting: list[tuple[Unit, asyncio.Future[list[float]]]] = []
-        self._busy: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[None]] = set()
         self._threads = Threads(f"reward model {name}", size=1)
 
     async def __call__(self, group: Group, columns: Mapping[str, Any]) -> list[float]:
@@ -46,8 +47,10 @@ class ModelReward:
         unit = tuple(self._row(sample, group.prompt) for sample in group.samples)
         answer: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
         self._waiting.append((unit, answer))
-        if self._busy is None or self._busy.done():
-            self._busy = asyncio.create_task(self._work())
+        if len(self._waiting) == 1:
+            call = asyncio.create_task(self._work())
+            self._calls.add(call)  # the loop itself keeps no task alive
+            call.add_done_callback(self._calls.discard)
         return await answer
 
     def _row(self, sample: Sample, prompt: Prompt) -> Row:
@@ -57,22 +60,23 @@ class ModelReward:
         return Row(tokens_T, np.zeros(len(tokens_T), np.bool_))
 
     async def _work(self) -> None:
-        """Score whatever waits until nothing does; whoever comes meanwhile shares the next call."""
-        await asyncio.sleep(0)  # groups that finish in the same turn of the loop come first
-        while self._waiting:
+        """Score the groups of one turn of the loop."""
+        try:
+            await asyncio.sleep(0)
+        finally:  # also when cancelled: the next group must find nobody waiting
             asked = [(unit, answer) for unit, answer in self._waiting if not answer.done()]
             self._waiting.clear()
-            if not asked:
-                continue
-            try:
-                scores = await self._score([unit for unit, _ in asked])
-            except Exception as error:
-                self._refuse(asked, error)
-                continue
-            for unit, answer in asked:
-                given, scores = scores[: len(unit)], scores[len(unit) :]
-                if not answer.done():
-                    answer.set_result(given)
+        if not asked:
+            return
+        try:
+            scores = await self._score([unit for unit, _ in asked])
+        except Exception as error:
+            self._refuse(asked, error)
+            return
+        for unit, answer in asked:
+            given, scores = scores[: len(unit)], scores[len(unit) :]
+            if not answer.done():
+                answer.set_result(given)
 
     async def _score(self, units: list[Unit]) -> list[float]:
         found = await self._threads.run(lambda: self._scorer.score(units, frozenset({"score"})), None)

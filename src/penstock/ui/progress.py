@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.core.events import Event
-from penstock.ui.metrics import KNOWN, duration, numbers, shown, value_of
+from penstock.ui.metrics import KNOWN, duration, numbers, order, shown, value_of
 
 SAMPLE_SECONDS = 15.0
 """Shortest time between two looks at samples."""
@@ -27,8 +27,8 @@ TROUBLE = ("fault", "fail", "error", "quarantine", "abort", "killed", "stale", "
 PLAIN_METRICS = ("reward/mean", "accuracy", "loss", "kl/reference", "entropy", "length/mean", "tokens_per_second")
 """What a plain line says, beside evaluations: as much as fits a line."""
 
-_QUIET = ("checkpoint",)
-"""Lifecycle events of healthy routine: in the log and in the report, not on the screen."""
+_QUIET = ("checkpoint", "finished")
+"""Lifecycle events of healthy routine: in the log and in the report, not on the screen. The headline says the end."""
 
 
 def visible(text: Any, limit: int = 160) -> str:
@@ -132,7 +132,7 @@ class Progress:
             self._refresh()
             return
         every = max(1, -(-self._total // PLAIN_LINES))
-        evaluated = sorted(name for name in fresh if name.startswith("evaluation/"))
+        evaluated = sorted((name for name in fresh if name.startswith("evaluation/")), key=order)
         # The first step is said at once: a reader of a log wants to see that it moves.
         due = self._step % every == 0 or self._step == self._total or self._printed_step is None
         names = [*(name for name in PLAIN_METRICS if name in fresh), *evaluated]

@@ -43,7 +43,8 @@ def explain(made: Run) -> list[str]:
 def shape(spec: ModelSpec, made: Run) -> Shape | None:
     """The shape of a stage's model; None where only a hub knows it."""
     if not spec.path:
-        return dataclasses.replace(PRESETS[spec.preset], vocabulary=spec.vocabulary)
+        preset = PRESETS[spec.preset]
+        return dataclasses.replace(preset, layers=spec.layers or preset.layers, vocabulary=spec.vocabulary)
     if spec.path.startswith("@"):
         earlier = next(stage for stage in made.stages if stage.name == spec.path[1:])
         return shape(earlier.model, made)

@@ -1,0 +1,194 @@
+"""The commands when all is well: help at once, recipes, explain, eval, generate, report; pipes that close."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_examples import RECIPES, Penstock
+from processes import Server
+
+from penstock.cli.check import check_stages
+from penstock.cli.main import COMMANDS
+from penstock.recipes.quickstart import quickstart
+
+HEAVY = {"torch", "transformers", "tyro", "numpy", "jinja2", "rich"}
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["trian"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = f"import sys; from penstock.cli.main import main; main({words!r}); print(sorted({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, penstock; print(sorted({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_help_names_every_command(penstock: Penstock) -> None:
+    shown = penstock("--help")
+    assert shown.code == 0
+    assert all(f"\n  {command} " in shown.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_has_help(command: str, flag: str, penstock: Penstock) -> None:
+    shown = penstock(command, flag)
+    assert shown.code == 0
+    assert shown.out.startswith(f"usage: penstock {command}")
+    assert shown.err == ""
+
+
+def test_a_recipes_help_shows_its_purpose_and_its_flags(penstock: Penstock) -> None:
+    shown = penstock("train", f"{RECIPES}:tiny", "--help")
+    assert shown.code == 0
+    assert "SFT and GRPO on letters." in shown.out
+    assert "--steps INT" in shown.out
+    assert "GRPO steps. (default: 4)" in shown.out
+
+
+def test_a_recipes_help_shows_how_to_set_any_field(penstock: Penstock) -> None:
+    shown = penstock("train", f"{RECIPES}:tiny", "--help")
+    assert "--grpo.FIELD VALUE  of a stage (sft, grpo)" in shown.out
+    assert "--grpo.learner.learning_rate 1e-4" in shown.out
+
+
+def test_help_of_a_recipe_that_needs_a_value(penstock: Penstock) -> None:
+    shown = penstock("train", "gsm8k", "--help")
+    assert shown.code == 0
+    assert "--model STR" in shown.out
+    assert "--STAGE.FIELD VALUE" in shown.out
+
+
+def test_recipes_lists_each_with_its_purpose(penstock: Penstock) -> None:
+    shown = penstock("recipes")
+    assert shown.code == 0
+    names = [line.split()[0] for line in shown.out.splitlines() if line and not line.startswith("penstock ")]
+    assert {"quickstart", "sentiment", "gsm8k", "chat_preferences"} <= set(names)
+    assert (inspect.getdoc(quickstart) or "nothing").splitlines()[0] in shown.out
+
+
+@pytest.mark.parametrize("words", [["recipes"], ["--help"], ["explain", "quickstart"], ["train", "--help"]])
+def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = f"import sys; from penstock.cli.main import main; sys.exit(main({words!r}))"
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_everything_a_built_in_recipe_names_is_there(tmp_path: Path) -> None:
+    check_stages(quickstart(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_explain_derives_sizes(penstock: Penstock) -> None:
+    shown = penstock("explain", f"{RECIPES}:everything")
+    assert shown.code == 0
+    assert "8 prompts × 1 samples = 8 sequences" in shown.out
+    assert "4 batches × 4 = 16" in shown.out
+    assert "3, 4 examples or pairs each = 12" in shown.out
+
+
+def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uninterrupted: Callable[..., Path]) -> None:
+    from penstock.models.files import load_model
+
+    network = load_model(str(uninterrupted("tiny") / "model")).network
+    count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
+    shown = penstock("explain", f"{RECIPES}:tiny")
+    assert f"preset 1m, {count:.1f}M parameters" in shown.out
+
+
+def test_eval_of_a_run_repeats_its_last_evaluation(penstock: Penstock, finished: Path) -> None:
+    import json
+
+    last = json.loads((finished / "summary.json").read_text())["stages"]["grpo"]["last"]["evaluation/reward"]
+    shown = penstock("eval", "runs/run")
+    assert shown.code == 0
+    assert shown.out.splitlines()[0].split() == ["reward", f"{last:.4g}"]
+
+
+def test_eval_of_a_recipe_with_a_model(penstock: Penstock, finished: Path) -> None:
+    shown = penstock("eval", f"{RECIPES}:tiny", "--model", "runs/run/model", "--grpo.evaluation.samples", "2")
+    assert shown.code == 0
+    assert shown.out.startswith("reward ")
+
+
+def test_eval_of_an_unfinished_run(penstock: Penstock, halted: Path) -> None:
+    penstock("eval", "runs/run").assert_refused("runs/run: the run has no model yet", "train --resume runs/run")
+
+
+def test_eval_of_a_stage_without_samples(penstock: Penstock, finished: Path) -> None:
+    penstock("eval", "runs/run", "--stage", "sft").assert_refused("no stage 'sft'", "there are: grpo")
+
+
+def test_eval_refuses_to_change_a_run(penstock: Penstock, finished: Path) -> None:
+    penstock("eval", "runs/run", "--seed", "3").assert_refused("--seed", "evaluated as it was made")
+
+
+def test_eval_of_a_model_that_is_not_there(penstock: Penstock) -> None:
+    penstock("eval", f"{RECIPES}:tiny", "--model", "./nowhere").assert_refused("nowhere: no such folder")
+
+
+def test_generate_takes_a_run_folder(penstock: Penstock, finished: Path) -> None:
+    shown = penstock("generate", "runs/run", "--prompt", "ab", "--samples", "3", "--max-new-tokens", "2", "--device", "cpu")
+    assert shown.code == 0
+    assert shown.out.count("ab") >= 3
+
+
+def test_generate_from_a_file_of_prompts(penstock: Penstock, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("first\n\nsecond\n")
+    shown = penstock("generate", "runs/run/model", "--prompts", "prompts.txt", "--temperature", "0", "--device", "cpu")
+    assert shown.code == 0
+    assert "first" in shown.out
+    assert "second" in shown.out
+
+
+def test_generate_of_an_unfinished_run(penstock: Penstock, halted: Path) -> None:
+    penstock("generate", "runs/run", "--prompt", "x").assert_refused("runs/run: the run has no model yet")
+
+
+def test_generate_of_a_prompt_longer_than_the_context(penstock: Penstock, finished: Path) -> None:
+    prompt = "1234567890" * 10
+    penstock("generate", "runs/run", "--prompt", prompt, "--device", "cpu").assert_refused("context is 64")
+
+
+def test_report_of_a_run(penstock: Penstock, finished: Path) -> None:
+    (finished / "report.html").unlink()
+    assert penstock("report", "runs/run").out.strip() == "runs/run/report.html"
+    assert (finished / "report.html").is_file()
+
+
+def test_report_of_an_unfinished_run(penstock: Penstock, halted: Path) -> None:
+    assert penstock("report", "runs/run").code == 0
+    assert (halted / "report.html").is_file()
+
+
+def test_a_run_ends_with_where_things_are_and_its_headline(penstock: Penstock) -> None:
+    ended = penstock("train", f"{RECIPES}:tiny", "--fast")
+    assert ended.code == 0
+    assert ended.out.splitlines()[-2] == "model runs/tiny/model, report runs/tiny/report.html"
+    assert ended.out.splitlines()[-1].startswith("held-out reward ")
+
+
+def test_a_headline_that_does_not_fit_loses_no_run(penstock: Penstock) -> None:
+    ended = penstock("train", f"{RECIPES}:one_step", "--headline", "{last[reward]:.2f}")
+    assert ended.code == 0
+    assert "does not fit" in ended.out.splitlines()[-1]
+
+
+def test_a_run_whose_reader_leaves_goes_on(server: Server, tmp_path: Path) -> None:
+    first = "import os; reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1)"
+    assert server.run(tmp_path, "train", f"{RECIPES}:one_step", first=first).code == 0
+    assert (tmp_path / "runs/one/report.html").is_file()

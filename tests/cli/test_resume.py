@@ -1,0 +1,208 @@
+"""Folders of runs in every state: what can go on goes on, what cannot is refused in one line and left as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_examples import RECIPES, Penstock
+from processes import Server, events, metrics, outcome, steps_of
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def damage(checkpoint: Path) -> None:
+    file = checkpoint / "learner.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+
+
+# Names
+
+
+def test_a_name_that_exists_is_refused_with_both_ways_out(penstock: Penstock, finished: Path) -> None:
+    before = contents(finished)
+    refused = penstock("train", f"{RECIPES}:tiny", "--name", "run")
+    refused.assert_refused("runs/run: a run is there already", "train --resume runs/run", "another --name")
+    assert contents(finished) == before
+
+
+def test_without_a_name_the_next_number_is_taken(penstock: Penstock) -> None:
+    for folder in ("runs/one", "runs/one-2", "runs/one-3"):
+        assert f"model {folder}/model" in penstock("train", f"{RECIPES}:one_step").out
+
+
+def test_a_runs_folder_that_is_a_file(penstock: Penstock, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("mine")
+    penstock("train", f"{RECIPES}:one_step").assert_refused("runs/one", "cannot be written", "--runs")
+    assert (tmp_path / "runs").read_text() == "mine"
+
+
+def test_a_read_only_runs_folder(penstock: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *arguments: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    penstock("train", f"{RECIPES}:one_step").assert_refused("runs/one", "cannot be written (Permission denied)", "--runs")
+
+
+# Finished runs
+
+
+@pytest.mark.parametrize("again", [(), (f"{RECIPES}:tiny",)])
+def test_a_finished_run_says_so_and_changes_nothing(again: tuple[str, ...], penstock: Penstock, finished: Path) -> None:
+    before = contents(finished)
+    answer = penstock("train", *again, "--resume", "runs/run")
+    assert answer.code == 0
+    assert "this run is finished; its model is runs/run/model" in answer.out
+    assert answer.out.splitlines()[-1] == json.loads((finished / "summary.json").read_text())["headline"]
+    assert contents(finished) == before
+
+
+# What is refused
+
+
+def test_another_spec_shows_every_difference(penstock: Penstock, halted: Path) -> None:
+    before = contents(halted)
+    refused = penstock("train", f"{RECIPES}:tiny", "--grpo.steps", "99", "--seed", "1", "--resume", "runs/run")
+    refused.assert_refused("stages[1].steps: 4 → 99", "seed: 0 → 1", "penstock train --resume runs/run")
+    assert contents(halted) == before
+
+
+def test_a_folder_that_is_no_run(penstock: Penstock, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    penstock("train", "--resume", ".").assert_refused(".: no run.json here; this is not a run folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "run"}', "\udcff", '{"name": "run", "stages": [], "sede": 3}'])
+def test_a_damaged_spec(text: str, penstock: Penstock, halted: Path) -> None:
+    (halted / "run.json").write_text(text, errors="surrogateescape")
+    before = contents(halted)
+    penstock("train", "--resume", "runs/run").assert_refused("runs/run/run.json: cannot be read")
+    assert contents(halted) == before
+
+
+def test_a_damaged_summary(penstock: Penstock, halted: Path) -> None:
+    (halted / "summary.json").write_text("{")
+    penstock("train", "--resume", "runs/run").assert_refused("runs/run/summary.json: cannot be read", "remove it")
+
+
+def test_without_its_summary_a_run_ends_as_if_nothing_had_happened(
+    penstock: Penstock, halted: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    (halted / "summary.json").unlink()
+    assert penstock("train", "--resume", "runs/run").code == 0
+    assert outcome(halted) == outcome(uninterrupted("tiny"))
+
+
+def test_a_run_in_which_another_process_trains(penstock: Penstock, server: Server, tmp_path: Path) -> None:
+    other = server.start(tmp_path, "train", f"{RECIPES}:tiny", "--steps", "5000", "--name", "run")
+    other.until(lambda: steps_of(tmp_path / "runs/run", "grpo") > 0)
+    penstock("train", "--resume", "runs/run").assert_refused("runs/run: another process is training in this folder")
+    other.kill()
+    assert other.code == -9
+
+
+# Damaged checkpoints
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_loudly(penstock: Penstock, halted: Path) -> None:
+    damage(halted / "checkpoints/stage-01-grpo-step-000002")
+    resumed = penstock("train", "--resume", "runs/run")
+    assert resumed.code == 0
+    assert "checkpoint quarantined name=stage-01-grpo-step-000002" in resumed.out
+    assert "learner.safetensors does not match its checksum" in resumed.out
+    told = [event for event in events(halted) if "quarantine" in event.get("what", "")]
+    assert [event["name"] for event in told] == ["stage-01-grpo-step-000002"]
+    assert (halted / "checkpoints/quarantine/stage-01-grpo-step-000002").is_dir()
+
+
+def test_after_a_damaged_checkpoint_the_run_ends_as_if_nothing_had_happened(
+    penstock: Penstock, halted: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    damage(halted / "checkpoints/stage-01-grpo-step-000002")
+    assert penstock("train", "--resume", "runs/run").code == 0
+    assert outcome(halted) == outcome(uninterrupted("tiny"))
+    assert metrics(halted) == metrics(uninterrupted("tiny"))
+
+
+def test_without_any_valid_checkpoint_the_run_is_refused(penstock: Penstock, halted: Path) -> None:
+    for checkpoint in (halted / "checkpoints").glob("stage-*"):
+        damage(checkpoint)
+    penstock("train", "--resume", "runs/run").assert_refused("damaged checkpoints and no valid one", "quarantine")
+
+
+# A full disk
+
+FILL = """
+def full():
+    import resource
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+arm("penstock.ckpt.files:write_state", 7, full)
+"""
+"""Files may hold no more than 1.5 MB from the third checkpoint on, the first of the second stage."""
+
+
+def test_a_full_disk_names_the_folder_and_the_bytes(server: Server, tmp_path: Path) -> None:
+    ended = server.run(tmp_path, "train", f"{RECIPES}:tiny", "--name", "run", first=FILL)
+    assert ended.code == 2
+    line = next(line for line in ended.text.splitlines() if line.startswith("penstock: error: "))
+    assert "runs/run/checkpoints: no space for stage-01-grpo-step-000002: needs 2," in line
+    assert "free" in line
+    assert "older checkpoints are untouched" in line
+    assert "penstock train --resume runs/run" in line
+
+
+def test_after_a_full_disk_older_checkpoints_are_whole(server: Server, tmp_path: Path) -> None:
+    from penstock.ckpt.store import CheckpointStore
+
+    server.run(tmp_path, "train", f"{RECIPES}:tiny", "--name", "run", first=FILL)
+    assert [entry.position.step for entry in CheckpointStore(tmp_path / "runs/run/checkpoints").entries()] == [2, 4]
+    assert not list((tmp_path / "runs/run/checkpoints").glob(".writing-*"))
+
+
+def test_after_a_full_disk_the_run_ends_as_if_nothing_had_happened(
+    server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    server.run(tmp_path, "train", f"{RECIPES}:tiny", "--name", "run", first=FILL)
+    assert server.run(tmp_path, "train", "--resume", "runs/run").code == 0
+    assert outcome(tmp_path / "runs/run") == outcome(uninterrupted("tiny"))
+
+
+@pytest.mark.parametrize(("place", "count", "file"), [
+    ("penstock.core.events:EventLog.emit", 7, "runs/run"),
+    ("penstock.cli.session:save_model", 1, "runs/run/models/sft: the model cannot be written"),
+])  # fmt: skip
+def test_a_full_disk_elsewhere_is_one_line(place: str, count: int, file: str, server: Server, tmp_path: Path) -> None:
+    first = FILL.replace("1_500_000", "1_500").replace("penstock.ckpt.files:write_state", place).replace(", 7,", f", {count},")
+    ended = server.run(tmp_path, "train", f"{RECIPES}:tiny", "--name", "run", "--checkpoint.every", "0", first=first)
+    assert ended.code == 2
+    assert "Traceback" not in ended.text
+    assert f"penstock: error: {file}" in ended.text
+
+
+# Moved and continued
+
+
+def test_a_run_folder_may_be_moved(
+    penstock: Penstock, halted: Path, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    moved = tmp_path / "elsewhere" / "run"
+    moved.parent.mkdir()
+    shutil.move(halted, moved)
+    assert penstock("train", "--resume", os.path.relpath(moved, tmp_path)).code == 0
+    assert outcome(moved) == outcome(uninterrupted("tiny"))
+
+
+def test_resuming_by_recipe_and_flags_is_the_same(penstock: Penstock, halted: Path, uninterrupted: Callable[..., Path]) -> None:
+    assert penstock("train", f"{RECIPES}:tiny", "--seed", "0", "--resume", "runs/run").code == 0
+    assert outcome(halted) == outcome(uninterrupted("tiny"))

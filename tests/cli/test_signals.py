@@ -1,0 +1,75 @@
+"""Ctrl-C and SIGTERM: once saves and says how to go on, twice stops at once; what follows is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_examples import RECIPES
+from processes import Server, metrics, outcome
+
+STEP = "penstock.loops.learn:Trainer.step"
+
+
+def start(server: Server, tmp_path: Path, first: str):
+    return server.run(tmp_path, "train", f"{RECIPES}:tiny", "--name", "run", first=first)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_one_signal_saves_and_says_how_to_go_on(name: str, server: Server, tmp_path: Path) -> None:
+    stopped = start(server, tmp_path, f"arm({STEP!r}, 7, signal.{name})")
+    assert stopped.code == 130
+    assert "finishing the step, then saving" in stopped.text
+    assert "stopped after step 3 of 4 of stage grpo; everything is saved" in stopped.text
+    assert "penstock train --resume runs/run" in stopped.text
+    assert (tmp_path / "runs/run/checkpoints/stage-01-grpo-step-000003").is_dir()
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_a_stopped_run_ends_as_if_nothing_had_happened(
+    count: int, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    assert start(server, tmp_path, f"arm({STEP!r}, {count}, signal.SIGINT)").code == 130
+    assert server.run(tmp_path, "train", "--resume", "runs/run").code == 0
+    assert outcome(tmp_path / "runs/run") == outcome(uninterrupted("tiny"))
+    assert metrics(tmp_path / "runs/run") == metrics(uninterrupted("tiny"))
+
+
+def test_a_signal_in_the_last_step_of_a_stage_stops_before_the_next(server: Server, tmp_path: Path) -> None:
+    stopped = start(server, tmp_path, f"arm({STEP!r}, 4, signal.SIGINT)")
+    assert stopped.code == 130
+    assert "stopped after stage sft" in stopped.text
+    assert "grpo" not in stopped.text
+
+
+def test_a_second_signal_stops_at_once(server: Server, tmp_path: Path) -> None:
+    save = "penstock.ckpt.store:CheckpointStore.save"
+    stopped = start(server, tmp_path, f"arm({STEP!r}, 7, signal.SIGINT); arm({save!r}, 4, signal.SIGINT)")
+    assert stopped.code == 130
+    assert "Traceback" not in stopped.text
+    assert not (tmp_path / "runs/run/checkpoints/stage-01-grpo-step-000003").exists()
+    assert "stopped; go on with: penstock train --resume runs/run" in stopped.text
+
+
+def test_after_a_second_signal_the_run_ends_as_if_nothing_had_happened(
+    server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    inside = "penstock.ckpt.files:write_manifest"
+    assert start(server, tmp_path, f"arm({STEP!r}, 7, signal.SIGINT); arm({inside!r}, 4, signal.SIGINT)").code == 130
+    assert server.run(tmp_path, "train", "--resume", "runs/run").code == 0
+    assert outcome(tmp_path / "runs/run") == outcome(uninterrupted("tiny"))
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_first_stage_is_ready_leaves_no_folder(name: str, server: Server, tmp_path: Path) -> None:
+    stopped = start(server, tmp_path, f"arm('penstock.cli.stages:prepare_offline', 1, signal.{name})")
+    assert stopped.code == 130
+    assert "nothing was begun" in stopped.text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_signal_in_the_very_last_step_lets_the_run_finish(server: Server, tmp_path: Path) -> None:
+    ended = start(server, tmp_path, f"arm({STEP!r}, 8, signal.SIGINT)")
+    assert ended.code == 0
+    assert (tmp_path / "runs/run/model").is_dir()
