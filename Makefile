@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) is too old; Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing (once; some minutes)"
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub]'
 	@touch $@
 
 setup: $(INSTALLED)
@@ -47,7 +47,8 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/vs_trl.py
+	$(BIN)/python benchmarks/generation.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -28,11 +28,8 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.text import train_tokenizer
 from penstock.train.learner import DeviceLearner
 
-SHAPES = {
-    "0.5b": dict(hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2),
-    "1.5b": dict(hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2),
-    "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
-}
+COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+SHAPES = {"0.5b": (896, 4864, 24, 14, 2), "1.5b": (1536, 8960, 28, 12, 2), "tiny": (64, 128, 2, 4, 2)}
 
 
 @dataclass
@@ -82,8 +79,9 @@ def limits(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
 def build(shape: str, device: torch.device, dtype: torch.dtype) -> LanguageModel:
     """A model of a shape with random weights; its tokenizer is only there to be there."""
     text = train_tokenizer(["benchmark"], 300)
+    sizes = dict(zip(COLUMNS, SHAPES[shape], strict=True))
     config = Qwen2Config(
-        vocab_size=151936, max_position_embeddings=4096, tie_word_embeddings=True, eos_token_id=text.end, **SHAPES[shape]
+        vocab_size=151936, max_position_embeddings=4096, tie_word_embeddings=True, eos_token_id=text.end, **sizes
     )
     torch.manual_seed(0)
     with torch.device(device):
@@ -131,8 +129,8 @@ def measure_generation(model: LanguageModel, work: Workload, bandwidth: float) -
     seconds = time.perf_counter() - started
     drawn = sum(int(sample.action_T.sum()) for sample in samples)
     weight_bytes = sum(t.numel() * t.element_size() for _, t in model.policy_weights())
-    per_token = 2 * generator.pool.key_value_heads * generator.pool.width * generator.pool.layers * 2
-    cache_bytes = work.rows * (work.prompt + work.new / 2) * per_token
+    per_token = 2 * generator.own_cache.key_value_heads * generator.own_cache.width * generator.own_cache.layers * 2
+    cache_bytes = (work.groups * work.prompt + work.rows * work.new / 2) * per_token  # a prompt is read once for its samples
     floor = work.new * (weight_bytes + cache_bytes) / (bandwidth)
     updates: list = []
     asyncio.run(generate(generator, asked, updates))

@@ -34,7 +34,8 @@ def questions() -> list[dict[str, str]]:
     from penstock.models.files import load_text
 
     text = load_text(os.environ["BENCH_MODEL"])
-    rows = [json.loads(line) for line in open(SHARED / "data/gsm8k/train.jsonl", encoding="utf-8")]
+    lines = (SHARED / "data/gsm8k/train.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
     return [row for row in rows if len(text.encode(row["question"])) <= 96][:512]
 
 
@@ -69,7 +70,9 @@ def ours(model: str, steps: int, compute: str) -> dict[str, float]:
     async def note(step) -> bool:
         nonlocal clock
         now, m = time.perf_counter(), step.metrics
-        rows.append({"seconds": now - clock, "generated": m["tokens/generated"], "generation": m["generation/tokens_per_second"]})
+        rows.append(
+            {"seconds": now - clock, "generated": m["tokens/generated"], "generation": m["generation/tokens_per_second"]}
+        )
         print(
             f"step {now - clock:.2f}s gen {m['seconds/generated']:.2f}s train {m['seconds/trained']:.2f}s tokens "
             f"{m['tokens/generated']:.0f} gen {rows[-1]['generation']:.0f} tok/s end-to-end "
@@ -150,7 +153,9 @@ def main() -> None:
     print(f"ours: {own['generation']:.0f} generated tokens/s, {own['end to end']:.0f} end to end, {own['memory']:.2f} GB peak")
     print(f"measured float32 matmul peak {peak / 1e9:.0f} GFLOP/s; useful work end to end is {own['flops'] / peak:.0%} of it")
     if peer:
-        print(f"TRL:  {peer['generation']:.0f} generated tokens/s, {peer['end to end']:.0f} end to end, {peer['memory']:.2f} GB peak")
+        print(
+            f"TRL:  {peer['generation']:.0f} generated tokens/s, {peer['end to end']:.0f} end to end, {peer['memory']:.2f} GB peak"
+        )
         print(f"memory {own['memory'] / peer['memory']:.2f} of the peer's")
         print(f"generation {own['generation'] / peer['generation']:.1f} x")
         print(f"end to end {own['end to end'] / peer['end to end']:.1f} x")

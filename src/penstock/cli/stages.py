@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.core.contracts import Holder
-from penstock.core.run import EvaluationSpec, Offline, Online, Run, Stage
+from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
 from penstock.core.types import Group, Metrics
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import prompts
@@ -151,6 +152,21 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: Language
         return await evaluate(held_out_roll, held_out)
 
     return measure
+
+
+def audited(
+    measure: Callable[[], Any], data: DataSpec, rewards: StageRewards, model: LanguageModel, base: Path
+) -> Callable[[], Any]:
+    """``measure`` with the accuracy of the stage's rewards on labelled texts added; that is computed once."""
+    known: Metrics = {}
+
+    async def both() -> Evaluation:
+        if not known:
+            known.update(await reward_accuracy(data, rewards, model.text, base))
+        metrics, groups = await measure()
+        return {**metrics, **known}, groups
+
+    return both
 
 
 async def step_through(ready: Ready, start: int, on_start: Callable[[], Any], on_step: OnStep) -> None:

@@ -153,6 +153,8 @@ class EvaluationSpec:
     temperature: float = 0.0
     samples: int = 1
     """Samples a prompt."""
+    labelled: DataSpec | None = None
+    """Texts with a column ``label`` (1 or 0) on which an online stage's own rewards are audited before it starts."""
 
 
 @spec
