@@ -153,9 +153,8 @@ def main() -> None:
     print(f"ours: {own['generation']:.0f} generated tokens/s, {own['end to end']:.0f} end to end, {own['memory']:.2f} GB peak")
     print(f"measured float32 matmul peak {peak / 1e9:.0f} GFLOP/s; useful work end to end is {own['flops'] / peak:.0%} of it")
     if peer:
-        print(
-            f"TRL:  {peer['generation']:.0f} generated tokens/s, {peer['end to end']:.0f} end to end, {peer['memory']:.2f} GB peak"
-        )
+        rates = f"{peer['generation']:.0f} generated tokens/s, {peer['end to end']:.0f} end to end"
+        print(f"TRL:  {rates}, {peer['memory']:.2f} GB peak")
         print(f"memory {own['memory'] / peer['memory']:.2f} of the peer's")
         print(f"generation {own['generation'] / peer['generation']:.1f} x")
         print(f"end to end {own['end to end'] / peer['end to end']:.1f} x")
