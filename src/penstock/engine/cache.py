@@ -96,6 +96,14 @@ class PrefillPlan:
         return out.transpose(1, 2).reshape(-1, heads, width).index_select(0, self.cell_N)[None]
 
 
+class PoolView:
+    """A pool's keys and values as they were handed to a step: first the keys of all layers, then the values."""
+
+    def __init__(self, pool: CachePool, tensors: Sequence[Tensor]) -> None:
+        self.keys, self.values = tensors[: pool.layers], tensors[pool.layers :]
+        self.key_value_heads, self.device = pool.key_value_heads, pool.device
+
+
 class Cells:
     """Which rows share which prefix, as a ``[U, G]`` grid of the rows of each prefix (idle cells repeat row 0).
 
@@ -122,55 +130,59 @@ class DecodePlan:
 
     def __init__(
         self,
-        prefixes: CachePool,
-        own: CachePool,
+        prefixes: PoolView,
+        own: PoolView,
         cells: tuple[Tensor, Tensor],
         lengths: tuple[Tensor, Tensor],
-        windows: tuple[int, int],
+        windows: tuple[Tensor, Tensor],
     ) -> None:
-        """Args: the pools; ``row_UG`` and ``cell_B``; prefix and own lengths per row; the windows of both parts."""
+        """Args: the pools; ``row_UG`` and ``cell_B``; prefix and own lengths per row; positions of both windows.
+
+        Nothing here becomes a Python number, so that a recorded step holds for other sizes too.
+        """
         self.prefixes, self.own = prefixes, own
         self.row_UG, self.cell_B = cells
         prefix_length_B, own_length_B = lengths
         self.seen, self.window = windows
-        self.longest = 0  # the windows are maxima over rows; that each sequence fits the context is seen to at admission
-        self.count = own_length_B.shape[0]
-        self.row_B = torch.arange(self.count, device=own.device)
-        self.position_B = own_length_B.clamp(max=own.positions)
-        ahead = torch.arange(self.seen, device=own.device) >= prefix_length_B[:, None]
-        later = torch.arange(self.window, device=own.device) > own_length_B[:, None]
-        blocked = torch.cat([ahead, later], 1)
+        # Every row's own length is checked against the context at admission, which knows the sliding window too.
+        self.longest = 0
+        self.row_B = torch.arange(own_length_B.shape[0], device=own.device)
+        self.position_B = own_length_B
+        blocked = torch.cat([self.seen >= prefix_length_B[:, None], self.window > own_length_B[:, None]], 1)
         self.mask = torch.zeros(blocked.shape, device=own.device).masked_fill_(blocked, float("-inf"))[:, None, None]
 
     def attend(self, layer: int, query_BH1D: Tensor, key_BK1D: Tensor, value_BK1D: Tensor, scale: float) -> Tensor:
         keys, values = self.own.keys[layer], self.own.values[layer]
-        keys[self.row_B, :, self.position_B] = key_BK1D[:, :, 0].to(keys.dtype)
-        values[self.row_B, :, self.position_B] = value_BK1D[:, :, 0].to(values.dtype)
-        heads, width = query_BH1D.shape[1], query_BH1D.shape[3]
-        query = query_BH1D.reshape(self.count, keys.shape[1], -1, width)
+        place = self.row_B, self.position_B
+        keys.transpose(1, 2).index_put_(place, key_BK1D[:, :, 0].to(keys.dtype))
+        values.transpose(1, 2).index_put_(place, value_BK1D[:, :, 0].to(values.dtype))
+        rows, heads, _, width = query_BH1D.shape
+        seen, window = self.seen.shape[0], self.window.shape[0]
+        query = query_BH1D.reshape(rows, self.own.key_value_heads, -1, width)
         prefixes = self.row_UG.shape[0]
-        shared_key = self.prefixes.keys[layer][:prefixes, :, : self.seen]
-        shared_value = self.prefixes.values[layer][:prefixes, :, : self.seen]
+        shared_key = self.prefixes.keys[layer][:prefixes, :, :seen]
+        shared_value = self.prefixes.values[layer][:prefixes, :, :seen]
         shared = self._to_rows(_scores(self._to_cells(query), shared_key))
-        scores = torch.cat([shared, _scores(query, keys[: self.count, :, : self.window])], -1)
+        scores = torch.cat([shared, _scores(query, keys[:rows, :, :window])], -1)
         weight = scores.mul_(scale).add_(self.mask).softmax(-1).to(values.dtype)
-        out = torch.matmul(weight[..., self.seen :], values[: self.count, :, : self.window])
-        out = out + self._to_rows(torch.matmul(self._to_cells(weight[..., : self.seen]), shared_value))
-        return out.reshape(self.count, 1, heads, width)
+        out = torch.matmul(weight[..., seen:], values[:rows, :, :window])
+        out = out + self._to_rows(torch.matmul(self._to_cells(weight[..., :seen]), shared_value))
+        return out.reshape(rows, 1, heads, width)
 
     def _to_cells(self, x_BKRD: Tensor) -> Tensor:
         """``[B, K, R, X]`` → ``[U, K, G · R, X]``: rows stand beside those with whom they share a prefix."""
         prefixes, group = self.row_UG.shape
-        heads, repeat, width = x_BKRD.shape[1:]
+        _, heads, repeat, width = x_BKRD.shape
         x = x_BKRD.index_select(0, self.row_UG.view(-1)).view(prefixes, group, heads, repeat, width)
         return x.transpose(1, 2).reshape(prefixes, heads, group * repeat, width)
 
     def _to_rows(self, x_UKCX: Tensor) -> Tensor:
         """The inverse: ``[U, K, G · R, X]`` → ``[B, K, R, X]``."""
         prefixes, group = self.row_UG.shape
-        heads, cells, width = x_UKCX.shape[1:]
-        x = x_UKCX.view(prefixes, heads, group, cells // group, width).transpose(1, 2)
-        return x.reshape(prefixes * group, heads, cells // group, width).index_select(0, self.cell_B)
+        _, heads, cells, width = x_UKCX.shape
+        repeat = cells // group
+        x = x_UKCX.view(prefixes, heads, group, repeat, width).transpose(1, 2)
+        return x.reshape(-1, heads, repeat, width).index_select(0, self.cell_B)
 
 
 def _scores(query_XKRD: Tensor, key_XKTD: Tensor) -> Tensor:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from penstock.core.types import Sampling
-from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, round_up
+from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, PoolView, round_up
 from penstock.engine.draws import Cuts, draw, needs_cuts
 from penstock.models.language_model import LanguageModel
 
@@ -64,13 +66,49 @@ class DecodeState:
         self.samplings[target] = self.samplings[source]
 
 
+RECORDABLE = ("qwen2", "qwen3", "llama", "gpt_neox", "gpt2")
+"""Model types whose forward pass takes the same path whatever the data, so that one recording holds for all steps."""
+
+
+class Forward(nn.Module):
+    """One step as a pure function of tensors: rows' last tokens in, the tokens they draw and their log-probs out.
+
+    The caches come last in the arguments, as keys and values of the prefix pool and of the own pool, layer by layer.
+    """
+
+    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool) -> None:
+        super().__init__()
+        self.network = model.network  # registered, so that a recording reads the live parameters
+        self._parts = (model, prefixes, own)
+
+    def forward(
+        self, token_B: Tensor, lengths: tuple[Tensor, Tensor], draws: tuple[Tensor, Tensor], cells: tuple[Tensor, Tensor],
+        windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: Cuts | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """``lengths`` of prefix and own cache, ``draws`` uniform number and temperature, each per row."""
+        model, prefixes, own = self._parts
+        views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
+        plan = DecodePlan(*views, cells, lengths, windows)
+        position = (lengths[0] + lengths[1])[:, None]
+        hidden = model.hidden(token_B[:, None], position, plan)
+        return draw(model.logits(hidden[:, 0]), *draws, cuts)
+
+
 class DecodeStep:
-    """Advances the running rows by one token. With ``graphs`` the step is captured and replayed on CUDA."""
+    """Advances the running rows by one token.
+
+    The step is recorded once and replayed, because its many small operations cost more to issue than to compute: on CUDA as
+    a graph per bucket (``graphs``), on the CPU as a TorchScript trace for all sizes, for the architectures in
+    :data:`RECORDABLE`. Others, and steps that cut the distribution, run as they are.
+    """
 
     def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool, state: DecodeState, graphs: bool) -> None:
         self.model, self.prefixes, self.own, self.state = model, prefixes, own, state
         self.graphs = graphs
         self.step = STEP if graphs else 16
+        self.forward = Forward(model, prefixes, own)
+        self._traced: Any = None
+        self._traceable = not graphs and model.config.model_type in RECORDABLE
         self._captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         self._cells: tuple[tuple[int, ...], Tensor, Tensor] | None = None
 
@@ -112,16 +150,38 @@ class DecodeStep:
         return shape, torch.from_numpy(cells.row_UG).to(device), torch.from_numpy(cells.cell_B).to(device)
 
     def _advance(self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int], cuts: Cuts | None) -> None:
-        state = self.state
-        lengths = state.prefix_length[:count], state.own_length[:count]
-        plan = DecodePlan(self.prefixes, self.own, cells, lengths, windows)
-        context = self.model.context - 1  # idle rows of a padded step may have run past it
-        position = (lengths[0] + lengths[1])[:, None].clamp(max=context)
-        hidden = self.model.hidden(state.token[:count, None], position, plan)
-        self.choose(slice(0, count), self.model.logits(hidden[:, 0]), cuts)
+        state, device = self.state, self.own.device
+        own_length = state.own_length[:count]
+        if self.graphs:  # idle rows of a padded step run on: their writes go to the pool's spare position
+            own_length = own_length.clamp(max=self.own.positions)
+        drawn = state.drawn[:count]
+        uniform = state.uniform[:count].gather(1, drawn.clamp(max=state.uniform.shape[1] - 1)[:, None]).squeeze(1)
+        arguments = (
+            state.token[:count],
+            (state.prefix_length[:count], own_length),
+            (uniform, state.temperature[:count]),
+            cells,
+            (torch.arange(windows[0], device=device), torch.arange(windows[1], device=device)),
+            [*self.prefixes.keys, *self.prefixes.values, *self.own.keys, *self.own.values],
+        )
+        if self._traceable and cuts is None:
+            token, logp = self._trace(arguments)(*arguments)
+        else:
+            token, logp = self.forward(*arguments, cuts)
+        state.token[:count] = token
+        state.logp[:count] = logp
         state.own_length[:count] += 1
+        drawn += 1
 
-    def choose(self, rows: slice | Tensor, logits_BV: Tensor, cuts: Cuts | None) -> None:
+    def _trace(self, arguments: tuple[Any, ...]) -> Any:
+        """The recorded step; it is recorded at the first call, on the arguments of that step."""
+        if self._traced is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # tracing warns of every shape that Python code looked at
+                self._traced = torch.jit.trace(self.forward, arguments, check_trace=False)
+        return self._traced
+
+    def choose(self, rows: Tensor, logits_BV: Tensor, cuts: Cuts | None) -> None:
         """Draw the next token of rows from their logits and note it in the state."""
         state = self.state
         at = state.drawn[rows].clamp(max=state.uniform.shape[1] - 1)
