@@ -73,23 +73,31 @@ def test_a_missing_folder_is_named_by_its_path(tmp_path):
 def test_reward_and_gold_learn_from_disjoint_halves_and_nothing_is_judged_on_what_it_saw():
     stages = {stage.name: stage for stage in sentiment().stages}
     parts = {name: stage.data.options["part"] for name, stage in stages.items()}
-    assert parts == {"sft": "half-a+half-b", "reward": "half-a", "gold": "half-b", "ppo": "half-a+half-b"}
+    assert parts == {
+        "sft": "half-a+half-b",
+        "reward-1": "half-a",
+        "reward-2": "half-a",
+        "reward-3": "half-a",
+        "gold": "half-b",
+        "ppo": "half-a+half-b",
+    }
     assert {stage.evaluation.data.options["part"] for stage in stages.values()} == {"held-out"}
-    assert [type(stage.algorithm) for stage in stages.values()] == [SFT, LabelScore, LabelScore, PPO]
+    assert [type(stage.algorithm) for stage in stages.values()] == [SFT, *[LabelScore] * 4, PPO]
     judge, *_ = stages["ppo"].evaluation.rewards
     assert (judge.function, dict(judge.options), judge.weight) == ("model:@gold", {"sigmoid": True}, 1.0)
 
 
 def shortened(folder, sft, classifier, ppo):
-    words = f"--seed 0 --folder {folder} --threads 1 --sft.steps {sft} --reward.steps {classifier} --gold.steps {classifier} "
+    words = f"--seed 0 --folder {folder} --threads 1 --sft.steps {sft} --reward-1.steps {classifier} "
+    words += f"--reward-2.steps {classifier} --reward-3.steps {classifier} --gold.steps {classifier} "
     small = "--sft.model.vocabulary 300 --ppo.batch 32 --ppo.evaluation.data.size 20 --ppo.sampling.max_new_tokens 16 "
     return build("sentiment", f"{words}{small}--ppo.steps {ppo}".split())
 
 
 def test_the_whole_recipe_runs(folder, tmp_path):
     summary = Session(shortened(folder, 2, 2, 1), tmp_path / "run").execute()
-    assert set(summary["stages"]) == {"sft", "reward", "gold", "ppo"}
-    assert 0 < summary["stages"]["reward"]["last"]["evaluation/label/accuracy"] < 1
+    assert set(summary["stages"]) == {"sft", "reward-1", "reward-2", "reward-3", "gold", "ppo"}
+    assert 0 < summary["stages"]["reward-1"]["last"]["evaluation/label/accuracy"] < 1
     assert summary["headline"].startswith("gold probability of praise 0.")
 
 
@@ -97,6 +105,6 @@ def test_the_whole_recipe_runs(folder, tmp_path):
 def test_ppo_learns_to_praise_made_up_films(folder, tmp_path):
     summary = Session(shortened(folder, 150, 150, 20), tmp_path / "run").execute()
     stages = summary["stages"]
-    assert stages["reward"]["last"]["evaluation/label/accuracy"] > 0.95
+    assert stages["reward-1"]["last"]["evaluation/label/accuracy"] > 0.95
     assert stages["ppo"]["first"]["evaluation/gold"] < 0.75
     assert stages["ppo"]["last"]["evaluation/gold"] > 0.9

@@ -119,6 +119,8 @@ class Cells:
             self.row_UG[prefix, filled[prefix]] = row
             self.cell_B[row] = prefix * width + filled[prefix]
             filled[prefix] += 1
+        self.shared = list(prefix_of_row) != list(range(prefixes))
+        """False where every row has a prefix of its own, in the same order: nothing needs to be rearranged then."""
 
 
 class DecodePlan:
@@ -135,12 +137,14 @@ class DecodePlan:
         cells: tuple[Tensor, Tensor],
         lengths: tuple[Tensor, Tensor],
         windows: tuple[Tensor, Tensor],
+        shared: bool = True,
     ) -> None:
-        """Args: the pools; ``row_UG`` and ``cell_B``; prefix and own lengths per row; positions of both windows.
+        """Args: the pools; ``row_UG`` and ``cell_B``; prefix and own lengths per row; positions of both windows; whether
+        rows share prefixes at all.
 
         Nothing here becomes a Python number, so that a recorded step holds for other sizes too.
         """
-        self.prefixes, self.own = prefixes, own
+        self.prefixes, self.own, self.shared = prefixes, own, shared
         self.row_UG, self.cell_B = cells
         prefix_length_B, own_length_B = lengths
         self.seen, self.window = windows
@@ -171,6 +175,8 @@ class DecodePlan:
 
     def _to_cells(self, x_BKRD: Tensor) -> Tensor:
         """``[B, K, R, X]`` → ``[U, K, G · R, X]``: rows stand beside those with whom they share a prefix."""
+        if not self.shared:
+            return x_BKRD
         prefixes, group = self.row_UG.shape
         _, heads, repeat, width = x_BKRD.shape
         x = x_BKRD.index_select(0, self.row_UG.view(-1)).view(prefixes, group, heads, repeat, width)
@@ -178,6 +184,8 @@ class DecodePlan:
 
     def _to_rows(self, x_UKCX: Tensor) -> Tensor:
         """The inverse: ``[U, K, G · R, X]`` → ``[B, K, R, X]``."""
+        if not self.shared:
+            return x_UKCX
         prefixes, group = self.row_UG.shape
         _, heads, cells, width = x_UKCX.shape
         repeat = cells // group

@@ -74,10 +74,12 @@ class Forward(nn.Module):
     """One step as a pure function of tensors: rows' last tokens in, the tokens they draw and their log-probs out.
 
     The caches come last in the arguments, as keys and values of the prefix pool and of the own pool, layer by layer.
+    ``shared`` is whether rows share prefixes.
     """
 
-    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool) -> None:
+    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool, shared: bool) -> None:
         super().__init__()
+        self.shared = shared
         self.network = model.network  # registered, so that a recording reads the live parameters
         self._parts = (model, prefixes, own)
 
@@ -88,7 +90,7 @@ class Forward(nn.Module):
         """``lengths`` of prefix and own cache, ``draws`` uniform number and temperature, each per row."""
         model, prefixes, own = self._parts
         views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
-        plan = DecodePlan(*views, cells, lengths, windows)
+        plan = DecodePlan(*views, cells, lengths, windows, self.shared)
         position = (lengths[0] + lengths[1])[:, None]
         hidden = model.hidden(token_B[:, None], position, plan)
         return draw(model.logits(hidden[:, 0]), *draws, cuts)
@@ -106,11 +108,13 @@ class DecodeStep:
         self.model, self.prefixes, self.own, self.state = model, prefixes, own, state
         self.graphs = graphs
         self.step = STEP if graphs else 16
-        self.forward = Forward(model, prefixes, own)
-        self._traced: Any = None
+        self.forward = {shared: Forward(model, prefixes, own, shared) for shared in (True, False)}
+        self._traced: dict[bool, Any] = {}
         self._traceable = not graphs and model.config.model_type in RECORDABLE
         self._captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         self._cells: tuple[tuple[int, ...], Tensor, Tensor] | None = None
+        self._shared = True
+        self._positions = torch.arange(0, device=own.device)
 
     def forget(self) -> None:
         """Drop captured graphs: something they point at has moved."""
@@ -145,12 +149,16 @@ class DecodeStep:
             rows, prefixes = bucket(rows, self.state.rows), bucket(prefixes, self.prefixes.rows)
             width = bucket(int(width), self.state.rows)
         cells = Cells(prefix_of_row, prefixes, int(width), rows)
+        self._shared = cells.shared or self.graphs
         device = self.own.device
         shape = (rows, prefixes, int(width))
         return shape, torch.from_numpy(cells.row_UG).to(device), torch.from_numpy(cells.cell_B).to(device)
 
     def _advance(self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int], cuts: Cuts | None) -> None:
-        state, device = self.state, self.own.device
+        state = self.state
+        if len(self._positions) < max(windows):
+            self._positions = torch.arange(max(windows), device=self.own.device)
+            self.forget()
         own_length = state.own_length[:count]
         if self.graphs:  # idle rows of a padded step run on: their writes go to the pool's spare position
             own_length = own_length.clamp(max=self.own.positions)
@@ -161,13 +169,13 @@ class DecodeStep:
             (state.prefix_length[:count], own_length),
             (uniform, state.temperature[:count]),
             cells,
-            (torch.arange(windows[0], device=device), torch.arange(windows[1], device=device)),
+            (self._positions[: windows[0]], self._positions[: windows[1]]),
             [*self.prefixes.keys, *self.prefixes.values, *self.own.keys, *self.own.values],
         )
         if self._traceable and cuts is None:
             token, logp = self._trace(arguments)(*arguments)
         else:
-            token, logp = self.forward(*arguments, cuts)
+            token, logp = self.forward[self._shared](*arguments, cuts)
         state.token[:count] = token
         state.logp[:count] = logp
         state.own_length[:count] += 1
@@ -175,11 +183,11 @@ class DecodeStep:
 
     def _trace(self, arguments: tuple[Any, ...]) -> Any:
         """The recorded step; it is recorded at the first call, on the arguments of that step."""
-        if self._traced is None:
+        if self._shared not in self._traced:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # tracing warns of every shape that Python code looked at
-                self._traced = torch.jit.trace(self.forward, arguments, check_trace=False)
-        return self._traced
+                self._traced[self._shared] = torch.jit.trace(self.forward[self._shared], arguments, check_trace=False)
+        return self._traced[self._shared]
 
     def choose(self, rows: Tensor, logits_BV: Tensor, cuts: Cuts | None) -> None:
         """Draw the next token of rows from their logits and note it in the state."""

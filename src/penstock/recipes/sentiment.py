@@ -80,8 +80,9 @@ def sentiment(seed: int = 0, steps: int = 30, folder: str = "../shared/data/rt-p
     """
     train, held_out = _data(folder, seed, "half-a+half-b"), _data(folder, seed, "held-out")
     start = "<|im_end|>{{ start }}"  # as in training, where an empty prompt is one end token
+    judges = [f"reward-{number}" for number in (1, 2, 3)]
     gold = RewardSpec(function="model:@gold", options={"sigmoid": True})
-    proxy = RewardSpec(function="model:@reward", options={"sigmoid": True}, weight=0.0, name="proxy")
+    proxy = RewardSpec(function="model:@reward-1", options={"sigmoid": True}, weight=0.0, name="proxy")
     return Run(
         name="sentiment",
         seed=seed,
@@ -94,16 +95,16 @@ def sentiment(seed: int = 0, steps: int = 30, folder: str = "../shared/data/rt-p
                 learner=LearnerSpec(
                     learning_rate=3e-3, schedule="cosine", warmup=100, betas=(0.9, 0.98), weight_decay=0.1, dropout=0.1
                 ),
-                steps=900,
+                steps=1500,
                 evaluation=EvaluationSpec(data=held_out),
             ),
-            _classifier("reward", _data(folder, seed, "half-a"), held_out),
+            *(_classifier(judge, _data(folder, seed, "half-a"), held_out) for judge in judges),
             _classifier("gold", _data(folder, seed, "half-b"), held_out),
             Online(
                 name="ppo",
                 model=ModelSpec(path="@sft"),
                 data=replace(train, prompt=start),
-                rewards=(RewardSpec(function="model:@reward"),),
+                rewards=tuple(RewardSpec(function=f"model:@{judge}", weight=1 / 3) for judge in judges),
                 algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=8.0, horizon=2000)),
                 learner=LearnerSpec(learning_rate=3e-4, critic="separate"),
                 sampling=Sampling(temperature=0.7, max_new_tokens=32),
@@ -113,7 +114,11 @@ def sentiment(seed: int = 0, steps: int = 30, folder: str = "../shared/data/rt-p
                 epochs=2,
                 steps=steps,
                 evaluation=EvaluationSpec(
-                    data=replace(held_out, prompt=start, size=256), rewards=(gold, proxy), temperature=0.7, every=15
+                    data=replace(held_out, prompt=start, size=256),
+                    rewards=(gold, proxy),
+                    temperature=0.7,
+                    every=15,
+                    labelled=held_out,
                 ),
             ),
         ),
