@@ -1,4 +1,4 @@
-"""What one GPU gives: ``python benchmarks/gpu.py [--append docs/gpu.md] [--shapes 0.5b,1.5b] [--seconds 60]``.
+"""What one GPU gives: ``python benchmarks/gpu.py [--append docs/gpu.md] [--shapes 0.5b,1.5b]``.
 
 For a 0.5B- and a 1.5B-shape model (Qwen2, random weights, bfloat16): the log-prob gap between generator and learner, decode
 tokens/s beside transformers' ``generate`` in the same run and as a fraction of the bandwidth floor, the training step's

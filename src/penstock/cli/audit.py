@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.cli.build import prompt_tokens
 from penstock.core.contracts import Reward
-from penstock.core.errors import DataError
+from penstock.core.errors import DataError, RewardError
 from penstock.core.run import DataSpec
 from penstock.core.types import Group, Metrics, Sample, SampleKey
 from penstock.data.render import Example
@@ -41,6 +41,7 @@ async def reward_accuracy(data: DataSpec, rewards: Reward, text: Text, base: Pat
 
     Raises:
         DataError: a row has no label of 0 or 1.
+        RewardError: a text could not be scored.
     """
     drawn = examples(replace(data, shuffle=False), base, 0)
     rows = [drawn(ordinal) for ordinal in range(len(drawn))]
@@ -49,6 +50,10 @@ async def reward_accuracy(data: DataSpec, rewards: Reward, text: Text, base: Pat
         if label not in (0, 1):
             raise DataError(f'{row.prompt.key}: column "label" is {label!r}; rewards are audited on rows labelled 0 or 1')
     groups = await asyncio.gather(*(rewards(Group(row.prompt, (as_sample(row, text),))) for row in rows))
-    signs = np.sign([group.samples[0].reward or 0.0 for group in groups])
+    scored = [group.samples[0] for group in groups]
+    failed = next((sample.error for sample in scored if sample.error is not None), None)
+    if failed is not None:
+        raise RewardError(f"a labelled text could not be scored, so the rewards cannot be audited: {failed}")
+    signs = np.sign([float(sample.reward or 0.0) for sample in scored])
     agreed = 0.5 * (1 + signs * (2 * np.asarray(labels, float) - 1))
     return {"evaluation/reward_accuracy": float(agreed.mean())}

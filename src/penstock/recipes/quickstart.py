@@ -50,6 +50,7 @@ def quickstart(seed: int = 0, steps: int = 120) -> Run:
                 model=ModelSpec(preset="1m", vocabulary=300, context=64),
                 data=numbers(4000, seed=10**6),
                 algorithm=SFT(),
+                # Stopped while the rate still warms up: half-competent is what reinforcement learning is to start from.
                 learner=LearnerSpec(learning_rate=1e-3, warmup=20, token_budget=16384),
                 batch=64,
                 steps=16,

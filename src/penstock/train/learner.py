@@ -73,8 +73,9 @@ class DeviceLearner(Scoring):
         self.spec = spec
         self.total_steps = total_steps
         self.temperature = temperature
-        if spec.critic != "none" and model.value_head is None:
-            model.add_critic(spec.critic)
+        separate = model.critic_trunk is not None
+        if spec.critic != "none" and (model.value_head is None or separate != (spec.critic == "separate")):
+            model.add_critic(spec.critic)  # a folder keeps no separate trunk, so such a critic begins anew
         if spec.compute == "bfloat16":
             to_compute_type(model, torch.bfloat16)
         if spec.gradient_checkpointing:
