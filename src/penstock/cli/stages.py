@@ -122,6 +122,8 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
         scored = StageRewards(evaluation.rewards, models, model.text, base) if evaluation.rewards else rewards
         closing += [scored] if evaluation.rewards else []
         measure = evaluator(evaluation, roll, scored, model, base)
+        if evaluation.labelled is not None:
+            measure = audited(measure, evaluation.labelled, rewards, model, base)
 
     async def close() -> None:
         for reward in closing:
