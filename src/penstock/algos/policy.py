@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -51,7 +52,7 @@ class FromSamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromGroups(FromSamples):
+class FromGroups(FromSamples, ABC):
     """Base of algorithms without a critic, whose samples are judged against their siblings.
 
     A subclass is a spec that says how: ``advantages(reward_G) -> advantage_G``, over the valid samples of one group.
@@ -74,9 +75,9 @@ class FromGroups(FromSamples):
         check_aggregate(self.aggregate, self.constant)
         check_clip(self.clip)
 
+    @abstractmethod
     def advantages(self, reward_G: Array) -> Array:
         """One advantage per sample of a group, from one reward each."""
-        raise NotImplementedError(f"{type(self).__name__} must say how rewards of a group become advantages")
 
     def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
         """One unit per group with two or more valid samples; all tokens of a sample share its advantage."""
