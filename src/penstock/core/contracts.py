@@ -189,7 +189,8 @@ class Algorithm(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns to fill before ``label``: any of "reference" (reference log-probs), "value" (critic)."""
+        """Columns to fill before ``label``: any of "reference" (reference log-probs), "value" (critic), "proximal" (the
+        learner's own log-probs before the update), "bootstrap" (values after the last action)."""
         ...
 
     def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
@@ -205,13 +206,18 @@ class Columns:
 
     reference_logp: Sequence[Sequence[FloatArray]] | None = None
     value: Sequence[Sequence[FloatArray]] | None = None
+    proximal_logp: Sequence[Sequence[FloatArray]] | None = None
+    """Log-probs under the learner's weights before the batch is trained on."""
+    bootstrap: Sequence[Sequence[float]] | None = None
+    """Value of the state after the last action of a sample that was cut at its longest length, 0 for all others."""
 
 
 @dataclass
 class Control:
-    """Slow variables of a run that a controller moves between steps (saved in checkpoints)."""
+    """Slow variables of a run that a controller moves between steps (saved in checkpoints, every one a float)."""
 
     kl_coefficient: float = 0.0
+    entropy_coefficient: float = 0.0
 
 
 Score = float | Sequence[float] | None

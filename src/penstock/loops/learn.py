@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -100,10 +100,10 @@ class Labeller:
         return Columns(reference_logp=reference, value=value)
 
     def state(self) -> State:
-        return State({}, {"kl_coefficient": self.control.kl_coefficient})
+        return State({}, asdict(self.control))
 
     def load_state(self, state: State) -> None:
-        self.control = Control(kl_coefficient=float(state.values["kl_coefficient"]))
+        self.control = Control(**{name: float(value) for name, value in state.values.items()})
 
 
 def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:  # type: ignore[type-arg]

@@ -24,7 +24,7 @@ PLAIN_LINES = 20
 """Lines a stage prints where there is no terminal, beside evaluations and faults."""
 TROUBLE = ("fault", "fail", "error", "quarantine", "abort", "killed", "stale", "skip")
 
-PLAIN_METRICS = ("reward/mean", "accuracy", "loss", "kl/reference", "entropy", "length/mean", "tokens_per_second")
+PLAIN_METRICS = ("reward/mean", "accuracy", "loss", "kl/reference", "entropy/sampled", "length/mean", "tokens_per_second")
 """What a plain line says, beside evaluations: as much as fits a line."""
 
 _QUIET = ("checkpoint", "finished")
