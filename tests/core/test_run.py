@@ -62,7 +62,7 @@ def offline(**changes):
         (lambda: LearnerSpec(dropout=1.0), r"outside \[0, 1\)"),
         (lambda: LearnerSpec(token_budget=8), "use at least 16"),
         (lambda: LearnerSpec(dropout=0.1, gradient_checkpointing=True), "gradient_checkpointing"),
-        (lambda: ModelSpec(vocabulary=100), "bytes and marks alone need 260"),
+        (lambda: ModelSpec(vocabulary=100), "bytes and marks alone need 259"),
         (lambda: ModelSpec(context=4), "use at least 8"),
         (lambda: DataSpec(source=""), "data.source is empty; name a file"),
         (lambda: DataSpec(source="a", size=-1), "cannot be negative"),

@@ -11,7 +11,7 @@ from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.core.contracts import Holder
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
-from penstock.core.types import Group, Metrics
+from penstock.core.types import Group, Metrics, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import prompts
 from penstock.engine.generator import EmbeddedGenerator
@@ -69,8 +69,13 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
         async for step in offline(unit_of, trainer, batch=stage.batch, steps=stage.steps, start=start):
             yield step
 
-    assess = None
-    if stage.evaluation is not None:
+    assess, rewards = None, None
+    if stage.evaluation is not None and stage.evaluation.rewards:
+        rewards = StageRewards(stage.evaluation.rewards, models, model.text, base)
+        sampling = Sampling(max_new_tokens=model.context, seed=seed)
+        roll = Rollout(EmbeddedGenerator(model), environments(model.text), rewards, sampling, 1)
+        assess = evaluator(stage.evaluation, roll, rewards, model, base)
+    elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
         units = [held_out(ordinal) for ordinal in range(size)]
         needs = frozenset({"score"} if head == "score" else {"logp"})
@@ -80,7 +85,8 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
             return {f"evaluation/{name}": value for name, value in found.items()}, ()
 
     async def close() -> None:
-        return None
+        if rewards is not None:
+            await rewards.close()
 
     return Ready(model, {"learner": learner}, steps, assess, close, epoch=epoch)
 
@@ -146,9 +152,9 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: Language
     source = prompts(replace(spec.data, shuffle=False), base, 0)
     check_prompts(source, spec.data, len(source), model)
     held_out = [source(ordinal) for ordinal in range(len(source))]
-    held_out_roll = replace(
-        roll, reward=rewards, samples=spec.samples, sampling=replace(roll.sampling, temperature=spec.temperature)
-    )
+    longest = spec.max_new_tokens or roll.sampling.max_new_tokens
+    sampling = replace(roll.sampling, temperature=spec.temperature, max_new_tokens=longest)
+    held_out_roll = replace(roll, reward=rewards, samples=spec.samples, sampling=sampling)
 
     async def measure() -> Evaluation:
         return await evaluate(held_out_roll, held_out)

@@ -40,7 +40,7 @@ class ModelSpec:
     """Longest sequence of a model built from scratch."""
 
     def __post_init__(self) -> None:
-        require(self.vocabulary >= 260, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 260")
+        require(self.vocabulary >= 259, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 259")
         for name in ("layers", "initializer_range"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 for the preset's")
         require(self.context >= 8, f"context={self.context} is too short; use at least 8")
@@ -147,12 +147,15 @@ class EvaluationSpec:
 
     data: DataSpec
     rewards: tuple[RewardSpec, ...] = ()
-    """Rewards of generated samples; empty: the stage's own. Offline stages assess the labelled rows instead."""
+    """Rewards of generated samples; empty: the stage's own. An offline stage generates only if they are given, and assesses
+    the labelled rows otherwise."""
     every: int = 0
     """Steps between evaluations (0: only before the first and after the last step)."""
     temperature: float = 0.0
     samples: int = 1
     """Samples a prompt."""
+    max_new_tokens: int = 0
+    """Longest answer; 0: the stage's own, or what the context leaves."""
     labelled: DataSpec | None = None
     """Texts with a column ``label`` (1 or 0) on which an online stage's own rewards are audited before it starts."""
 

@@ -1,0 +1,99 @@
+"""The random-walks recipe: its graph, its reward by hand, its stages, and that a run of it learns short ways."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.cli.recipe import build
+from penstock.cli.session import Session
+from penstock.recipes.randomwalks import (
+    GOAL,
+    LONGEST,
+    NODES,
+    distances,
+    graph,
+    optimality,
+    optimality_of,
+    randomwalks,
+    starts,
+    walks,
+)
+
+# d → c → b → a, and the detour d → e → d.
+EDGES = {"a": "b", "b": "a", "c": "b", "d": "ce", "e": "d"}
+
+
+def test_distances_are_edges_to_the_goal():
+    assert distances(EDGES) == {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4}
+
+
+def test_a_node_that_cannot_arrive_has_no_distance():
+    assert distances({"a": "b", "b": "b", "c": "a"}) == {"a": 0, "c": 1}
+
+
+@pytest.mark.parametrize(
+    ("walk", "reward"),
+    [
+        ("dcba", 1.0),
+        ("dedcba", 3 / 5),  # the detour costs two edges
+        ("ba", 1.0),
+        ("dcb", 0.0),  # does not arrive
+        ("dba", 0.0),  # no such edge
+        ("baba", 0.0),  # walks on after it has arrived
+        ("b", 0.0),  # no step at all
+        ("d?ba", 0.0),  # no node
+        ("", 0.0),
+    ],
+)
+def test_optimality_by_hand(walk, reward):
+    assert optimality_of(walk, EDGES) == pytest.approx(reward)
+
+
+def test_every_node_of_the_graph_reaches_the_goal_and_the_graph_is_a_function_of_its_seed():
+    edges = graph(2)
+    assert list(edges) == list(NODES)
+    assert set(distances(edges)) == set(NODES)
+    assert all(node not in there for node, there in edges.items())
+    assert max(distances(edges).values()) <= LONGEST
+    assert graph(2) == edges != graph(3)
+
+
+def test_walks_follow_edges_and_end_at_the_goal_or_after_the_longest_walk():
+    edges, rows = graph(2), walks(300, 0, 2)
+    for row in rows:
+        walk = row["start"] + row["rest"]
+        assert all(there in edges[here] for here, there in itertools.pairwise(walk))
+        assert walk[0] != GOAL
+        assert walk.endswith(GOAL) or len(walk) == LONGEST + 1
+        assert row["reward"] == optimality_of(walk, edges)
+    rewards = [row["reward"] for row in rows]
+    assert min(rewards) == 0
+    assert max(rewards) == 1
+    assert walks(300, 0, 2) == rows != walks(300, 1, 2)
+
+
+def test_the_reward_joins_the_start_and_the_answer():
+    shortest = next(there for there, steps in distances(graph(2)).items() if steps == 1)
+    assert optimality(SimpleNamespace(text=GOAL), {"start": shortest}, 2) == 1.0
+    assert {row["start"] for row in starts(2)} == set(NODES) - {GOAL}
+
+
+def test_imitation_alone_is_one_stage():
+    assert [stage.name for stage in randomwalks("sft").stages] == ["sft"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "rloo"])
+def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm, tmp_path):
+    words = f"--algorithm {algorithm} --size 100 --threads 1 --sft.steps 1 --sft.evaluation.samples 1"
+    short = "" if algorithm == "sft" else f" --{algorithm}.steps 1"
+    summary = Session(build("randomwalks", (words + short).split()), tmp_path / "run").execute()
+    assert 0 <= summary["stages"][algorithm]["last"]["evaluation/optimality"] <= 1
+    assert summary["headline"].startswith("optimality 0.")
+
+
+@pytest.mark.slow
+def test_grpo_finds_the_shortest_ways(tmp_path):
+    summary = Session(build("randomwalks", ["--algorithm", "grpo", "--threads", "1"]), tmp_path / "run").execute()
+    assert summary["stages"]["grpo"]["first"]["evaluation/reward"] < 0.4
+    assert summary["stages"]["grpo"]["last"]["evaluation/reward"] > 0.95
