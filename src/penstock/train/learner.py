@@ -14,7 +14,7 @@ from penstock.core.contracts import Batch, Denominator, Loss, Outputs, Scores, S
 from penstock.core.errors import TrainingError
 from penstock.core.run import LearnerSpec
 from penstock.core.types import FloatArray, Metrics, Unit
-from penstock.models.attention import PackedPlan
+from penstock.models.encoder_decoder import plan_of
 from penstock.models.language_model import LanguageModel
 from penstock.train.dropout import dropped
 from penstock.train.optimizer import Masters
@@ -39,7 +39,7 @@ class Scoring:
         rows = sum(len(unit) for unit in units)
         found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in ("logp", "entropy", "value", "score")}
         for batch in self.lay_out(units, self.token_budget, self.share_prefix):
-            outputs = forward(self.model, on_device(batch, self.model.device), needs, temperature)
+            outputs = forward(self.model, on_device(batch, self.model), needs, temperature)
             counts = np.bincount(batch.row_A, minlength=len(batch.row_ids))
             for name, values in (("logp", outputs.logp_A), ("entropy", outputs.entropy_A), ("value", outputs.value_A)):
                 if values is not None:
@@ -91,7 +91,7 @@ class DeviceLearner(Scoring):
         Raises:
             TrainingError: the loss is not finite; gradients gathered so far are dropped.
         """
-        tensors = on_device(batch, self.model.device)
+        tensors = on_device(batch, self.model)
         with dropped(self.model, self.spec.token_dropout, self.spec.dropout, self.noise):
             outputs = forward(self.model, tensors, loss.needs, self.temperature)
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
@@ -132,18 +132,18 @@ def to_compute_type(model: LanguageModel, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def on_device(batch: Batch, device: torch.device) -> Any:
+def on_device(batch: Batch, model: LanguageModel) -> Any:
     """A namespace with the batch's arrays as tensors under the same names (indices int64)."""
 
     def index(array: Any) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.int64).to(device, non_blocking=True)
+        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.int64).to(model.device, non_blocking=True)
 
     def number(array: FloatArray) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.float32).to(device, non_blocking=True)
+        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.float32).to(model.device, non_blocking=True)
 
     names = ("tokens_N", "position_N", "source_A", "target_A", "row_A", "last_B", "unit_B")
     return SimpleNamespace(
-        plan=PackedPlan(batch.gather_BT, batch.scatter_N, batch.length_B, device),
+        plan=plan_of(model, batch),
         **{name: index(getattr(batch, name)) for name in names},
         fields={name: number(array) for name, array in batch.fields.items()},
     )
