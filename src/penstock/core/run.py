@@ -28,9 +28,11 @@ class ModelSpec:
     path: str = ""
     """Folder in Hugging Face format, hub name, or ``@stage``. Empty: build ``preset`` from scratch."""
     preset: Literal["1m", "3m", "10m"] = "1m"
-    """Size of a model built from scratch, Qwen2 shape."""
+    """Size of a model built from scratch."""
+    architecture: Literal["decoder", "encoder-decoder"] = "decoder"
+    """Shape of a model built from scratch: Qwen2's, or T5's of about the same size. A folder says its own."""
     layers: int = 0
-    """Layers of a model built from scratch; 0: the preset's."""
+    """Layers of a model built from scratch, of each half in an encoder-decoder; 0: the preset's."""
     initializer_range: float = 0.0
     """Standard deviation of the first weights of a model built from scratch; 0: one over the root of its width, which suits
     small vocabularies. With thousands of pieces, most of them rare, 0.02 generalises better."""
@@ -44,6 +46,10 @@ class ModelSpec:
         for name in ("layers", "initializer_range"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 for the preset's")
         require(self.context >= 8, f"context={self.context} is too short; use at least 8")
+        require(
+            self.architecture == "decoder" or not self.initializer_range,
+            "an encoder-decoder starts from T5's own first weights; leave initializer_range=0",
+        )
 
 
 @spec

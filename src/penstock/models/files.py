@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedTokenizerFast,
@@ -20,10 +21,14 @@ from transformers import (
 
 from penstock.core.errors import ModelError
 from penstock.models.attention import quiet_transformers
+from penstock.models.encoder_decoder import EncoderDecoderModel, check_encoder_decoder
 from penstock.models.language_model import Head, LanguageModel, check_architecture
 from penstock.models.text import Text
 
 VALUE_HEAD = "value_head.safetensors"
+Q_HEADS = "q_heads.safetensors"
+SCORE_HEAD = "score_head.safetensors"
+"""The score head of an encoder-decoder; that of a decoder stands among its weights."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -73,7 +78,8 @@ def load_text(path: str) -> Text:
 def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32) -> LanguageModel:
     """A model from a local folder or a hub name.
 
-    A causal model loaded with ``head="score"`` keeps its trunk and gets a new score head.
+    A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
+    decoder or an encoder-decoder is said by its configuration.
 
     Raises:
         ModelError: no such folder or name, pickled weights, no tokenizer, or an architecture that is not supported.
@@ -91,21 +97,37 @@ def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32)
             f"{path}: the tokenizer has {len(text)} pieces but the model embeds only "
             f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
         )
-    model = LanguageModel(network, text, head)
-    if head == "lm":
-        check_architecture(model)
+    model = _faced(network, text, head)
+    if isinstance(model, EncoderDecoderModel) and local and head == "score" and (folder / SCORE_HEAD).exists():
+        model.score_head.load_state_dict(load_file(folder / SCORE_HEAD))  # type: ignore[union-attr]
     if local and (folder / VALUE_HEAD).exists():
         model.add_critic("shared")
         model.value_head.load_state_dict(load_file(folder / VALUE_HEAD))  # type: ignore[union-attr]
+    if local and (folder / Q_HEADS).exists():
+        model.add_q_heads().load_state_dict(load_file(folder / Q_HEADS))
+    return model
+
+
+def _faced(network: Any, text: Text, head: Head) -> LanguageModel:
+    """The network behind the face of its kind, checked against its own forward."""
+    if network.config.is_encoder_decoder:
+        encoder_decoder = EncoderDecoderModel(network, text, head)
+        check_encoder_decoder(encoder_decoder)
+        return encoder_decoder
+    model = LanguageModel(network, text, head)
+    if head == "lm":
+        check_architecture(model)
     return model
 
 
 def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
-    factory = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
+    factory: Any = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(path)
-            if head == "score":
+            if config.is_encoder_decoder:
+                factory = AutoModelForSeq2SeqLM
+            elif head == "score":
                 config.num_labels = 1
                 config.pad_token_id = text.pad
             with torch.random.fork_rng(devices=[]):
@@ -134,6 +156,10 @@ def save_model(model: LanguageModel, folder: Path) -> Path:
         model.text.tokenizer.save_pretrained(temporary)
     if model.value_head is not None:
         save_file(model.value_head.state_dict(), temporary / VALUE_HEAD)
+    if model.q_heads is not None:
+        save_file(model.q_heads.state_dict(), temporary / Q_HEADS)
+    if isinstance(model, EncoderDecoderModel) and model.score_head is not None:
+        save_file(model.score_head.state_dict(), temporary / SCORE_HEAD)
     config_file = temporary / "config.json"
     config = json.loads(config_file.read_text())
     config.pop("_attn_implementation", None)

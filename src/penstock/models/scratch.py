@@ -1,13 +1,21 @@
-"""Small models from scratch in the Qwen2 shape."""
+"""Small models from scratch: decoders in the Qwen2 shape, encoder-decoders in the T5 shape."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    Qwen2Config,
+    T5Config,
+)
 
 from penstock.core.run import ModelSpec
+from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.presets import PRESETS
 from penstock.models.text import Text, train_tokenizer
@@ -18,6 +26,8 @@ def build_model(
 ) -> LanguageModel:
     """A model of ``spec.preset`` with random weights (a pure function of ``seed``) and a tokenizer fitted to ``corpus``."""
     text = text if text is not None else train_tokenizer(corpus, spec.vocabulary)
+    if spec.architecture == "encoder-decoder":
+        return _build_encoder_decoder(spec, seed, head, text)
     shape = PRESETS[spec.preset]
     config = Qwen2Config(
         vocab_size=len(text),
@@ -42,3 +52,31 @@ def build_model(
         torch.manual_seed(seed)
         network = factory.from_config(config, dtype=torch.float32)
     return LanguageModel(network, text, head)
+
+
+def _build_encoder_decoder(spec: ModelSpec, seed: int, head: Head, text: Text) -> EncoderDecoderModel:
+    """T5 version 1.1 (gated feed-forward) with the first one's shared, scaled output head and its first weights.
+
+    The preset's layers are divided between encoder and decoder, which keeps its size; ``spec.layers`` counts those of each.
+    """
+    shape = PRESETS[spec.preset]
+    layers = spec.layers or shape.layers // 2
+    extra: dict[str, Any] = {"n_positions": spec.context, "decoder_start_token_id": text.pad, "tie_word_embeddings": True}
+    config = T5Config(
+        vocab_size=len(text),
+        d_model=shape.width,
+        d_kv=shape.width // shape.heads,
+        d_ff=shape.hidden,
+        num_layers=layers,
+        num_decoder_layers=layers,
+        num_heads=shape.heads,
+        feed_forward_proj="gated-gelu",
+        dropout_rate=0.0,
+        eos_token_id=text.end,
+        pad_token_id=text.pad,
+        **extra,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
+    return EncoderDecoderModel(network.eval(), text, head)
