@@ -14,12 +14,32 @@ patterns to follow.
 """
 
 from penstock.algos.bradley_terry import BradleyTerry
+from penstock.algos.cpo import CPO
+from penstock.algos.dpo import DPO
 from penstock.algos.grpo import GRPO
+from penstock.algos.ilql import ILQL
 from penstock.algos.kl import KLPenalty
+from penstock.algos.kto import KTO
 from penstock.algos.label import LabelScore
 from penstock.algos.labels import label_metrics
+from penstock.algos.orpo import ORPO
 from penstock.algos.ppo import PPO
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.sft import SFT
+from penstock.algos.simpo import SimPO
 
-__all__ = ["GRPO", "PPO", "SFT", "BradleyTerry", "KLPenalty", "LabelScore", "LeaveOneOut", "label_metrics"]
+__all__ = [
+    "CPO",
+    "DPO",
+    "GRPO",
+    "KTO",
+    "ORPO",
+    "PPO",
+    "SFT",
+    "BradleyTerry",
+    "KLPenalty",
+    "LabelScore",
+    "LeaveOneOut",
+    "SimPO",
+    "label_metrics",
+]

@@ -94,6 +94,27 @@ def pairs(score_B: Tensor, preferred_B: Tensor, unit_B: Tensor) -> tuple[Tensor,
     return chosen_U, rejected_U
 
 
+def batch_mean(loss_U: Tensor, *, denominator: float) -> Tensor:
+    """The sum of per-pair (or per-row) losses, divided by the whole batch's count of them.
+
+    Raises:
+        TrainingError: a denominator that is not positive.
+    """
+    _check(loss_U, loss_U, denominator)
+    return loss_U.sum() / denominator
+
+
+def row_sums(value_A: Tensor, row_A: Tensor, rows: int) -> Tensor:
+    """Sums ``[B]`` over the action tokens of each of ``rows`` rows; ``row_A`` says which row a token belongs to."""
+    return value_A.new_zeros(rows).index_add(0, row_A, value_A)
+
+
+def row_means(value_A: Tensor, row_A: Tensor, rows: int) -> Tensor:
+    """Means ``[B]`` over the action tokens of each row; 0 for a row without any."""
+    length_B = row_sums(torch.ones_like(value_A), row_A, rows)
+    return row_sums(value_A, row_A, rows) / length_B.clamp(min=1)
+
+
 def _check(first: Tensor, second: Tensor, denominator: float) -> None:
     if first.shape != second.shape:
         raise TrainingError(f"scores of shape {tuple(first.shape)} and {tuple(second.shape)} do not go together")

@@ -19,7 +19,7 @@ from penstock.flow.local import run_roles
 from penstock.flow.stream import Stream
 from penstock.loops.evaluate import evaluate
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
-from penstock.loops.offline import offline
+from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import Head, LanguageModel
 from penstock.train.learner import DeviceLearner, Scoring
@@ -54,19 +54,26 @@ def prepare(stage: Stage, run: Run, models: Models, base: Path) -> Ready:
 
 
 def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Ready:
-    """SFT and reward models."""
+    """SFT, reward models, preferences."""
     algorithm: Any = stage.algorithm
     head: Head = "score" if "score" in algorithm.needs else "lm"
     model = models.load(stage.model, corpus_of(stage.data, base), head)
     seed = seed_of(run.seed, stage.name)
     unit_of, epoch = units_of(stage.data, base, seed, algorithm, model.text, model.context)
-    for ordinal in range(min(epoch, stage.steps * stage.batch)):
-        unit_of(ordinal)  # a row that cannot be trained on is refused before the first step
+    drawn = (unit_of(ordinal) for ordinal in range(min(epoch, stage.steps * stage.batch)))
+    if hasattr(algorithm, "fitted"):
+        algorithm = algorithm.fitted(drawn)
+    for _ in drawn:  # a row that cannot be trained on is refused before the first step
+        pass
+    reference = models.reference(stage, model) if "reference" in algorithm.needs else None
+    if "q" in algorithm.needs:
+        model.add_q_heads(algorithm.target_rate, algorithm.target_every)
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
+    labeller = OfflineLabeller(algorithm, learner, reference)
 
     async def steps(start: int) -> AsyncIterator[Step]:
-        async for step in offline(unit_of, trainer, batch=stage.batch, steps=stage.steps, start=start):
+        async for step in offline(unit_of, trainer, labeller, batch=stage.batch, steps=stage.steps, start=start):
             yield step
 
     assess, rewards = None, None
@@ -77,7 +84,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
         assess = evaluator(stage.evaluation, roll, rewards, model, base)
     elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
-        units = [held_out(ordinal) for ordinal in range(size)]
+        units = labeller.label([held_out(ordinal) for ordinal in range(size)], baseline=False)
         needs = frozenset({"score"} if head == "score" else {"logp"})
 
         async def assess() -> Evaluation:

@@ -168,7 +168,7 @@ class EvaluationSpec:
 
 @spec
 class Offline:
-    """A stage that learns straight from data: SFT, reward models."""
+    """A stage that learns straight from data: SFT, reward models, preferences."""
 
     name: str
     model: ModelSpec
@@ -223,10 +223,21 @@ class Online:
     def __post_init__(self) -> None:
         for count in ("samples", "batch", "minibatches", "epochs", "steps", "slots"):
             value = getattr(self, count)
+    reference: ModelSpec | None = None
+    """Frozen model that preferences are learned against; None: the model the stage starts from, where one is needed."""
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
         require(
             self.batch % self.minibatches == 0,
+        least = getattr(self.algorithm, "least_units", 1)
+        require(
+            self.batch >= least,
+            f"{self.name}: batch={self.batch} is undefined for {type(self.algorithm).__name__}; set batch={least} or more",
+        )
+        require(
+            self.reference is None or "reference" in getattr(self.algorithm, "needs", ()),
+            f"{self.name}: {type(self.algorithm).__name__} has no use for a reference; leave reference out",
+        )
             f"{self.name}: batch={self.batch} does not divide into minibatches={self.minibatches}",
         )
         require(bool(self.rewards), f"{self.name}: rewards is empty; an online stage needs at least one reward")
@@ -307,10 +318,9 @@ class Run:
 
 def references(stage: Stage) -> list[str]:
     """The models a stage names: its own, its reference, and those behind its rewards."""
-    found = [stage.model.path]
+    found = [stage.model.path] + ([stage.reference.path] if stage.reference else [])
     rewards: tuple[RewardSpec, ...] = ()
     if isinstance(stage, Online):
-        found += [stage.reference.path] if stage.reference else []
         rewards = stage.rewards
     if stage.evaluation:
         rewards += stage.evaluation.rewards

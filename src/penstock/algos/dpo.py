@@ -1,0 +1,145 @@
+"""Direct preference optimization and its kin (Rafailov et al. 2023, arXiv 2305.18290): one spec, many losses, mixes of them.
+
+The loss reads how much likelier each completion of a pair has become than under a frozen reference. An objective is a
+name of ``pair_losses.PAIR_LOSSES``, ``"sft"`` (the chosen completion's likelihood), or several with weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.algos.pair_rows import FromPairs, PairValues
+from penstock.core.contracts import Denominator, LossOutput, Outputs
+from penstock.core.errors import TrainingError
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import FloatArray, Row, Unit
+
+Objective = Literal["sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "sppo", "exo", "nca", "discopop", "bco", "sft"]
+NAMES: tuple[str, ...] = Objective.__args__  # type: ignore[attr-defined]
+
+SMOOTHED = ("sigmoid", "robust", "exo")
+"""Objectives that read ``smoothing``."""
+
+MPO = {"sigmoid": 0.8, "bco": 0.2, "sft": 1.0}
+"""Mixed preference optimization (Wang et al. 2024, arXiv 2411.10442, with its weights)."""
+
+LogProbs = Callable[[Sequence[Unit]], list[FloatArray]]
+"""Log-probs of the action tokens of each row, without gradient."""
+
+
+@spec
+class DPO(FromPairs):
+    """Direct preference optimization on pairs, against a frozen reference; ``objective`` chooses the loss."""
+
+    beta: float = 0.1
+    """How dear a move from the reference is; 0.1 is usual. For ``ipo`` it is the paper's τ, for ``sppo`` its 1 / η."""
+    objective: Objective | Mapping[str, float] = "sigmoid"
+    """A loss by name, or several with their weights, such as ``{"sigmoid": 0.8, "bco": 0.2, "sft": 1}``."""
+    smoothing: float = 0.0
+    """Chance that a label is wrong: makes ``sigmoid`` conservative DPO; ``robust`` corrects for it; ``exo`` needs it."""
+    length_normalised: bool = False
+    """Compare log-ratios a token instead of their sums, so that length earns nothing (Lambert et al. 2024, arXiv
+    2411.15124)."""
+
+    def __post_init__(self) -> None:
+        check_objective(self.objective, self.beta, self.smoothing)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"reference", "baseline"} if "bco" in self._weights() else {"reference"})
+
+    def _weights(self) -> Mapping[str, float]:
+        return {self.objective: 1.0} if isinstance(self.objective, str) else self.objective
+
+    def score(self, logp_A: NDArray[Any], row: Row) -> float:
+        """The implicit reward: ``β`` times the log-ratio."""
+        return implicit_reward(logp_A, row, self.beta, self.length_normalised)
+
+    def with_baseline(self, units: Sequence[Unit], policy: LogProbs, reference: LogProbs) -> list[Unit]:
+        """The units with the field ``baseline``: the batch's mean log-ratio under the present policy, which ``bco`` reads.
+
+        The paper keeps a moving average of it; the mean of the whole batch depends on no state and on no micro-batch.
+        """
+        rows = [row for unit in units for row in unit]
+        now = zip(policy(units), rows, strict=True)
+        baseline = float(np.mean([implicit_reward(logp_A, row, 1.0, self.length_normalised) for logp_A, row in now]))
+        return [tuple(replace(row, fields={**row.fields, "baseline": baseline}) for row in unit) for unit in units]
+
+    def loss(self) -> DirectPreferenceLoss:
+        """The chosen loss or mix, a mean over the batch's pairs."""
+        return DirectPreferenceLoss(tuple(self._weights().items()), self.beta, self.smoothing, self.length_normalised)
+
+
+def check_objective(objective: str | Mapping[str, float], beta: float, smoothing: float) -> None:
+    """Refuse unknown names, weights that are not positive, and options that no named loss reads."""
+    weights = {objective: 1.0} if isinstance(objective, str) else objective
+    require(beta > 0, f"beta={beta}; give a positive number such as 0.1")
+    require(bool(weights), "objective is empty; name a loss such as sigmoid")
+    for name, weight in weights.items():
+        require(name in NAMES, f'objective "{name}" is unknown; known are: {", ".join(NAMES)}')
+        require(weight > 0, f"objective {name} has the weight {weight}; give a positive one or leave it out")
+    require(set(weights) != {"sft"}, 'objective="sft" alone prefers nothing; use SFT on the chosen completions')
+    require(0 <= smoothing < 0.5, f"smoothing={smoothing} is no chance of a wrong label from 0 to below 0.5")
+    read = set(SMOOTHED) & set(weights)
+    require(not smoothing or bool(read), f"smoothing={smoothing} has no effect on {', '.join(weights)}; set it to 0")
+    require("exo" not in weights or smoothing > 0, 'objective="exo" is infinite without smoothing; set it to 1e-3')
+    require("robust" not in weights or smoothing > 0, 'objective="robust" without smoothing is "sigmoid"; set smoothing')
+
+
+def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool) -> float:
+    """``beta`` times the sum (or mean) of a row's log-ratios to its ``reference_logp``.
+
+    Raises:
+        TrainingError: the row has no reference, or log-probs of another length.
+    """
+    reference_A = np.asarray(row.fields.get("reference_logp", np.empty(0)), np.float64)
+    if reference_A.shape != np.shape(logp_A):
+        raise TrainingError(f"{np.size(logp_A)} log-probs and {len(reference_A)} of the reference; score both on the same row")
+    ratio_A = np.asarray(logp_A, np.float64) - reference_A
+    return beta * float(ratio_A.mean() if mean else ratio_A.sum())
+
+
+@dataclass(frozen=True)
+class DirectPreferenceLoss:
+    """A weighted sum of pair losses; reads ``reference_logp`` (per action), ``preferred`` and ``baseline`` (per row)."""
+
+    objective: tuple[tuple[str, float], ...]
+    beta: float
+    smoothing: float = 0.0
+    length_normalised: bool = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"logp"})
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import preference
+
+        pairs = denominator.units
+        ratio_A = outputs.logp_A - fields["reference_logp"]
+        ratios = PairValues.of(ratio_A, fields, batch, mean=self.length_normalised)
+        means = PairValues.of(outputs.logp_A, fields, batch, mean=True)
+        metrics = ratios.metrics(self.beta, pairs) | {"nll/chosen": -means.chosen_U.detach().sum() / pairs}
+        loss: Any = 0.0
+        for name, weight in self.objective:
+            term_U = -means.chosen_U if name == "sft" else self._term(name, ratios, fields, batch)
+            term = preference.batch_mean(term_U, denominator=pairs)
+            if len(self.objective) > 1:
+                metrics[f"loss/{name}"] = term.detach()
+            loss = loss + weight * term
+        return loss, metrics | {"loss": loss.detach()}
+
+    def _term(self, name: str, ratios: PairValues, fields: Mapping[str, Any], batch: Any) -> Any:
+        from penstock.algos import preference
+        from penstock.algos.pair_losses import PAIR_LOSSES
+
+        more: tuple[Any, ...] = (self.smoothing,) if name in SMOOTHED else ()
+        if name == "bco":
+            more = (preference.pairs(fields["baseline"], fields["preferred"], batch.unit_B)[0],)
+        return PAIR_LOSSES[name](ratios.chosen_U, ratios.rejected_U, self.beta, *more)

@@ -1,0 +1,115 @@
+"""What algorithms on preference pairs share: two rows a pair, their log-probs, and the held-out assessment."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.algos.completions import Encoder, completed
+from penstock.core.contracts import Scores
+from penstock.core.errors import TrainingError
+from penstock.core.types import Metrics, Row, Unit
+
+
+def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool = True) -> Unit:
+    """Two rows, preferred first, from the rendered texts ``prompt``, ``chosen``, ``rejected``; field ``preferred`` is 1 or 0.
+
+    Args:
+        trained: whether the completions' tokens (end included) are actions; else no token is.
+
+    Raises:
+        DataError: a text is missing.
+    """
+    unit = []
+    for column, preferred in (("chosen", 1.0), ("rejected", 0.0)):
+        tokens_T, produced_T = completed(example, column, tokenizer)
+        unit.append(Row(tokens_T, produced_T & trained, {"preferred": preferred}))
+    return tuple(unit)
+
+
+class FromPairs(ABC):
+    """Base of algorithms that learn from preference pairs by log-probs. A subclass is a spec with ``score`` and ``loss``."""
+
+    feedback: ClassVar[str] = "data"
+    data: ClassVar[str] = "pairs"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What to fill before the loss: "reference" (field ``reference_logp``), "baseline" (see ``with_baseline``)."""
+        return frozenset()
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """Two rows, preferred first, whose actions are the completion and its end token.
+
+        Raises:
+            DataError: a text is missing.
+        """
+        return pair_rows(example, tokenizer)
+
+    @abstractmethod
+    def score(self, logp_A: NDArray[Any], row: Row) -> float:
+        """What the loss compares between the completions of a pair, from a row's log-probs."""
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``pair/accuracy`` (a tie counts one half), ``pair/margin`` and ``pair/nll`` of the margin.
+
+        Raises:
+            TrainingError: the log-probs do not belong to these units, or there are none.
+        """
+        rows = [row for unit in units for row in unit]
+        if len(scores.logp) != len(rows):
+            raise TrainingError(f"log-probs of {len(scores.logp)} rows for {len(units)} pairs; score the same units first")
+        logp = [np.asarray(logp_A, np.float64) for logp_A in scores.logp]
+        return pair_metrics(units, [self.score(logp_A, row) for logp_A, row in zip(logp, rows, strict=True)])
+
+
+def pair_metrics(units: Sequence[Unit], score_B: Sequence[float]) -> Metrics:
+    """Accuracy (a tie counts one half), mean margin, and ``-log σ(margin)`` of pairs, given one score a row.
+
+    Raises:
+        TrainingError: the scores do not belong to these units, or there are none.
+    """
+    preferred_B = np.array([float(row.fields["preferred"]) for unit in units for row in unit])  # type: ignore[arg-type]
+    scored_B = np.asarray(score_B, np.float64)
+    if not len(units) or len(scored_B) != len(preferred_B) or any(len(unit) != 2 for unit in units):
+        raise TrainingError(f"{len(scored_B)} scores for {len(units)} pairs; score the same units first")
+    margin_U = (scored_B * (2 * preferred_B - 1)).reshape(-1, 2).sum(1)
+    return {
+        "pair/accuracy": float((0.5 * (1 + np.sign(margin_U))).mean()),
+        "pair/margin": float(margin_U.mean()),
+        "pair/nll": float(np.logaddexp(0, -margin_U).mean()),
+    }
+
+
+@dataclass(frozen=True)
+class PairValues:
+    """One number per pair and side: sums (or means) over the tokens of its completions. Tensors ``[U]``."""
+
+    chosen_U: Any
+    rejected_U: Any
+
+    @classmethod
+    def of(cls, value_A: Any, fields: Mapping[str, Any], batch: Any, *, mean: bool) -> PairValues:
+        """From one value an action token, whatever order the rows stand in."""
+        from penstock.algos import preference
+
+        reduce = preference.row_means if mean else preference.row_sums
+        value_B = reduce(value_A, batch.row_A, len(batch.unit_B))
+        return cls(*preference.pairs(value_B, fields["preferred"], batch.unit_B))
+
+    def metrics(self, scale: float, pairs: float) -> dict[str, Any]:
+        """``pair/accuracy``, ``pair/margin`` and both sides, times ``scale``, as means over the batch's pairs."""
+        from penstock.algos import preference
+
+        chosen_U, rejected_U = self.chosen_U.detach() * scale, self.rejected_U.detach() * scale
+        return {
+            "pair/accuracy": preference.pair_accuracy(chosen_U, rejected_U, denominator=pairs),
+            "pair/margin": (chosen_U - rejected_U).sum() / pairs,
+            "pair/chosen": chosen_U.sum() / pairs,
+            "pair/rejected": rejected_U.sum() / pairs,
+        }
