@@ -13,12 +13,13 @@ import numpy as np
 from penstock.cli.check import row_name
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec, ModelSpec, RewardSpec
+from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
 from penstock.data.sampler import Sampler, examples, pairs, prompts
 from penstock.envs.single_turn import SingleTurn
+from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.scratch import build_model
@@ -26,6 +27,8 @@ from penstock.models.text import Text
 from penstock.rewards.model import ModelReward
 from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
+from penstock.train.restrict import restrict
+from penstock.train.shared_trunk import SharedTrunkScoring
 
 
 def seed_of(run_seed: int, *names: str) -> int:
@@ -41,6 +44,8 @@ class Models:
         self.stage_folder = stage_folder
         self.device = device
         self.seed = seed
+        self.policy: LanguageModel | None = None
+        """The model that is being trained; what is loaded beside it may share its frozen part."""
 
     def path(self, name: str) -> str:
         return str(self.stage_folder(name[1:])) if name.startswith("@") else name
@@ -48,17 +53,34 @@ class Models:
     def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> LanguageModel:
         """The model of a spec; ``corpus`` fits the tokenizer of one that is built from scratch."""
         if spec.path:
-            return load_model(self.path(spec.path), head).to(self.device)
-        return build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
+            self.policy = load_model(self.path(spec.path), head).to(self.device)
+        else:
+            self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
+        return self.policy
 
-    def reference(self, spec: ModelSpec | None, start: LanguageModel) -> LanguageModel:
-        """The frozen model of a KL term: a copy of where the stage starts unless the spec names another."""
-        model = copy.deepcopy(start) if spec is None else load_model(self.path(spec.path)).to(self.device)
-        return model.requires_grad_(False)
+    def reference(self, stage: Stage, start: LanguageModel) -> Scoring:
+        """The frozen model of a stage: where it starts unless the stage names another. Call it before the learner is made.
+
+        Where part of the model is frozen, the reference shares that part instead of standing in memory a second time.
+        """
+        spec = getattr(stage, "reference", None)
+        other = None
+        if spec is not None and (spec.path != stage.model.path or not spec.path):
+            other = load_model(self.path(spec.path)).to(self.device).requires_grad_(False)
+        if stage.learner.unfrozen_layers < 0:
+            return Scoring((other or copy.deepcopy(start)).requires_grad_(False), lay_out)
+        restrict(start, stage.learner)
+        if other is None:
+            return SharedTrunkScoring(start, reference_branch(start), lay_out)
+        share_frozen(other, start)
+        return Scoring(other, lay_out)
 
     def scorer(self, name: str) -> Scoring:
-        """A frozen reward model."""
-        return Scoring(load_model(self.path(name), "score").to(self.device).requires_grad_(False), lay_out)
+        """A frozen reward model; what it has in common with the frozen part of ``policy`` is held once."""
+        model = load_model(self.path(name), "score").to(self.device).requires_grad_(False)
+        if self.policy is not None and self.policy.border is not None:
+            share_frozen(model, self.policy)
+        return Scoring(model, lay_out)
 
 
 def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:

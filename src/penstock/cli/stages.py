@@ -22,7 +22,7 @@ from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import Head, LanguageModel
-from penstock.train.learner import DeviceLearner, Scoring
+from penstock.train.learner import DeviceLearner
 from penstock.weights.alias import AliasChannel
 
 Evaluation = tuple[Metrics, Sequence[Group]]
@@ -102,7 +102,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     """PPO, GRPO and their kin, on the local runtime: the generator aliases the learner's parameters."""
     algorithm: Any = stage.algorithm
     model = models.load(stage.model, corpus_of(stage.data, base))
-    reference = Scoring(models.reference(stage.reference, model), lay_out) if "reference" in algorithm.needs else None
+    reference = models.reference(stage, model) if "reference" in algorithm.needs else None
     seed = seed_of(run.seed, stage.name)
     sampling = replace(stage.sampling, seed=seed)
     updates = stage.steps * stage.epochs * stage.minibatches

@@ -106,6 +106,27 @@ class RewardSpec:
 
 
 @spec
+class LoRA:
+    """Low-rank adapters beside frozen matrices (Hu et al. 2021, arXiv:2106.09685), through the peft package."""
+
+    rank: int = 16
+    """Rank of the update of each adapted matrix."""
+    alpha: float = 32.0
+    """The update is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Dropout of what goes into the adapters, for offline stages."""
+    targets: tuple[str, ...] = ()
+    """Names of the modules to adapt, such as ``q_proj``; empty: every linear layer of the blocks."""
+    quantize: Literal["none", "nf4"] = "none"
+    """Hold the frozen linear layers of the blocks in 4 bits (QLoRA, arXiv:2305.14314), through the bitsandbytes package."""
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 1, f"lora.rank={self.rank}; give at least 1")
+        require(self.alpha > 0, f"lora.alpha={self.alpha}; give a positive number")
+        require(0 <= self.dropout < 1, f"lora.dropout={self.dropout} is outside [0, 1)")
+
+
+@spec
 class LearnerSpec:
     """How weights are optimised."""
 
@@ -127,8 +148,15 @@ class LearnerSpec:
     compute: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of forward and backward; masters and optimizer stay float32."""
     gradient_checkpointing: bool = False
-    critic: Literal["none", "shared", "separate"] = "none"
-    """Value head on the policy's trunk, or a critic with a trunk of its own."""
+    critic: Literal["none", "shared", "separate", "branch"] = "none"
+    """Value head on the policy's trunk, a critic with a trunk of its own, or one with its own copy of the unfrozen layers."""
+    unfrozen_layers: int = -1
+    """Train the top so many blocks with the final norm and an untied output head, freeze all below; -1: train everything.
+    References and critics then share the frozen part."""
+    lora: LoRA | None = None
+    """Train adapters instead of the model's own weights; the reference is the model without them."""
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    """AdamW with moments in float32, or in 8 bits (blockwise, arXiv:2110.02861) through the torchao package."""
     token_dropout: float = 0.0
     """Share of input tokens whose embedding is zeroed while training; keeps reward models from overfitting little data."""
     dropout: float = 0.0
@@ -145,6 +173,21 @@ class LearnerSpec:
             "gradient_checkpointing computes layers a second time, where dropout would differ; set dropout=0 or "
             "gradient_checkpointing=false",
         )
+        require(self.unfrozen_layers >= -1, f"unfrozen_layers={self.unfrozen_layers}; use -1 to train all layers")
+        require(
+            self.critic != "branch" or self.unfrozen_layers >= 0,
+            "critic=branch is a copy of the unfrozen layers on the frozen ones; set unfrozen_layers, or critic=separate",
+        )
+        if self.lora is not None:
+            require(self.unfrozen_layers == -1, "lora freezes all of the model's own weights; leave unfrozen_layers=-1")
+            require(
+                self.critic in ("none", "shared"),
+                f"critic={self.critic} trains whole layers beside lora's adapters; use critic=shared, or lora=null",
+            )
+            require(
+                not (self.lora.dropout and self.gradient_checkpointing),
+                "gradient_checkpointing computes layers a second time, where dropout would differ; set lora.dropout=0",
+            )
 
 
 @spec
@@ -251,7 +294,7 @@ class Online:
             f"samples of one prompt; set samples=2 or more",
         )
         require(
-            not (self.learner.dropout or self.learner.token_dropout),
+            not (self.learner.dropout or self.learner.token_dropout or (self.learner.lora and self.learner.lora.dropout)),
             f"{self.name}: dropout makes the learner's log-probs differ from the generator's; set it to 0 in online stages",
         )
         needs_critic = "value" in getattr(self.algorithm, "needs", ())

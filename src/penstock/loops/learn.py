@@ -94,8 +94,11 @@ class Labeller:
         if "reference" in needs:
             if self.reference is None:
                 raise TrainingError("the algorithm needs a reference model, and there is none")
-            reference = _regroup(self.reference.score(units, frozenset({"logp"}), self.temperature).logp, groups)
-        if "value" in needs:
+            together = "value" in needs and getattr(self.reference, "gives_values", False)  # it shares the policy's trunk
+            found = self.reference.score(units, frozenset({"logp", "value"} if together else {"logp"}), self.temperature)
+            reference = _regroup(found.logp, groups)
+            value = _regroup(found.value, groups) if together else None
+        if "value" in needs and value is None:
             value = _regroup(self.learner.score(units, frozenset({"value"}), self.temperature).value, groups)
         return Columns(reference_logp=reference, value=value)
 

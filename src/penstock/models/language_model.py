@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,11 @@ from penstock.core.errors import ModelError
 from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
 from penstock.models.text import Text
 
+if TYPE_CHECKING:
+    from penstock.models.freezing import Border
+
 Head = Literal["lm", "score"]
+Critic = Literal["none", "shared", "separate", "branch"]
 
 
 class ValueHead(nn.Module):
@@ -34,7 +39,8 @@ class ValueHead(nn.Module):
 class LanguageModel(nn.Module):
     """A causal language model (``head="lm"``) or reward model (``head="score"``) with its tokenizer.
 
-    ``critic`` adds a value head on this trunk ("shared") or on a copy of it ("separate").
+    ``critic`` says where a value head stands: on this trunk ("shared"), on a copy of it ("separate"), or on a copy of what is
+    trained of it, above the frozen blocks ("branch"). ``border`` is set where blocks are frozen.
     """
 
     def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:
@@ -50,6 +56,8 @@ class LanguageModel(nn.Module):
         self.head: Head = head
         self.value_head: ValueHead | None = None
         self.critic_trunk: nn.Module | None = None
+        self.critic: Critic = "none"
+        self.border: Border | None = None
 
     @property
     def config(self) -> Any:
@@ -69,11 +77,20 @@ class LanguageModel(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.network.parameters()).dtype
 
-    def add_critic(self, kind: Literal["shared", "separate"]) -> None:
-        """Attach a critic. A separate one starts as a copy of the policy's trunk."""
+    def add_critic(self, kind: Literal["shared", "separate", "branch"], branch: nn.Module | None = None) -> None:
+        """Attach a critic. A separate one starts as a copy of the policy's trunk; a ``branch`` is given whole, from
+        :func:`penstock.models.branches.critic_branch`."""
+        if (kind == "branch") != (branch is not None):
+            raise ModelError(f"critic={kind}: a trunk is given for a branch, and only there")
         self.value_head = ValueHead(self.config.hidden_size).to(self.device)
+        self.critic_trunk = branch
         if kind == "separate":
-            self.critic_trunk = copy.deepcopy(self.network.base_model)
+            self.critic_trunk = copy.deepcopy(self.network.base_model).requires_grad_(True)
+        self.critic = kind
+
+    def once(self) -> AbstractContextManager[None]:
+        """Within it frozen blocks run once for this model and its branches, which must all be given the same tokens."""
+        return self.border.once() if self.border is not None else nullcontext()
 
     def hidden(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, trunk: nn.Module | None = None) -> Tensor:
         """Last hidden states ``[B, N, H]`` of tokens at positions, attending as the plan says."""

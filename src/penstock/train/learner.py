@@ -18,6 +18,7 @@ from penstock.models.encoder_decoder import plan_of
 from penstock.models.language_model import LanguageModel
 from penstock.train.dropout import dropped
 from penstock.train.optimizer import Masters
+from penstock.train.restrict import add_critic, restrict
 from penstock.train.schedule import rate_at
 from penstock.train.token_scores import token_scores
 
@@ -39,7 +40,7 @@ class Scoring:
         rows = sum(len(unit) for unit in units)
         found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in ("logp", "entropy", "value", "score")}
         for batch in self.lay_out(units, self.token_budget, self.share_prefix):
-            outputs = forward(self.model, on_device(batch, self.model), needs, temperature)
+            outputs = self.outputs(on_device(batch, self.model), needs, temperature)
             counts = np.bincount(batch.row_A, minlength=len(batch.row_ids))
             for name, values in (("logp", outputs.logp_A), ("entropy", outputs.entropy_A), ("value", outputs.value_A)):
                 if values is not None:
@@ -50,6 +51,10 @@ class Scoring:
                 for row, value in zip(batch.row_ids, outputs.score_B.float().tolist(), strict=True):
                     found["score"][row] = value
         return Scores(**found)
+
+    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+        """One pass over a laid out batch."""
+        return forward(self.model, tensors, needs, temperature)
 
 
 class DeviceLearner(Scoring):
@@ -73,11 +78,8 @@ class DeviceLearner(Scoring):
         self.spec = spec
         self.total_steps = total_steps
         self.temperature = temperature
-        separate = model.critic_trunk is not None
-        if spec.critic != "none" and (model.value_head is None or separate != (spec.critic == "separate")):
-            model.add_critic(spec.critic)  # a folder keeps no separate trunk, so such a critic begins anew
-        if spec.compute == "bfloat16":
-            to_compute_type(model, torch.bfloat16)
+        restrict(model, spec)
+        add_critic(model, spec)
         if spec.gradient_checkpointing:
             model.network.gradient_checkpointing_enable({"use_reentrant": False})
         model.network.train(spec.gradient_checkpointing)  # dropout is zero either way; transformers checkpoints in train mode
@@ -124,14 +126,6 @@ class DeviceLearner(Scoring):
         self.updates = int(state.values["updates"])
 
 
-@torch.no_grad()
-def to_compute_type(model: LanguageModel, dtype: torch.dtype) -> None:
-    """Convert the trunks' parameters; buffers (rotary frequencies) and the value head stay float32."""
-    for module in (model.network, model.critic_trunk):
-        for parameter in module.parameters() if module is not None else ():
-            parameter.data = parameter.data.to(dtype)
-
-
 def on_device(batch: Batch, model: LanguageModel) -> Any:
     """A namespace with the batch's arrays as tensors under the same names (indices int64)."""
 
@@ -150,13 +144,16 @@ def on_device(batch: Batch, model: LanguageModel) -> Any:
 
 
 def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
-    """Run the modules that ``needs`` asks for, only at the positions that need them."""
+    """Run the modules that ``needs`` asks for, only at the positions that need them; frozen blocks run once for all."""
     plan = tensors.plan
     tokens, position = tensors.tokens_N[None], tensors.position_N[None]
     found: dict[str, Tensor | None] = {}
-    hidden_NH = None
-    if needs & {"logp", "entropy", "score"} or model.critic_trunk is None:
-        hidden_NH = model.hidden(tokens, position, plan)[0]
+    hidden_NH = value_NH = None
+    with model.once():
+        if needs & {"logp", "entropy", "score"} or model.critic_trunk is None:
+            hidden_NH = value_NH = model.hidden(tokens, position, plan)[0]
+        if "value" in needs and model.critic_trunk is not None:
+            value_NH = model.hidden(tokens, position, plan, model.critic_trunk)[0]
     if needs & {"logp", "entropy"}:
         assert hidden_NH is not None
         found["logp_A"], found["entropy_A"] = token_scores(
@@ -168,10 +165,8 @@ def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperatu
             entropy="entropy" in needs,
         )
     if "value" in needs:
-        if model.critic_trunk is not None:
-            hidden_NH = model.hidden(tokens, position, plan, model.critic_trunk)[0]
-        assert hidden_NH is not None
-        found["value_A"] = model.values(hidden_NH.index_select(0, tensors.source_A))
+        assert value_NH is not None
+        found["value_A"] = model.values(value_NH.index_select(0, tensors.source_A))
     if "score" in needs:
         assert hidden_NH is not None
         found["score_B"] = model.scores(hidden_NH.index_select(0, tensors.last_B))

@@ -1,0 +1,38 @@
+"""Which of a model's weights are trained, and in what type they stand: done once, before critics and references are made."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.core.run import LearnerSpec
+from penstock.models.branches import critic_branch
+from penstock.models.freezing import freeze_below
+from penstock.models.language_model import LanguageModel
+
+
+def restrict(model: LanguageModel, spec: LearnerSpec) -> None:
+    """Freeze what the spec does not train and convert to the compute type. A second call changes nothing.
+
+    Raises:
+        ModelError: the model has fewer blocks than are to stay unfrozen, or blocks that cannot be found.
+    """
+    if spec.unfrozen_layers >= 0 and model.border is None:
+        freeze_below(model, spec.unfrozen_layers)
+    if spec.compute == "bfloat16":
+        to_compute_type(model, torch.bfloat16)
+
+
+def add_critic(model: LanguageModel, spec: LearnerSpec) -> None:
+    """Give a restricted model the critic of the spec, unless it has it. A model folder keeps the value head of a critic but no
+    trunk, so a critic with a trunk of its own begins anew."""
+    if spec.critic == "none" or (model.value_head is not None and model.critic == spec.critic):
+        return
+    model.add_critic(spec.critic, critic_branch(model) if spec.critic == "branch" else None)
+
+
+@torch.no_grad()
+def to_compute_type(model: LanguageModel, dtype: torch.dtype) -> None:
+    """Convert the trunks' parameters; buffers (rotary frequencies) and the value head stay float32."""
+    for module in (model.network, model.critic_trunk):
+        for parameter in module.parameters() if module is not None else ():
+            parameter.data = parameter.data.to(dtype)

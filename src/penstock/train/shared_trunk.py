@@ -1,0 +1,31 @@
+"""Scoring with a reference that shares the policy's weights: no second model stands in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.core.contracts import Outputs
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import LayOut, Scoring, forward
+
+
+class SharedTrunkScoring(Scoring):
+    """Scores with a reference whose lower blocks are the policy's frozen ones.
+
+    Asked for values as well, it gives those of the policy's critic from the same pass, in which the frozen blocks run once.
+    """
+
+    gives_values = True
+
+    def __init__(self, policy: LanguageModel, reference: LanguageModel, lay_out: LayOut, token_budget: int = 8192) -> None:
+        super().__init__(reference, lay_out, token_budget)
+        self.policy = policy
+
+    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+        """Log-probs, entropies and scores of the reference, values of the policy's critic."""
+        if "value" not in needs:
+            return super().outputs(tensors, needs, temperature)
+        with self.policy.once():  # the policy first, because its own frozen blocks always run
+            value_A = forward(self.policy, tensors, frozenset({"value"}), temperature).value_A
+            return replace(forward(self.model, tensors, needs - {"value"}, temperature), value_A=value_A)

@@ -1,0 +1,204 @@
+"""A learner with frozen layers: what it trains, keeps, scores and generates equals what separate models would."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import numpy as np
+import pytest
+import torch
+from learner_examples import WeightedLoss, accumulate, learner_of, some_units
+
+import tiny_models
+from penstock.core.contracts import Columns
+from penstock.core.errors import SpecError
+from penstock.core.run import LearnerSpec
+from penstock.data.layout import lay_out
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.loops.learn import Labeller
+from penstock.models.branches import reference_branch
+from penstock.models.language_model import ValueHead
+from penstock.train.learner import Scoring
+from penstock.train.restrict import restrict
+from penstock.train.shared_trunk import SharedTrunkScoring
+
+BOTH = WeightedLoss(frozenset({"logp", "value"}))
+LOGP, VALUE = frozenset({"logp"}), frozenset({"value"})
+
+
+def trained(model, steps=3, **spec):
+    learner = learner_of(model, **({"learning_rate": 1e-2} | spec))
+    for seed in range(steps):
+        accumulate(learner, some_units(seed), BOTH if spec.get("critic", "none") != "none" else None)
+        learner.step()
+    return learner
+
+
+def weights(model):
+    return {name: p.detach().clone() for name, p in model.network.named_parameters()}
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_frozen_weights_stay_bit_for_bit_and_have_no_optimizer_state(architecture, layers, tiny):
+    model = tiny(architecture)
+    before = weights(model)
+    learner = trained(model, unfrozen_layers=layers, weight_decay=0.1)
+    frozen = {name for name, p in model.network.named_parameters() if not p.requires_grad}
+    assert {name for name, tensor in weights(model).items() if torch.equal(tensor, before[name])} == frozen
+    assert all(p.grad is None for p in model.network.parameters())
+    held = {name.removeprefix("exp_avg.network.") for name in learner.state().arrays if name.startswith("exp_avg.")}
+    assert held == set(before) - frozen
+
+
+def test_with_all_layers_unfrozen_a_step_is_that_of_the_whole_model_but_for_the_embeddings(tiny):
+    whole, model = tiny("llama"), tiny("llama")
+    trained(whole, steps=1, clip_norm=0.0)
+    trained(model, steps=1, clip_norm=0.0, unfrozen_layers=2)
+    for name, tensor in weights(model).items():
+        assert torch.equal(tensor, weights(whole)[name]) == ("embed_tokens" not in name), name
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_the_shared_reference_scores_as_the_model_did_when_the_stage_began(architecture, compute, tiny):
+    model, spec = tiny(architecture), {"unfrozen_layers": 1, "compute": compute}
+    restrict(model, LearnerSpec(**spec))
+    start = copy.deepcopy(model)
+    reference = SharedTrunkScoring(model, reference_branch(model), lay_out)
+    trained(model, **spec)
+    units = some_units(7)
+    for found, expected, moved in zip(
+        *(each.score(units, LOGP).logp for each in (reference, Scoring(start, lay_out), Scoring(model, lay_out))), strict=True
+    ):
+        assert np.array_equal(found, expected)
+        assert not np.array_equal(found, moved)
+
+
+@pytest.mark.parametrize("critic", ["shared", "branch"])
+def test_reference_and_critic_in_one_pass_equal_two_passes(critic, tiny):
+    model = tiny("qwen3")
+    restrict(model, LearnerSpec(unfrozen_layers=1))
+    reference = reference_branch(model)
+    learner = trained(model, unfrozen_layers=1, critic=critic)
+    units = some_units(7)
+    runs = []
+    model.border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
+    together = SharedTrunkScoring(model, reference, lay_out).score(units, LOGP | VALUE)
+    alone, value = Scoring(reference, lay_out).score(units, LOGP), learner.score(units, VALUE)
+    assert all(map(np.array_equal, together.logp, alone.logp))
+    assert all(map(np.array_equal, together.value, value.value))
+    assert any(v.any() for v in value.value)
+    assert len(runs) == 3 * len(lay_out(units, 8192, True))  # once for both, and once for each alone
+
+
+def test_the_labeller_asks_a_shared_reference_once(tiny):
+    class Recorder:
+        gives_values = True
+
+        def __init__(self):
+            self.asked = []
+
+        def score(self, units, needs, temperature):
+            self.asked.append(needs)
+            rows = [np.ones(1, np.float32) for unit in units for _ in unit]
+            return type("Scores", (), {"logp": rows, "value": [2 * row for row in rows]})()
+
+    class Needs:
+        needs = frozenset({"reference", "value"})
+
+    recorder = Recorder()
+    columns = Labeller(Needs(), None, recorder, 1.0).columns([])
+    assert recorder.asked == [LOGP | VALUE]
+    assert columns == Columns(reference_logp=[], value=[])
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_a_critic_branch_gives_the_gradients_of_a_separate_trunk(layers, tiny):
+    grads = []
+    for critic in ("branch", "separate"):
+        model = tiny("qwen2")
+        restrict(model, LearnerSpec(unfrozen_layers=layers))
+        learner = learner_of(model, critic=critic, unfrozen_layers=layers)
+        torch.nn.init.ones_(model.value_head.linear.weight)
+        accumulate(learner, some_units(), BOTH)
+        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    branch, separate = grads
+    assert any(name.startswith("critic_trunk.layers.1") for name in branch) == (layers > 0)
+    assert "critic_trunk.embed_tokens.weight" in separate.keys() - branch.keys()
+    assert all(torch.equal(gradient, separate[name]) for name, gradient in branch.items())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradient_checkpointing_changes_no_gradient_with_frozen_layers_and_a_branch(checkpointing, tiny):
+    model, plain = tiny("qwen2"), tiny("qwen2")
+    for each, on in ((model, checkpointing), (plain, False)):
+        learner = learner_of(each, critic="branch", unfrozen_layers=1, gradient_checkpointing=on)
+        torch.nn.init.ones_(each.value_head.linear.weight)
+        accumulate(learner, some_units(), BOTH)
+    expected = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+    for name, parameter in model.named_parameters():
+        if name in expected:
+            assert torch.allclose(parameter.grad, expected[name], atol=1e-7), name
+
+
+@pytest.mark.parametrize("critic", ["none", "shared", "branch"])
+def test_a_resumed_learner_goes_on_bit_for_bit_from_what_is_trained_alone(critic, tiny):
+    spec = {"unfrozen_layers": 1, "critic": critic, "learning_rate": 1e-2}
+    whole, first, second = tiny(), tiny(), tiny()
+    trained(whole, 4, **spec)
+    state = trained(first, 2, **spec).state()
+    assert not any("layers.0" in name or "embed_tokens" in name for name in state.arrays)
+    learner = learner_of(second, **spec)
+    learner.load_state(state)
+    for seed in (2, 3):
+        accumulate(learner, some_units(seed), None if critic == "none" else BOTH)
+        learner.step()
+    found, expected = (dict(each.named_parameters()) for each in (second, whole))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_generated_log_probs_are_the_learners_with_frozen_layers(architecture, tiny):
+    """The recorded decode step reads the parameters that train, before and after steps."""
+    model = tiny(architecture)
+    learner = trained(model, 1, unfrozen_layers=1)
+    generator = EmbeddedGenerator(model, slots=4)
+
+    async def draw(ordinal):
+        prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)
+        requests = [tiny_models.request(prompt, ordinal, sample, max_new_tokens=8) for sample in range(3)]
+        return await asyncio.gather(*(generator.generate(request) for request in requests))
+
+    for round_ in range(2):
+        samples = asyncio.run(draw(round_))
+        units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
+        for sample, logp in zip(samples, learner.score(units, LOGP).logp, strict=True):
+            assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-4)
+        accumulate(learner, some_units(9))
+        learner.step()
+
+
+def test_a_critic_that_was_loaded_with_a_model_folder_is_taken_over(tiny):
+    model = tiny()
+    model.add_critic("shared")
+    head = model.value_head
+    learner_of(model, critic="shared")
+    assert model.value_head is head
+    learner_of(model, critic="branch", unfrozen_layers=1)
+    assert isinstance(model.value_head, ValueHead)
+    assert model.value_head is not head
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"unfrozen_layers": -2}, "use -1 to train all layers"),
+        ({"critic": "branch"}, "set unfrozen_layers, or critic=separate"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_the_spec(fields, problem):
+    with pytest.raises(SpecError, match=problem):
+        LearnerSpec(**fields)
