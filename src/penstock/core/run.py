@@ -221,10 +221,21 @@ class Offline:
     batch: int = 32
     """Units (examples or pairs) an optimizer step."""
     steps: int = 100
+    reference: ModelSpec | None = None
+    """Frozen model that preferences are learned against; None: the model the stage starts from, where one is needed."""
     evaluation: EvaluationSpec | None = None
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, f"{self.name}: batch={self.batch}; at least one unit a step")
+        least = getattr(self.algorithm, "least_units", 1)
+        require(
+            self.batch >= least,
+            f"{self.name}: batch={self.batch} is undefined for {type(self.algorithm).__name__}; set batch={least} or more",
+        )
+        require(
+            self.reference is None or "reference" in getattr(self.algorithm, "needs", ()),
+            f"{self.name}: {type(self.algorithm).__name__} has no use for a reference; leave reference out",
+        )
         require(self.steps >= 1, f"{self.name}: steps={self.steps}; at least one step")
         require(
             getattr(self.algorithm, "feedback", "data") == "data",
@@ -266,21 +277,10 @@ class Online:
     def __post_init__(self) -> None:
         for count in ("samples", "batch", "minibatches", "epochs", "steps", "slots"):
             value = getattr(self, count)
-    reference: ModelSpec | None = None
-    """Frozen model that preferences are learned against; None: the model the stage starts from, where one is needed."""
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
         require(
             self.batch % self.minibatches == 0,
-        least = getattr(self.algorithm, "least_units", 1)
-        require(
-            self.batch >= least,
-            f"{self.name}: batch={self.batch} is undefined for {type(self.algorithm).__name__}; set batch={least} or more",
-        )
-        require(
-            self.reference is None or "reference" in getattr(self.algorithm, "needs", ()),
-            f"{self.name}: {type(self.algorithm).__name__} has no use for a reference; leave reference out",
-        )
             f"{self.name}: batch={self.batch} does not divide into minibatches={self.minibatches}",
         )
         require(bool(self.rewards), f"{self.name}: rewards is empty; an online stage needs at least one reward")
