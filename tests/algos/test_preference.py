@@ -82,3 +82,28 @@ def test_shapes_that_do_not_match_and_empty_batches_are_refused(function):
         function(tensor(1.0), tensor(1.0, 2.0), denominator=1)
     with pytest.raises(TrainingError, match="nothing to train on"):
         function(tensor(1.0), tensor(1.0), denominator=0)
+
+
+@pytest.mark.parametrize(
+    ("gap", "probability", "loss"),
+    [
+        (math.log(3), 0.75, 0.75 * math.log(4 / 3) + 0.25 * math.log(4)),
+        (math.log(3), 0.0, math.log(4)),  # the other one is certainly better
+        (0.0, 0.3, math.log(2)),
+    ],
+)
+def test_soft_labels_by_hand(gap, probability, loss):
+    found = bradley_terry_loss(tensor(gap), tensor(0.0), denominator=1, probability=tensor(probability))
+    assert found.item() == pytest.approx(loss)
+
+
+def test_a_soft_label_is_met_where_the_model_believes_it():
+    chosen = tensor(math.log(3)).requires_grad_()
+    bradley_terry_loss(chosen, tensor(0.0), denominator=1, probability=tensor(0.75)).backward()
+    assert chosen.grad.item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_soft_label_of_one_half_does_not_care_which_is_called_chosen():
+    a, b = tensor(1.7), tensor(-0.3)
+    first = bradley_terry_loss(a, b, denominator=1, probability=0.5)
+    assert first.item() == pytest.approx(bradley_terry_loss(b, a, denominator=1, probability=0.5).item())

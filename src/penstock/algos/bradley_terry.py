@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.algos.completions import Encoder, completed
+from penstock.algos.completions import Encoder
+from penstock.algos.pair_rows import pair_metrics, pair_rows
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
-from penstock.core.errors import TrainingError
+from penstock.core.errors import DataError
 from penstock.core.run import require
 from penstock.core.spec import spec
-from penstock.core.types import Metrics, Row, Unit
+from penstock.core.types import Metrics, Unit
 
 
 @spec
@@ -24,30 +25,37 @@ class BradleyTerry:
     data: ClassVar[str] = "pairs"
     needs: ClassVar[frozenset[str]] = frozenset({"score"})
 
-    margin: float = 0.0
-    """By how much the preferred completion should win."""
+    margin: float | str = 0.0
+    """By how much the preferred completion should win: a number, or the column that holds one for each pair."""
+    probability: str = ""
+    """Column with the chance (0 to 1) that the preferred completion is the better one, such as the share of judges who
+    said so; empty: it is certain."""
     centring: float = 0.0
     """Weight of ``(chosen + rejected)²``, which keeps scores around zero; 0.01 is usual."""
 
     def __post_init__(self) -> None:
-        require(self.margin >= 0, f"margin={self.margin} is negative; use 0 for none")
+        if not isinstance(self.margin, str):
+            require(self.margin >= 0, f"margin={self.margin} is negative; use 0 for none")
         require(self.centring >= 0, f"centring={self.centring} is negative; use 0 for none")
+        both = bool(self.probability) and self.margin != 0.0
+        require(not both, "a margin of a preference that is only probable is undefined; leave margin or probability out")
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """Two rows, preferred first, from the rendered texts ``prompt``, ``chosen``, ``rejected``; no token is an action.
 
         Raises:
-            DataError: a text is missing.
+            DataError: a text is missing, or the column of the margin or probability holds none.
         """
-        unit = []
-        for column, preferred in (("chosen", 1.0), ("rejected", 0.0)):
-            tokens_T, _ = completed(example, column, tokenizer)
-            unit.append(Row(tokens_T, np.zeros(len(tokens_T), bool), {"preferred": preferred}))
-        return tuple(unit)
+        unit, more = pair_rows(example, tokenizer, trained=False), {}
+        if isinstance(self.margin, str):
+            more["margin"] = _number(example, self.margin, "margin", float("inf"))
+        if self.probability:
+            more["probability"] = _number(example, self.probability, "probability", 1.0)
+        return tuple(replace(row, fields={**row.fields, **more}) for row in unit) if more else unit
 
     def loss(self) -> PairLoss:
         """The Bradley-Terry loss, a mean over the batch's pairs."""
-        return PairLoss(self.margin, self.centring)
+        return PairLoss(0.0 if isinstance(self.margin, str) else self.margin, self.centring)
 
     def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
         """Held-out ``pair/accuracy`` (a tie counts one half), ``pair/margin`` and ``pair/nll`` (no margin, no centring).
@@ -55,21 +63,23 @@ class BradleyTerry:
         Raises:
             TrainingError: the scores do not belong to these units, or there are none.
         """
-        preferred_B = np.array([float(row.fields["preferred"]) for unit in units for row in unit])  # type: ignore[arg-type]
-        score_B = np.asarray(scores.score, np.float64)
-        if not len(units) or len(score_B) != len(preferred_B) or any(len(unit) != 2 for unit in units):
-            raise TrainingError(f"{len(score_B)} scores for {len(units)} pairs; score the same units first")
-        margin_U = (score_B * (2 * preferred_B - 1)).reshape(-1, 2).sum(1)
-        return {
-            "pair/accuracy": float((0.5 * (1 + np.sign(margin_U))).mean()),
-            "pair/margin": float(margin_U.mean()),
-            "pair/nll": float(np.logaddexp(0, -margin_U).mean()),
-        }
+        return pair_metrics(units, scores.score)
+
+
+def _number(example: Mapping[str, Any], column: str, what: str, most: float) -> float:
+    value = example.get(column)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= most:
+        kind = "a number of at least 0" if most > 1 else "a number from 0 to 1"
+        raise DataError(f'the column "{column}" gives the {what} of each pair and must hold {kind}, got {value!r}')
+    return float(value)
 
 
 @dataclass(frozen=True)
 class PairLoss:
-    """Bradley-Terry loss of the pairs of a batch; reads the per-row field ``preferred``, so rows may stand in any order."""
+    """Bradley-Terry loss of the pairs of a batch; reads the per-row field ``preferred``, so rows may stand in any order.
+
+    Where rows have them, ``margin`` and ``probability`` (equal in both rows of a pair) are read too.
+    """
 
     margin: float
     centring: float
@@ -81,10 +91,18 @@ class PairLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference
 
+        def per_pair(name: str, default: Any) -> Any:
+            return preference.pairs(fields[name], fields["preferred"], batch.unit_B)[0] if name in fields else default
+
         pairs = denominator.units
         chosen_U, rejected_U = preference.pairs(outputs.score_B, fields["preferred"], batch.unit_B)
         loss = preference.bradley_terry_loss(
-            chosen_U, rejected_U, denominator=pairs, margin=self.margin, centring=self.centring
+            chosen_U,
+            rejected_U,
+            denominator=pairs,
+            margin=per_pair("margin", self.margin),
+            probability=per_pair("probability", 1.0),
+            centring=self.centring,
         )
         chosen_U, rejected_U = chosen_U.detach(), rejected_U.detach()
         return loss, {

@@ -13,9 +13,17 @@ from penstock.core.errors import TrainingError
 
 
 def bradley_terry_loss(
-    chosen_U: Tensor, rejected_U: Tensor, *, denominator: float, margin: Tensor | float = 0.0, centring: float = 0.0
+    chosen_U: Tensor,
+    rejected_U: Tensor,
+    *,
+    denominator: float,
+    margin: Tensor | float = 0.0,
+    probability: Tensor | float = 1.0,
+    centring: float = 0.0,
 ) -> Tensor:
-    """``-log sigmoid(chosen - rejected - margin) + centring * (chosen + rejected)²`` (Bradley & Terry 1952).
+    """``-p log σ(d) - (1 - p) log σ(-d) + centring * (chosen + rejected)²`` with ``d = chosen - rejected - margin``.
+
+    With ``p = 1`` it is ``-log σ(d)`` (Bradley & Terry 1952).
 
     Args:
         chosen_U: scores of the preferred completions.
@@ -23,6 +31,8 @@ def bradley_terry_loss(
         denominator: pairs of the whole batch.
         margin: by how much the preferred score should win (Touvron et al. 2023, arXiv 2307.09288), one for all or one
             per pair.
+        probability: p, the chance that the preferred score belongs to the better completion, one for all or one per pair.
+            The loss is least where ``σ(d) = p``; at one half the order of the two does not matter.
         centring: pulls the scores of a pair to a mean of zero, which the pair loss alone leaves free (Eisenstein et al.
             2023, arXiv 2312.09244).
 
@@ -30,7 +40,8 @@ def bradley_terry_loss(
         TrainingError: unequal shapes, or a denominator that is not positive.
     """
     _check(chosen_U, rejected_U, denominator)
-    loss_U = functional.softplus(margin - (chosen_U - rejected_U))
+    gap_U = chosen_U - rejected_U - margin
+    loss_U = probability * functional.softplus(-gap_U) + (1 - probability) * functional.softplus(gap_U)
     if centring:
         loss_U = loss_U + centring * (chosen_U + rejected_U).square()
     return loss_U.sum() / denominator
