@@ -1,7 +1,8 @@
 """What every generator must do, whatever engine stands behind it.
 
 An implementation joins by one entry in ``GENERATORS``: an async context manager from a model to a running generator at
-version 0. The tests use the verbs of the contract alone, and several requests at once wherever an engine would batch them.
+version 0, and which tiny model it runs. The tests use the verbs of the contract alone, and several requests at once
+wherever an engine would batch them.
 """
 
 import asyncio
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 import tiny_models
+import tiny_t5
 from penstock.core.contracts import Generator
 from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import Request, WeightUpdate
 from penstock.data.layout import lay_out
-from penstock.engine.generator import EmbeddedGenerator
+from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.updates import checksum
 from penstock.train.learner import Scoring
 from tiny_models import CONTEXT, request, row
@@ -24,22 +26,33 @@ from tiny_models import CONTEXT, request, row
 
 @asynccontextmanager
 async def embedded(model) -> AsyncIterator[Generator]:
-    yield EmbeddedGenerator(model, slots=4)
+    yield embedded_generator(model, slots=4)
 
 
-GENERATORS = {"embedded": embedded}
+GENERATORS = {"embedded": (embedded, "qwen2"), "embedded encoder-decoder": (embedded, "t5")}
 
 CLOSE = 1e-4
 """Largest gap in nats between two computations of one float32 log-prob."""
 
 
 @pytest.fixture(params=GENERATORS)
-def using(request, tiny):
+def kind(request):
+    return GENERATORS[request.param]
+
+
+@pytest.fixture
+def tiny(kind, tiny, text):
+    """``tiny()``: a model of the kind that the generator runs."""
+    return lambda: tiny_t5.build(text, kind[1]) if kind[1] in tiny_t5.ARCHITECTURES else tiny(kind[1])
+
+
+@pytest.fixture
+def using(kind, tiny):
     """``using(scenario, model=None)``: the result of an async scenario over a fresh generator."""
 
     def run(scenario, model=None):
         async def opened():
-            async with GENERATORS[request.param](model or tiny()) as generator:
+            async with kind[0](model or tiny()) as generator:
                 return await asyncio.wait_for(scenario(generator), 60)
 
         return asyncio.run(opened())
@@ -100,10 +113,11 @@ def test_columns_are_aligned_and_empty_before_the_first_action(using):
 def test_log_probs_are_those_of_score(using, temperature):
     async def scenario(generator):
         samples = await generate(generator, requests(temperature=temperature))
-        return samples, [await generator.score(sample.tokens_T, temperature) for sample in samples]
+        prompts = [int((~sample.action_T).sum()) for sample in samples]
+        return samples, [await generator.score(s.tokens_T, temperature, p) for s, p in zip(samples, prompts, strict=True)]
 
     for sample, scored in zip(*using(scenario), strict=True):
-        assert scored[0] == 0
+        assert (scored[~sample.action_T] == 0).all()
         np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=CLOSE)
 
 
@@ -199,9 +213,9 @@ def test_new_weights_are_the_ones_that_score(using, tiny):
     new, tokens_T = other_weights(tiny), np.arange(20, 30, dtype=np.int32)
 
     async def scenario(generator):
-        before = await generator.score(tokens_T)
+        before = await generator.score(tokens_T, prompt=1)
         await generator.load(WeightUpdate(1, list(new.policy_weights()), checksum=checksum(new.policy_weights())))
-        return before, await generator.score(tokens_T)
+        return before, await generator.score(tokens_T, prompt=1)
 
     before, after = using(scenario)
     expected = Scoring(new, lay_out).score([(row(tokens_T[:1], tokens_T[1:]),)], frozenset({"logp"})).logp[0]
@@ -228,12 +242,12 @@ def test_a_refused_update_changes_nothing(using, tiny, problem):
     tokens_T = np.arange(20, 30, dtype=np.int32)
 
     async def scenario(generator):
-        before = await generator.score(tokens_T)
+        before = await generator.score(tokens_T, prompt=1)
         version = 0 if problem == "version" else 1
         update = WeightUpdate(version, spoilt(other_weights(tiny), problem), checksum="0" if problem == "checksum" else None)
         with pytest.raises(WeightError):
             await generator.load(update)
-        return before, await generator.score(tokens_T), generator.stats().version
+        return before, await generator.score(tokens_T, prompt=1), generator.stats().version
 
     before, after, version = using(scenario)
     assert before.tolist() == after.tolist()

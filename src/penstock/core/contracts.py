@@ -39,8 +39,11 @@ class Generator(Protocol):
         """
         ...
 
-    async def score(self, tokens_T: IntArray, temperature: float = 1.0) -> FloatArray:
-        """Log-prob of every token given those before it (0 for the first); the same numbers as ``generate``."""
+    async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
+        """Log-prob of every token given those before it, the same numbers as ``generate``; 0 for the first ``prompt``.
+
+        None is 1; an encoder-decoder refuses it, because its numbers depend on how much the encoder reads.
+        """
         ...
 
     async def load(self, update: WeightUpdate) -> Version:

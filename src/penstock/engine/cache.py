@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.models.relative_attention import RelativeBias
+
 STEP = 64
 """Positions are allocated in steps of this."""
 
@@ -30,7 +32,7 @@ class CachePool:
         heads = config.num_attention_heads
         self.key_value_heads = getattr(config, "num_key_value_heads", None) or heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.layers = config.num_hidden_layers
+        self.layers = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
         self.dtype, self.device = dtype, device
         self.rows = self.positions = 0
         self.keys: list[Tensor] = []
@@ -172,6 +174,32 @@ class DecodePlan:
         out = torch.matmul(weight[..., seen:], values[:rows, :, :window])
         out = out + self._to_rows(torch.matmul(self._to_cells(weight[..., :seen]), shared_value))
         return out.reshape(rows, 1, heads, width)
+
+    # ---- the decoder of an encoder-decoder: its prefix is what the encoder read, attended to apart from its own tokens
+
+    def bias(self, relative: RelativeBias) -> Tensor:
+        """What is added to a step's scores of own tokens, ``[B, H, 1, W]``: by distance, and minus infinity past the row."""
+        distance_BW = self.window - self.position_B[:, None]
+        return relative.of(distance_BW).float().transpose(1, 2)[:, :, None] + self.mask[..., self.seen.shape[0] :]
+
+    def own_attention(self, layer: int, query_BHD: Tensor, key_BHD: Tensor, value_BHD: Tensor, bias: Tensor) -> Tensor:
+        """Attention ``[B, H, D]`` to a row's own tokens, unscaled; notes the new key and value first."""
+        keys, values = self.own.keys[layer], self.own.values[layer]
+        place = self.row_B, self.position_B
+        keys.transpose(1, 2).index_put_(place, key_BHD.to(keys.dtype))
+        values.transpose(1, 2).index_put_(place, value_BHD.to(values.dtype))
+        rows, window = query_BHD.shape[0], self.window.shape[0]
+        weight = (_scores(query_BHD[:, :, None], keys[:rows, :, :window]) + bias).softmax(-1).to(values.dtype)
+        return torch.matmul(weight, values[:rows, :, :window])[:, :, 0]
+
+    def cross_attention(self, layer: int, query_BHD: Tensor, module: Any) -> Tensor:
+        """Attention ``[B, H, D]`` to what the encoder read, whose keys and values stand in the prefix pool, unscaled."""
+        seen, prefixes = self.seen.shape[0], self.row_UG.shape[0]
+        key = self.prefixes.keys[layer][:prefixes, :, :seen]
+        value = self.prefixes.values[layer][:prefixes, :, :seen]
+        scores = self._to_rows(_scores(self._to_cells(query_BHD[:, :, None]), key))
+        weight = (scores + self.mask[..., :seen]).softmax(-1).to(value.dtype)
+        return self._to_rows(torch.matmul(self._to_cells(weight), value))[:, :, 0]
 
     def _to_cells(self, x_BKRD: Tensor) -> Tensor:
         """``[B, K, R, X]`` → ``[U, K, G · R, X]``: rows stand beside those with whom they share a prefix."""

@@ -79,8 +79,11 @@ class EmbeddedGenerator:
         self._drive()
         return await sequence.future
 
-    async def score(self, tokens_T: IntArray, temperature: float = 1.0) -> FloatArray:
-        """Log-prob of every token given those before it (0 for the first); temperature 0 counts as 1, as in ``generate``."""
+    async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
+        """Log-prob of every token after the first ``prompt`` (1), given those before it, and 0 for these.
+
+        Temperature 0 counts as 1, as in ``generate``.
+        """
         if len(tokens_T) > self.model.context:
             raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.model.context}")
         with torch.no_grad():
@@ -89,7 +92,9 @@ class EmbeddedGenerator:
             hidden = self.model.hidden(tokens[None], position[None], single_row_plan(len(tokens), self.model.device))[0]
             logits = self.model.logits(hidden[:-1]) / (temperature or 1.0)
             logp = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)
-        return np.concatenate([[0.0], logp.cpu().numpy()]).astype(np.float32)
+        scored_T = np.concatenate([[0.0], logp.cpu().numpy()]).astype(np.float32)
+        scored_T[: prompt or 1] = 0.0
+        return scored_T
 
     async def load(self, update: WeightUpdate) -> Version:
         """Take new weights between two decode steps; what becomes of the cache is the update's ``kv``.

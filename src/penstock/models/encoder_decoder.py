@@ -35,11 +35,11 @@ class DecoderAttention(Protocol):
         """What is added to the scores of its own tokens, in a form of its own; made once for layers that share a bias."""
         ...
 
-    def own(self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: Any) -> Tensor:
+    def own_attention(self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: Any) -> Tensor:
         """Attention ``[M, H, D]`` to the decoder's own tokens."""
         ...
 
-    def cross(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
+    def cross_attention(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
         """Attention ``[M, H, D]`` to the encoder's tokens, for which ``module`` makes keys and values."""
         ...
 
@@ -101,10 +101,12 @@ class _WholeRows:
     def bias(self, relative: RelativeBias) -> list[Tensor | None]:
         return self.plan.decoder.masks(relative, self.encoded_SW.dtype)
 
-    def own(self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor | None]) -> Tensor:
+    def own_attention(
+        self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor | None]
+    ) -> Tensor:
         return self.plan.decoder.attend(query_MHD, key_MHD, value_MHD, bias)
 
-    def cross(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
+    def cross_attention(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
         key_SHD, value_SHD = cross_keys(module, self.encoded_SW)
         return self.plan.crossing.attend(query_MHD, key_SHD, value_SHD, self.masks)
 
@@ -161,14 +163,20 @@ class EncoderDecoderModel(LanguageModel):
             )
         return EncoderDecoderPlan(batch.gather_BT, batch.length_B, prompt_B, len(batch.tokens_N), self.device)
 
-    def hidden(  # type: ignore[override]
-        self, tokens_BN: Tensor, position_BN: Tensor | None, plan: EncoderDecoderPlan, trunk: nn.Module | None = None
-    ) -> Tensor:
-        """The decoder's hidden states ``[1, N, W]``, each where the token stands that was read last.
+    def hidden(self, tokens_BN: Tensor, position_BN: Tensor | None, plan: Any, trunk: nn.Module | None = None) -> Tensor:
+        """The decoder's hidden states: of a packed batch, or of one decode step.
 
-        Those of prompt tokens before the last are meaningless: no action is predicted from them.
+        Args:
+            tokens_BN: ``[1, N]`` packed tokens with an :class:`EncoderDecoderPlan`, or ``[B, 1]``, the last token of each
+                row, with a plan that has the encoder's keys and the rows' own (:class:`DecoderAttention`).
+
+        Returns:
+            ``[1, N, W]``, each where the token stands that was read last; those of prompt tokens before the last are
+            meaningless, because no action is predicted from them. Or ``[B, 1, W]``.
         """
         network: Any = trunk if trunk is not None else self.network
+        if not isinstance(plan, EncoderDecoderPlan):
+            return self.decode(tokens_BN[:, 0], plan, network)[:, None]
         tokens_N = tokens_BN[0]
         encoded_SW = self.encode(tokens_N.index_select(0, plan.read_S), plan.encoder, network)
         tokens_M = tokens_N.index_select(0, plan.token_M).masked_fill(plan.start_M, self.start)
@@ -206,12 +214,12 @@ class EncoderDecoderModel(LanguageModel):
 
             def run(hidden_MW: Tensor, layer: int = layer, block: Any = block, bias: Any = bias) -> Tensor:
                 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-                    return attention.own(layer, query, key, value, bias)
+                    return attention.own_attention(layer, query, key, value, bias)
 
                 hidden_MW = _attend_to_self(block, hidden_MW, attend)
                 cross = block.layer[1].EncDecAttention
                 query_MHD = _heads(cross, cross.q(block.layer[1].layer_norm(hidden_MW)))
-                hidden_MW = hidden_MW + cross.o(attention.cross(layer, query_MHD, cross).flatten(-2))
+                hidden_MW = hidden_MW + cross.o(attention.cross_attention(layer, query_MHD, cross).flatten(-2))
                 return _feed_forward(block, hidden_MW)
 
             hidden_MW = _checkpointed(block, run, hidden_MW)

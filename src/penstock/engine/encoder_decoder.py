@@ -1,0 +1,193 @@
+"""The embedded generator for encoder-decoders: a prompt is encoded once, its samples read the encoder's keys.
+
+What the prefix cache of a decoder holds of the prompt, it holds here of the encoder's output: keys and values of every
+cross-attention. A row's own cache begins with the decoder's start token. All else (admission, places, draws, stops, weight
+updates) is the embedded generator's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.core.errors import GenerationError
+from penstock.core.types import FloatArray, IntArray
+from penstock.engine.cache import CachePool
+from penstock.engine.draws import uniform_stream
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.engine.sequences import Prefix, Sequence
+from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, cross_attentions, cross_keys
+from penstock.models.language_model import LanguageModel
+from penstock.models.relative_attention import RelativeBias, Segments, Spans
+
+
+def embedded_generator(model: LanguageModel, **options: Any) -> EmbeddedGenerator:
+    """The embedded generator for a model's kind; ``options`` are those of :class:`EmbeddedGenerator`."""
+    kind = EncoderDecoderGenerator if isinstance(model, EncoderDecoderModel) else EmbeddedGenerator
+    return kind(model, **options)
+
+
+class EncoderDecoderGenerator(EmbeddedGenerator):
+    """Implements the ``Generator`` contract for models of the T5 shape.
+
+    A prompt is encoded whole, because every token of it reads every other: ``chunk`` bounds the prompt tokens that are
+    encoded between two decode steps, but one prompt always goes.
+    """
+
+    model: EncoderDecoderModel
+
+    async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
+        """Log-prob of every token after the first ``prompt``, which the encoder reads, and 0 for those.
+
+        Raises:
+            GenerationError: the tokens do not fit the context, or ``prompt`` is not said: without it nobody knows which
+                tokens the encoder reads.
+        """
+        if len(tokens_T) > self.model.context:
+            raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.model.context}")
+        if prompt is None or not 1 <= prompt <= len(tokens_T):
+            raise GenerationError(
+                f"an encoder-decoder scores an answer to a prompt, and prompt={prompt} of {len(tokens_T)} tokens; give "
+                f"the number of tokens that are the prompt, at least 1"
+            )
+        length, device = len(tokens_T), self.model.device
+        plan = EncoderDecoderPlan(np.arange(length)[None], np.array([length]), np.array([prompt]), length, device)
+        with torch.no_grad():
+            tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=device)
+            hidden = self.model.hidden(tokens[None], None, plan)[0, prompt - 1 : length - 1]
+            logits = self.model.logits(hidden) / (temperature or 1.0)
+            logp = logits.log_softmax(-1).gather(-1, tokens[prompt:, None]).squeeze(-1)
+        return np.concatenate([np.zeros(prompt), logp.cpu().numpy()]).astype(np.float32)
+
+    def _admit(self) -> None:
+        """Give waiting requests an encoding, in order; requests with equal prompts share one of the present weights."""
+        known = {prefix.tokens: prefix for prefix in self.prefixes if prefix.version in (-1, self.version)}
+        promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
+        while self.waiting:
+            tokens = tuple(map(int, self.waiting[0].request.tokens_T))
+            prefix = known.get(tokens)
+            if prefix is None:
+                if promised >= self.slots:
+                    return
+                prefix = known[tokens] = Prefix(tokens, [], row=len(self.prefixes))
+                self.prefixes.append(prefix)
+            prefix.members.append(self.waiting.popleft())
+            promised += 1
+
+    def _prefill(self) -> None:
+        """Encode prompts of up to ``chunk`` tokens, oldest first, and note their keys and values for every decoder layer."""
+        parts: list[Prefix] = []
+        for prefix in self.prefixes:
+            if not prefix.done:
+                if parts and sum(len(p.tokens) for p in (*parts, prefix)) > self.chunk:
+                    break
+                parts.append(prefix)
+        if not parts:
+            return
+        if self.prefix_cache.ensure(len(self.prefixes), max(len(p.tokens) for p in parts)):
+            self.decode.forget()
+        device = self.model.device
+        spans = Spans.of(np.array([len(p.tokens) for p in parts]))
+        tokens_S = torch.tensor([token for p in parts for token in p.tokens], device=device)
+        row_S, position_S = _places([p.row for p in parts], spans, device)
+        encoded_SW = self.model.encode(tokens_S, Segments(spans, spans, causal=False, device=device))
+        for layer, module in enumerate(cross_attentions(self.model.network)):
+            for pool, made_SHD in zip(
+                (self.prefix_cache.keys, self.prefix_cache.values), cross_keys(module, encoded_SW), strict=True
+            ):
+                pool[layer][row_S, :, position_S] = made_SHD.to(pool[layer].dtype)
+        for prefix in parts:
+            prefix.done, prefix.version = len(prefix.tokens), self.version
+        self.prefilled_tokens += len(tokens_S)
+
+    def _fork(self) -> None:
+        """Give members of encoded prompts a decode row; the next decode step draws their first token."""
+        rows: list[int] = []
+        for prefix in self.prefixes:
+            free = self.slots - len(self.running)
+            if not (prefix.done and free and prefix.members):
+                continue
+            members, prefix.members = prefix.members[:free], prefix.members[free:]
+            for sequence in members:
+                sequence.prefix, sequence.own = prefix, 1 + len(sequence.tokens)
+            prefix.users += len(members)
+            rows += range(len(self.running), len(self.running) + len(members))
+            self.running += members
+        if rows:
+            self._start_rows(rows, [s.prefix for s in self.running[rows[0] :] if s.prefix is not None])
+
+    def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
+        """Set rows up to read their last token: the start token, or the last one drawn before an interruption."""
+        new, device = [self.running[row] for row in rows], self.model.device
+        longest = max(s.limit for s in new)
+        if self.state.ensure(longest) | self.own_cache.ensure(self.slots, longest):
+            self.decode.forget()
+        self.decode.regroup()
+        streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
+        self.state.start(rows, [s.request.sampling for s in new], streams, [len(s.tokens) for s in new])
+        index = torch.tensor(rows, device=device)
+        self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=device)
+        self.state.own_length[index] = torch.tensor([len(s.tokens) for s in new], device=device)
+        self.state.token[index] = torch.tensor([s.tokens[-1] if s.tokens else self.model.start for s in new], device=device)
+        resumed = [(row, sequence) for row, sequence in zip(rows, new, strict=True) if sequence.tokens]
+        if resumed:
+            self._restore(resumed)
+
+    def _restore(self, resumed: list[tuple[int, Sequence]]) -> None:
+        """Read again what resumed rows have drawn, but for the last token, into their own cache."""
+        device = self.model.device
+        read = [[self.model.start, *sequence.tokens[:-1]] for _, sequence in resumed]
+        tokens_M = torch.tensor([token for tokens in read for token in tokens], device=device)
+        prefixes = [sequence.prefix for _, sequence in resumed if sequence.prefix is not None]
+        spans = Spans.of(np.array([len(tokens) for tokens in read]))
+        places = _places([row for row, _ in resumed], spans, device)
+        self.model.decode(tokens_M, _Restored(self.prefix_cache, self.own_cache, prefixes, spans, places))
+        self.prefilled_tokens += len(tokens_M)
+
+
+def _places(rows: list[int], spans: Spans, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The cache row and the position in it of every packed token of segments."""
+    row = np.repeat(rows, spans.length_R)
+    position = np.arange(len(row)) - np.repeat(spans.start_R, spans.length_R)
+    return torch.from_numpy(row).to(device), torch.from_numpy(position).to(device)
+
+
+class _Restored:
+    """Decoder attention of rows whose own cache is written anew, several tokens each; they read the encoder's keys."""
+
+    def __init__(
+        self, prefix_cache: CachePool, own_cache: CachePool, prefixes: list[Prefix], spans: Spans, places: tuple[Tensor, Tensor]
+    ) -> None:
+        self.prefix_cache, self.own_cache, self.places = prefix_cache, own_cache, places
+        device = own_cache.device
+        self.segments = Segments(spans, spans, causal=True, device=device)
+        self.prefix_R = torch.tensor([p.row for p in prefixes], device=device)
+        length_R = torch.tensor([len(p.tokens) for p in prefixes], device=device)
+        self.longest = max(len(p.tokens) for p in prefixes)
+        self.allowed = (torch.arange(self.longest, device=device) < length_R[:, None])[:, None, None]
+        self.segment_M = torch.from_numpy(np.repeat(np.arange(len(prefixes)), spans.length_R)).to(device)
+        self.shape = (len(prefixes), int(spans.length_R.max()))
+
+    def bias(self, relative: RelativeBias) -> list[Tensor | None]:
+        return self.segments.masks(relative, self.own_cache.dtype)
+
+    def own_attention(
+        self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor | None]
+    ) -> Tensor:
+        row_M, position_M = self.places
+        for pool, made_MHD in ((self.own_cache.keys, key_MHD), (self.own_cache.values, value_MHD)):
+            pool[layer][row_M, :, position_M] = made_MHD.to(pool[layer].dtype)
+        return self.segments.attend(query_MHD, key_MHD, value_MHD, bias)
+
+    def cross_attention(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
+        _, heads, width = query_MHD.shape
+        query = query_MHD.new_zeros(*self.shape, heads, width)
+        query[self.segment_M, self.places[1]] = query_MHD
+        pools = (self.prefix_cache.keys, self.prefix_cache.values)
+        key, value = (pool[layer][self.prefix_R, :, : self.longest] for pool in pools)
+        out = functional.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=self.allowed, scale=1.0)
+        return out.transpose(1, 2)[self.segment_M, self.places[1]]
