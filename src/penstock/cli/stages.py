@@ -164,7 +164,11 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: Language
     held_out_roll = replace(roll, reward=rewards, samples=spec.samples, sampling=sampling)
 
     async def measure() -> Evaluation:
-        return await evaluate(held_out_roll, held_out)
+        metrics, groups = await evaluate(held_out_roll, held_out)
+        for beta in spec.betas:
+            shifted, _ = await evaluate(replace(held_out_roll, sampling=replace(sampling, beta=beta)), held_out)
+            metrics |= {name.replace("/", f"/beta={beta:g}/", 1): value for name, value in shifted.items()}
+        return metrics, groups
 
     return measure
 

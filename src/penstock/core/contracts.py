@@ -108,6 +108,14 @@ class Outputs:
     entropy_A: Any = None
     value_A: Any = None
     score_B: Any = None
+    q_AQ: Any = None
+    """Value of the action taken, by each of two Q heads."""
+    q_logsumexp_AQ: Any = None
+    """Log of the summed exponentials of the values of all actions, by head."""
+    target_q_AQ: Any = None
+    """Value of the action taken by the slow target heads, without gradient."""
+    state_value_A: Any = None
+    """Value of the state before the action, by the head that belongs to the Q heads."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class Loss(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Outputs to compute: any of "logp", "entropy", "value", "score"."""
+        """Outputs to compute: any of "logp", "entropy", "value", "score", "q" (all four of Q heads)."""
         ...
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...

@@ -205,6 +205,8 @@ class EvaluationSpec:
     """Samples a prompt."""
     max_new_tokens: int = 0
     """Longest answer; 0: the stage's own, or what the context leaves."""
+    betas: tuple[float, ...] = ()
+    """Measure also with logits shifted by so many times the advantages of Q heads (ILQL); needs a model that has them."""
     labelled: DataSpec | None = None
     """Texts with a column ``label`` (1 or 0) on which an online stage's own rewards are audited before it starts."""
 
@@ -340,7 +342,7 @@ class Run:
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    """CPU threads of matrix products; 0: all cores."""
+    """CPU threads of matrix products; 0: ``OMP_NUM_THREADS``, or else all cores."""
     runtime: Literal["local"] = "local"
     checkpoint: CheckpointSpec = CheckpointSpec()
     headline: str = ""

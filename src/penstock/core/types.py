@@ -62,7 +62,8 @@ class Sampling:
     """How tokens are drawn.
 
     ``temperature=0`` is greedy. Log-probs are those of the whole distribution at this temperature, before ``top_k``,
-    ``top_p`` and ``min_p`` cut it, which is what a learner can recompute.
+    ``top_p`` and ``min_p`` cut it, which is what a learner can recompute. With ``beta`` above 0 logits are shifted by ``beta``
+    times the advantages of the model's Q heads (ILQL), and log-probs are those after the shift.
     """
 
     temperature: float = 1.0
@@ -73,6 +74,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
     seed: int = 0
+    beta: float = 0.0
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -83,6 +85,8 @@ class Sampling:
             raise SpecError(f"top_p={self.top_p} is outside (0, 1]; use 1 for no limit")
         if not 0 <= self.min_p < 1:
             raise SpecError(f"min_p={self.min_p} is outside [0, 1); use 0 for no limit")
+        if self.beta < 0:
+            raise SpecError(f"beta={self.beta} is negative; use 0 for the policy as it is")
         if self.max_new_tokens < 1:
             raise SpecError(f"max_new_tokens={self.max_new_tokens}; at least one token must be generated")
 

@@ -35,6 +35,7 @@ class DecodeState:
         self.own_length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.drawn = torch.zeros(rows, dtype=torch.int64, device=device)
         self.temperature = torch.ones(rows, device=device)
+        self.beta = torch.zeros(rows, device=device)
         self.uniform = torch.zeros(rows, 1, dtype=torch.float64, device=device)
         self.logp = torch.zeros(rows, device=device)
         self.samplings: list[Sampling] = [Sampling()] * rows
@@ -51,6 +52,7 @@ class DecodeState:
     def start(self, rows: list[int], samplings: list[Sampling], streams: list[NDArray[np.float64]], drawn: list[int]) -> None:
         """Set rows up for sequences that are about to draw."""
         self.temperature[rows] = torch.tensor([s.temperature for s in samplings], device=self.device)
+        self.beta[rows] = torch.tensor([s.beta for s in samplings], device=self.device)
         self.drawn[rows] = torch.tensor(drawn, device=self.device)
         self.own_length[rows] = 0
         for row, sampling, stream in zip(rows, samplings, streams, strict=True):
@@ -60,7 +62,7 @@ class DecodeState:
     def copy(self, source: int, target: int) -> None:
         """Move a row's state: the last row takes the place of a finished one."""
         for tensor in (
-            self.token, self.prefix_length, self.own_length, self.drawn, self.temperature, self.uniform, self.logp,
+            self.token, self.prefix_length, self.own_length, self.drawn, self.temperature, self.beta, self.uniform, self.logp,
         ):  # fmt: skip
             tensor[target] = tensor[source]
         self.samplings[target] = self.samplings[source]
@@ -74,26 +76,31 @@ class Forward(nn.Module):
     """One step as a pure function of tensors: rows' last tokens in, the tokens they draw and their log-probs out.
 
     The caches come last in the arguments, as keys and values of the prefix pool and of the own pool, layer by layer.
-    ``shared`` is whether rows share prefixes.
+    ``shared`` is whether rows share prefixes, ``shifted`` whether Q heads shift the logits of any.
     """
 
-    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool, shared: bool) -> None:
+    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool, shared: bool, shifted: bool) -> None:
         super().__init__()
         self.shared = shared
         self.network = model.network  # registered, so that a recording reads the live parameters
+        self.q_heads = model.q_heads if shifted else None
         self._parts = (model, prefixes, own)
 
     def forward(
-        self, token_B: Tensor, lengths: tuple[Tensor, Tensor], draws: tuple[Tensor, Tensor], cells: tuple[Tensor, Tensor],
-        windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: Cuts | None = None,
+        self, token_B: Tensor, lengths: tuple[Tensor, Tensor], draws: tuple[Tensor, Tensor, Tensor],
+        cells: tuple[Tensor, Tensor], windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: Cuts | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """``lengths`` of prefix and own cache, ``draws`` uniform number and temperature, each per row."""
+        """``lengths`` of prefix and own cache; ``draws`` uniform number, temperature and beta; each per row."""
         model, prefixes, own = self._parts
         views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
         plan = DecodePlan(*views, cells, lengths, windows, self.shared)
         position = (lengths[0] + lengths[1])[:, None]
         hidden = model.hidden(token_B[:, None], position, plan)
-        return draw(model.logits(hidden[:, 0]), *draws, cuts)
+        uniform, temperature, beta = draws
+        logits = model.logits(hidden[:, 0])
+        if self.q_heads is not None:
+            logits = logits + beta[:, None] * self.q_heads.advantage(hidden[:, 0])
+        return draw(logits, uniform, temperature, cuts)
 
 
 class DecodeStep:
@@ -108,12 +115,12 @@ class DecodeStep:
         self.model, self.prefixes, self.own, self.state = model, prefixes, own, state
         self.graphs = graphs
         self.step = STEP if graphs else 16
-        self.forward = {shared: Forward(model, prefixes, own, shared) for shared in (True, False)}
-        self._traced: dict[bool, Any] = {}
+        self._forwards: dict[tuple[bool, bool], Forward] = {}
+        self._traced: dict[tuple[bool, bool], Any] = {}
         self._traceable = not graphs and model.config.model_type in RECORDABLE
         self._captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         self._cells: tuple[tuple[int, ...], Tensor, Tensor] | None = None
-        self._shared = True
+        self._shared, self._shifted = True, False
         self._positions = torch.arange(0, device=own.device)
 
     def forget(self) -> None:
@@ -133,6 +140,7 @@ class DecodeStep:
         windows = min(round_up(seen, self.step), self.prefixes.positions), min(round_up(longest, self.step), self.own.positions)
         samplings = self.state.samplings[:count]
         cuts = Cuts(samplings, self.own.device) if any(needs_cuts(s) for s in samplings) else None
+        self._shifted = any(s.beta for s in samplings)
         if self._cells is None:
             self._cells = self._group(prefix_of_row)
         shape, row_UG, cell_B = self._cells
@@ -167,7 +175,7 @@ class DecodeStep:
         arguments = (
             state.token[:count],
             (state.prefix_length[:count], own_length),
-            (uniform, state.temperature[:count]),
+            (uniform, state.temperature[:count], state.beta[:count]),
             cells,
             (self._positions[: windows[0]], self._positions[: windows[1]]),
             [*self.prefixes.keys, *self.prefixes.values, *self.own.keys, *self.own.values],
@@ -175,19 +183,26 @@ class DecodeStep:
         if self._traceable and cuts is None:
             token, logp = self._trace(arguments)(*arguments)
         else:
-            token, logp = self.forward[self._shared](*arguments, cuts)
+            token, logp = self._forward()(*arguments, cuts)
         state.token[:count] = token
         state.logp[:count] = logp
         state.own_length[:count] += 1
         drawn += 1
 
+    def _forward(self) -> Forward:
+        kind = self._shared, self._shifted
+        if kind not in self._forwards:
+            self._forwards[kind] = Forward(self.model, self.prefixes, self.own, *kind)
+        return self._forwards[kind]
+
     def _trace(self, arguments: tuple[Any, ...]) -> Any:
         """The recorded step; it is recorded at the first call, on the arguments of that step."""
-        if self._shared not in self._traced:
+        kind = self._shared, self._shifted
+        if kind not in self._traced:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # tracing warns of every shape that Python code looked at
-                self._traced[self._shared] = torch.jit.trace(self.forward[self._shared], arguments, check_trace=False)
-        return self._traced[self._shared]
+                self._traced[kind] = torch.jit.trace(self._forward(), arguments, check_trace=False)
+        return self._traced[kind]
 
     def choose(self, rows: Tensor, logits_BV: Tensor, cuts: Cuts | None) -> None:
         """Draw the next token of rows from their logits and note it in the state."""
@@ -200,7 +215,7 @@ class DecodeStep:
         state.drawn[rows] += 1
 
     def _replay(self, shape: tuple[int, ...], row_UG: Tensor, cell_B: Tensor, windows: tuple[int, int]) -> None:
-        key = (*shape, *windows)
+        key = (*shape, *windows, int(self._shifted))
         if key not in self._captured:
             self._captured[key] = self._capture(shape[0], (row_UG.clone(), cell_B.clone()), windows)
         graph, rows, cells = self._captured[key]

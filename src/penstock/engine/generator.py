@@ -137,6 +137,8 @@ class EmbeddedGenerator:
                 f"{request.key}: the prompt has {length} tokens and the model's context is {context}; "
                 f"shorten the prompt or use a model with a longer context"
             )
+        if request.sampling.beta and self.model.q_heads is None:
+            raise GenerationError(f"{request.key}: beta={request.sampling.beta} needs Q heads, which ILQL trains; use beta=0")
         if len(self.waiting) >= self.queue:
             raise GenerationError(f"{request.key}: {self.queue} requests are waiting already")
         return Sequence(
@@ -257,12 +259,15 @@ class EmbeddedGenerator:
         plan = PrefillPlan(self.prefix_cache, [p.row for p, _ in parts], [p.done for p, _ in parts], counts)
         hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
         ends = torch.tensor(np.cumsum(counts) - 1, device=device)
-        logits = self.model.logits(hidden.index_select(0, ends))
+        last = hidden.index_select(0, ends)
+        logits = self.model.logits(last)
+        advantages = None if self.model.q_heads is None else self.model.q_heads.advantage(last)
         for i, (prefix, count) in enumerate(parts):
             prefix.done += count
             prefix.version = self.version
             if prefix.done == len(prefix.tokens):
                 prefix.logits_V = logits[i]
+                prefix.advantage_V = None if advantages is None else advantages[i]
         self.prefilled_tokens += len(tokens)
 
     def _fork(self) -> None:
@@ -294,6 +299,9 @@ class EmbeddedGenerator:
         self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
         cuts = Cuts(samplings, self.model.device) if any(map(needs_cuts, samplings)) else None
         logits = torch.stack([p.logits_V for p in sources if p.logits_V is not None])
+        if any(s.beta for s in samplings):
+            advantage = torch.stack([p.advantage_V for p in sources if p.advantage_V is not None])
+            logits = logits + self.state.beta[index, None] * advantage
         self.decode.choose(index, logits, cuts)
         tokens, logps = self.state.token[index].tolist(), self.state.logp[index].tolist()
         for sequence, token, logp, prefix in zip(new, tokens, logps, sources, strict=True):

@@ -89,6 +89,8 @@ class Prefix:
     version: Version = -1
     logits_V: Tensor | None = None
     """Next-token logits after the last prefix token, once prefilled."""
+    advantage_V: Tensor | None = None
+    """Advantages of the next tokens by the model's Q heads, if it has any."""
 
     def restart(self) -> None:
         """Forget the cache: the weights under it are gone, and nobody reads it any more."""

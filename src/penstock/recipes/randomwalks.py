@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos import GRPO, PPO, SFT, LeaveOneOut
+from penstock.algos import GRPO, ILQL, PPO, SFT, LeaveOneOut
 from penstock.core.run import (
     DataSpec,
     EvaluationSpec,
@@ -25,6 +25,7 @@ from penstock.core.run import (
     Online,
     RewardSpec,
     Run,
+    Stage,
 )
 from penstock.core.types import Sample, Sampling
 
@@ -33,7 +34,10 @@ GOAL = NODES[0]
 LONGEST = 9
 """Edges of the longest walk."""
 
-Algorithm = Literal["sft", "ppo", "grpo", "rloo"]
+BETAS = (1.0, 4.0, 16.0, 64.0)
+"""By how much the Q heads shift the logits when ILQL is measured; the last is the headline."""
+
+Algorithm = Literal["sft", "ilql", "ppo", "grpo", "rloo"]
 
 
 @functools.cache
@@ -102,6 +106,18 @@ def _imitation(data: DataSpec, evaluation: EvaluationSpec) -> Offline:
     )
 
 
+def _ilql(imitated: Offline, evaluation: EvaluationSpec) -> Offline:
+    """Q heads on the walks' rewards; measured with the logits shifted by their advantages."""
+    return replace(
+        imitated,
+        name="ilql",
+        model=ModelSpec(path="@sft"),
+        algorithm=ILQL(expectile=0.8),
+        steps=300,
+        evaluation=replace(evaluation, betas=BETAS),
+    )
+
+
 def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluation: EvaluationSpec) -> Online:
     """Every step draws 16 walks from each of the 20 nodes."""
     learns: dict[str, Any] = {
@@ -146,9 +162,16 @@ def randomwalks(algorithm: Algorithm = "ppo", seed: int = 0, graph_seed: int = 5
     prompts = replace(data, source="penstock.recipes.randomwalks:starts", options={"graph_seed": graph_seed})
     evaluation = EvaluationSpec(data=prompts, rewards=(reward,), temperature=1.0, samples=16, max_new_tokens=LONGEST + 1)
     sft = _imitation(data, evaluation)
+    stages: list[Stage] = [sft]
+    measured = "evaluation/reward"
+    if algorithm == "ilql":
+        stages.append(_ilql(sft, evaluation))
+        measured = f"evaluation/beta={BETAS[-1]:g}/reward"
+    elif algorithm != "sft":
+        stages.append(_online(algorithm, prompts, reward, evaluation))
     return Run(
         name=f"randomwalks-{algorithm}",
         seed=seed,
-        stages=(sft,) if algorithm == "sft" else (sft, _online(algorithm, prompts, reward, evaluation)),
-        headline="optimality {first[evaluation/reward]:.3f} → {last[evaluation/reward]:.3f} in {seconds:.0f} s",
+        stages=tuple(stages),
+        headline="optimality {stages[sft][last][evaluation/reward]:.3f} → {last[" + measured + "]:.3f} in {seconds:.0f} s",
     )

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from penstock.core.contracts import Batch, Denominator, Loss, Outputs, Scores, State
-from penstock.core.errors import TrainingError
+from penstock.core.errors import CheckpointError, TrainingError
 from penstock.core.run import LearnerSpec
 from penstock.core.types import FloatArray, Metrics, Unit
 from penstock.models.encoder_decoder import plan_of
 from penstock.models.language_model import LanguageModel
 from penstock.train.dropout import dropped
 from penstock.train.optimizer import Masters
+from penstock.train.q_outputs import q_outputs
 from penstock.train.restrict import add_critic, restrict
 from penstock.train.schedule import rate_at
 from penstock.train.token_scores import token_scores
@@ -108,6 +109,8 @@ class DeviceLearner(Scoring):
         rate = rate_at(self.spec, self.updates, self.total_steps)
         norm = self.masters.step(rate)
         self.updates += 1
+        if self.model.q_heads is not None:
+            self.model.q_heads.follow(self.updates)
         return {"gradient_norm": norm, "learning_rate": rate}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -117,11 +120,20 @@ class DeviceLearner(Scoring):
     def state(self) -> State:
         state = self.masters.state()
         state.arrays["noise"] = self.noise.get_state()
+        state.arrays |= {f"target.{name}": tensor for name, tensor in self._targets()}
         state.values = {"updates": self.updates}
         return state
 
+    def _targets(self) -> list[tuple[str, Tensor]]:
+        heads = self.model.q_heads
+        return [] if heads is None else [(name, tensor.detach()) for name, tensor in heads.target.named_parameters()]
+
     def load_state(self, state: State) -> None:
         self.masters.load_state(state)
+        for name, tensor in self._targets():
+            if f"target.{name}" not in state.arrays:
+                raise CheckpointError(f'checkpoint does not fit the model: target head "{name}" is missing')
+            tensor.copy_(state.arrays[f"target.{name}"])
         self.noise.set_state(state.arrays["noise"])
         self.updates = int(state.values["updates"])
 
@@ -150,7 +162,7 @@ def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperatu
     found: dict[str, Tensor | None] = {}
     hidden_NH = value_NH = None
     with model.once():
-        if needs & {"logp", "entropy", "score"} or model.critic_trunk is None:
+        if needs & {"logp", "entropy", "score", "q"} or model.critic_trunk is None:
             hidden_NH = value_NH = model.hidden(tokens, position, plan)[0]
         if "value" in needs and model.critic_trunk is not None:
             value_NH = model.hidden(tokens, position, plan, model.critic_trunk)[0]
@@ -167,6 +179,11 @@ def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperatu
     if "value" in needs:
         assert value_NH is not None
         found["value_A"] = model.values(value_NH.index_select(0, tensors.source_A))
+    if "q" in needs:
+        if model.q_heads is None or hidden_NH is None:
+            raise TrainingError("the loss needs Q heads and the model has none; call add_q_heads before the learner is made")
+        hidden_AH = hidden_NH.index_select(0, tensors.source_A)
+        found |= q_outputs(model.q_heads, hidden_AH, tensors.target_A, model.config.vocab_size)
     if "score" in needs:
         assert hidden_NH is not None
         found["score_B"] = model.scores(hidden_NH.index_select(0, tensors.last_B))

@@ -1,0 +1,133 @@
+"""Implicit language Q-learning (Snell et al. 2022, arXiv 2206.11871): offline RL from samples with rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.algos.completions import Encoder, completed
+from penstock.algos.sft import SFT
+from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.errors import DataError
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import BoolArray, FloatArray, Metrics, Row, Unit
+
+WEIGHT_LIMIT = 20.0
+"""Largest weight that an advantage can give an action in weighted imitation."""
+
+
+@spec
+class ILQL:
+    """Learns how good each token of given samples was, and by how much better than imitation one can choose.
+
+    Two Q heads are fitted to ``r + discount · V(s')``, V to an upper expectile of the smaller target Q, and the policy
+    imitates. To act better than the data, generate with ``beta`` above 0, which adds ``beta · (min target Q - V)`` to the
+    logits. Rewards should be of the order of 1.
+    """
+
+    feedback: ClassVar[str] = "data"
+    data: ClassVar[str] = "examples"
+    needs: ClassVar[frozenset[str]] = frozenset({"q"})
+
+    discount: float = 0.99
+    expectile: float = 0.7
+    """How near V comes to the best of the actions seen: 0.5 is their mean, 1 (excluded) their maximum."""
+    conservative: float = 0.1
+    """Weight of the term that lowers Q where the data shows nothing."""
+    imitation: float = 1.0
+    """Weight of the policy's likelihood of the data."""
+    imitation_beta: float = 0.0
+    """The likelihood of an action counts ``exp(imitation_beta · (min target Q - V))``; 0: all alike."""
+    target_rate: float = 0.1
+    """Share of the way that target heads move at a time."""
+    target_every: int = 5
+    """Optimizer steps between two moves of the target heads."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
+        require(0 < self.expectile < 1, f"expectile={self.expectile} is outside (0, 1); 0.7 is usual")
+        for name in ("conservative", "imitation", "imitation_beta"):
+            require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
+        require(0 < self.target_rate <= 1, f"target_rate={self.target_rate} is outside (0, 1]; 1 copies the heads")
+        require(self.target_every >= 1, f"target_every={self.target_every}; at least every step")
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """One row from the rendered texts ``prompt`` and ``completion`` and the column ``reward``.
+
+        A number is the reward of the whole completion and lands on its last action, the end token; a list has one number
+        per action, the end token included.
+
+        Raises:
+            DataError: a text or the reward is missing, is no finite number, or has another length than the completion.
+        """
+        tokens_T, action_T = completed(example, "completion", tokenizer)
+        reward_A = rewards_of(example.get("reward"), action_T)
+        return (Row(tokens_T, action_T, {"weight": np.ones(len(reward_A), np.float32), "step_reward": reward_A}),)
+
+    def loss(self) -> ILQLLoss:
+        """The four terms, each a mean over the batch's action tokens."""
+        return ILQLLoss(self)
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``nll`` and ``perplexity`` of the policy as it imitates, without the shift."""
+        return SFT().assess(units, scores)
+
+
+def rewards_of(reward: Any, action_T: BoolArray) -> FloatArray:
+    """The reward of each action, ``[A]``, from a data row's number or list.
+
+    Raises:
+        DataError: no reward, one that is not finite, or another number of them than of actions.
+    """
+    actions = int(action_T.sum())
+    if not actions:
+        raise DataError("an example with an empty prompt and an empty completion leaves nothing to learn")
+    try:
+        given = np.asarray(reward, np.float64)
+    except (TypeError, ValueError):
+        given = np.array(np.nan)
+    if reward is None or isinstance(reward, str | bool) or not np.isfinite(given).all():
+        raise DataError(f'an example needs a finite "reward", a number or a list of one number per token, got {reward!r:.80}')
+    if given.ndim == 0:
+        given = np.append(np.zeros(actions - 1), given)
+    if given.shape != (actions,):
+        raise DataError(f"{given.size} rewards for {actions} completion tokens; give one each, the end token included")
+    return given.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ILQLLoss:
+    """``TD + expectile + conservative · CQL + imitation · AWAC``; reads the per-action fields ``step_reward``, ``weight``."""
+
+    spec: ILQL
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"logp", "q"})
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import losses, value_learning
+
+        spec, weight_A, over = self.spec, fields["weight"], denominator.tokens
+        value_A, q_AQ, target_A = outputs.state_value_A, outputs.q_AQ, outputs.target_q_AQ.amin(-1)
+        backup_A = fields["step_reward"] + spec.discount * value_learning.next_values(value_A, batch.row_A)
+        difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
+        value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=spec.expectile, denominator=over)
+        conservative = value_learning.conservative_loss(q_AQ, outputs.q_logsumexp_AQ, weight_A, denominator=over)
+        gain_A = target_A - value_A.detach()
+        counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=spec.imitation_beta, limit=WEIGHT_LIMIT)
+        imitation = losses.negative_log_likelihood(outputs.logp_A, counts_A, denominator=over)
+        loss = difference + value + spec.conservative * conservative + spec.imitation * imitation
+        return loss, {
+            "loss": loss.detach(),
+            "q/loss": difference.detach(),
+            "q/conservative": conservative.detach(),
+            "q/mean": losses.weighted_mean(q_AQ.detach().mean(-1), weight_A, denominator=over),
+            "value/loss": value.detach(),
+            "value/mean": losses.weighted_mean(value_A.detach(), weight_A, denominator=over),
+            "imitation/loss": imitation.detach(),
+        }
