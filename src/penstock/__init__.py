@@ -85,10 +85,10 @@ def __dir__() -> list[str]:
 class _Train(types.ModuleType):
     """The package of learners, ``penstock.train``, which is also the verb: calling it carries a run out."""
 
-    def __call__(self, run: Any, **options: Any) -> Any:
+    def __call__(self, model: Any, **options: Any) -> Any:
         from penstock.api import train
 
-        return train(run, **options)
+        return train(model, **options)
 
 
 # The import system binds a subpackage to its name in its parent, so a function of that name would be overwritten.

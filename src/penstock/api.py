@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -9,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import DataError
+from penstock.core.errors import DataError, SpecError
 from penstock.core.events import Event, read_events
-from penstock.core.run import DataSpec, RewardSpec, Run
+from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Run
 from penstock.data.resolve import register
+from penstock.one_call import compose
 
 _LISTED: dict[str, Callable[[], list[dict[str, Any]]]] = {}
 
@@ -34,6 +36,13 @@ class Result:
         """The trained model of the last stage, in Hugging Face format."""
         return self.folder / "model"
 
+    @functools.cached_property
+    def model(self) -> Any:
+        """That model, loaded: a :class:`penstock.models.language_model.LanguageModel`."""
+        from penstock.models.files import load_model
+
+        return load_model(str(self.model_path))
+
     @property
     def metrics(self) -> list[Event]:
         """The metric events in order: ``stage``, ``step`` and ``values``."""
@@ -48,14 +57,29 @@ class Result:
         return [event for event in read_events(self.folder / "events.jsonl") if event["kind"] == kind]
 
 
-def train(run: Run, *, folder: str | Path | None = None, resume: bool = False, progress: bool = True) -> Result:
-    """Carry a run out, as ``penstock train`` does.
+def train(
+    model: Run | ModelSpec | str,
+    *,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    **fields: Any,
+) -> Result:
+    """Carry a run out, as ``penstock train`` does: one that is given, or one made of a model and what it is to learn from.
+
+    - ``train(run)``
+    - ``train(model, reward=function, prompts=texts_or_rows)``: GRPO, or ``algorithm=PPO()`` and the like
+    - ``train(model, samples=texts_or_pairs, rewards=numbers)``: ILQL
+    - ``train(model, preferences=rows)`` with ``prompt``, ``chosen``, ``rejected``: DPO
+    - ``train(model, samples=texts_or_pairs)``: SFT
 
     Args:
-        run: the spec; its name becomes that of its folder.
-        folder: where it lives; None: ``runs/NAME``, numbered on if that is taken.
+        model: the spec of a run; or a folder, a hub name, a preset ("1m", "3m", "10m", built from scratch) or a ModelSpec.
+        folder: where the run lives; None: ``runs/NAME``, numbered on if that is taken.
         resume: go on with the run in ``folder``. One that is finished is left as it is.
         progress: show it live.
+        fields: what to learn from, as above; ``evaluation`` (held-out rows); any field of the run, of its stage or of a spec
+            in it, by its own name (``steps=50, learning_rate=1e-4, max_new_tokens=64, seed=1``).
 
     Raises:
         PenstockError: anything you can mend; a run that has begun can be resumed.
@@ -65,6 +89,9 @@ def train(run: Run, *, folder: str | Path | None = None, resume: bool = False, p
     from penstock.cli.session import Interrupted
     from penstock.ui.report import write_report
 
+    if isinstance(model, Run) and fields:
+        raise SpecError(f"a run says everything itself; leave out {', '.join(fields)}, or use dataclasses.replace on the run")
+    run = model if isinstance(model, Run) else compose(model, fields, rows, reward)
     where = Path(folder) if folder is not None else free_folder(Path("runs"), run.name, exact=resume)
     try:
         summary = execute(replace(run, name=where.name), where, resume, progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import torch
@@ -10,14 +9,18 @@ import torch
 from penstock.core.contracts import State
 from penstock.core.errors import DeviceError
 
+USUAL_THREADS = torch.get_num_threads()
+
 
 def set_up(device: str, threads: int) -> torch.device:
-    """Set the CPU threads (0: all cores) and give the device: ``auto`` takes CUDA where there is one.
+    """Set the CPU threads and give the device: ``auto`` takes CUDA where there is one.
+
+    Threads 0: torch's own choice, which is ``OMP_NUM_THREADS`` or else a thread for each core that this process may use.
 
     Raises:
         DeviceError: CUDA was asked for and there is none.
     """
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads or USUAL_THREADS)
     torch.set_float32_matmul_precision("highest")
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device=cuda, but torch finds no CUDA device on this machine; set device=cpu or device=auto")

@@ -1,0 +1,170 @@
+"""From a model and what is at hand (prompts and a reward, samples, samples with rewards, preferences) to a run of one stage.
+
+The data says which algorithm: prompts are answered and rewarded (GRPO unless another is named), samples are imitated (SFT),
+samples with rewards are improved on (ILQL), preferences are followed (DPO).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.core.errors import SpecError
+from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.core.spec import convert, field_types, suggestion
+
+PRESETS = ("1m", "3m", "10m")
+"""Names of models built from scratch on the run's own data."""
+
+USES = {
+    "prompts": (("prompt",), "GRPO"),
+    "samples": (("prompt", "completion"), "SFT"),
+    "samples with rewards": (("prompt", "completion", "reward"), "ILQL"),
+    "preferences": (("prompt", "chosen", "rejected"), "DPO"),
+}
+"""What can be learned from: the columns of its rows, and the algorithm if none is named."""
+
+_OF_RUN = {"name", "seed", "device", "threads", "runtime", "checkpoint", "headline"}
+_NOT_INSIDE = {"data", "evaluation", "rewards"}
+
+MakeData = Callable[[Any], DataSpec]
+MakeReward = Callable[[Any], RewardSpec]
+
+
+def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, reward: MakeReward) -> Run:
+    """The run that one call describes.
+
+    Args:
+        model: a folder or hub name, a preset's name, or a spec.
+        given: the call's keywords: ``prompts`` and ``reward`` (one or several), or ``samples`` (with ``rewards`` or
+            without), or ``preferences``; ``algorithm`` and ``evaluation`` where wanted; and any field of the run, of the
+            stage, or of a spec within the stage, by its own name.
+        rows: makes data of rows.
+        reward: makes a reward of a function.
+
+    Raises:
+        SpecError: nothing to learn from, things that do not go together, an unknown or ambiguous field.
+    """
+    left = dict(given)
+    use, data = _material(left, rows)
+    columns, usual = USES[use]
+    values: dict[str, Any] = {"name": "train", "model": _model(model), "data": data}
+    values["algorithm"] = left.pop("algorithm", None) or _usual(usual)
+    if use == "prompts":
+        many = left.pop("reward")
+        many = many if isinstance(many, list | tuple) else [many]
+        values["rewards"] = tuple(one if isinstance(one, RewardSpec) else reward(one) for one in many)
+    if "value" in getattr(values["algorithm"], "needs", ()):
+        values["learner"] = LearnerSpec(critic="separate")
+    if "evaluation" in left:
+        held_out = left.pop("evaluation")
+        values["evaluation"] = (
+            held_out if isinstance(held_out, EvaluationSpec) else EvaluationSpec(data=_data(held_out, columns, rows))
+        )
+    about_run = {name: convert(field_types(Run)[name], left.pop(name), name) for name in set(left) & _OF_RUN}
+    stage = Online if use == "prompts" else Offline
+    for name, value in left.items():
+        _set(stage, values, name, value)
+    return Run(**{"name": "train", **about_run, "stages": (stage(**values),)})
+
+
+def _model(model: str | ModelSpec) -> ModelSpec:
+    if isinstance(model, ModelSpec):
+        return model
+    if not isinstance(model, str) or not model:
+        raise SpecError(f"model={model!r}; give a folder, a hub name, a preset ({', '.join(PRESETS)}) or a ModelSpec")
+    return ModelSpec(preset=model) if model in PRESETS else ModelSpec(path=model)  # type: ignore[arg-type]
+
+
+def _usual(name: str) -> Any:
+    from penstock import algos
+
+    return getattr(algos, name)()
+
+
+def _material(left: dict[str, Any], rows: MakeData) -> tuple[str, DataSpec]:
+    """What is learned from, and its data; taken out of ``left``. A whole number as ``samples`` is how many to draw."""
+    there = [name for name in ("prompts", "samples", "preferences") if name in left and not isinstance(left[name], int)]
+    if len(there) != 1:
+        raise SpecError(
+            "train learns from one of prompts=… (with reward=…), samples=… (with or without rewards=…) and preferences=…; "
+            f"got {' and '.join(there) or 'none of them'}"
+        )
+    source = there[0]
+    if source == "prompts" and "reward" not in left:
+        raise SpecError("prompts=… are answered by the model, and reward=… must score the answers; it is missing")
+    for name, wanted in (("reward", "prompts"), ("rewards", "samples")):
+        if name in left and source != wanted:
+            raise SpecError(f"{name}=… goes with {wanted}=…, not with {source}=…")
+    given = left.pop(source)
+    if "rewards" not in left:
+        return source, _data(given, USES[source][0], rows)
+    use, rewards = "samples with rewards", list(left.pop("rewards"))
+    if isinstance(given, DataSpec | str) or callable(given):
+        raise SpecError(
+            "rewards=… goes with samples at hand; rows from elsewhere bring theirs in a column, with algorithm=ILQL()"
+        )
+    samples = [_row(sample, USES[source][0], number) for number, sample in enumerate(given)]
+    if len(samples) != len(rewards):
+        raise SpecError(f"{len(samples)} samples but {len(rewards)} rewards; give one reward each")
+    return use, rows([sample | {"reward": value} for sample, value in zip(samples, rewards, strict=True)])
+
+
+def _data(given: Any, columns: Sequence[str], rows: MakeData) -> DataSpec:
+    if isinstance(given, DataSpec):
+        return given
+    if isinstance(given, str) or callable(given):
+        return rows(given)
+    return rows([_row(item, columns, number) for number, item in enumerate(given)])
+
+
+def _row(item: Any, columns: Sequence[str], number: int) -> dict[str, Any]:
+    """A row of one thing at hand: a mapping, a tuple in the order of ``columns``, or a text (a prompt, or a completion)."""
+    if isinstance(item, Mapping):
+        return {"prompt": "", **item}
+    if isinstance(item, str) and len(columns) <= 2:
+        return {"prompt": "", columns[-1]: item}
+    if isinstance(item, tuple | list) and len(item) == len(columns):
+        return dict(zip(columns, item, strict=True))
+    raise SpecError(f"row {number} is {item!r:.60}; give a mapping with {', '.join(columns)}, or a tuple in this order")
+
+
+def _set(stage: type, values: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field of the stage, or of a spec within it, that is called ``name``."""
+    known = field_types(stage)
+    if name in known:
+        values[name] = _merged(values.get(name, _default(stage, name)), value, known[name], name)
+        return
+    inside = {
+        field: values.get(field, _default(stage, field)) for field in known if field not in ("data", "evaluation", "rewards")
+    }
+    homes = [field for field, held in inside.items() if _is_spec(held) and name in field_types(type(held))]
+    if len(homes) != 1:
+        every = {*known, *(inner for held in inside.values() if _is_spec(held) for inner in field_types(type(held)))}
+        raise SpecError(
+            f'"{name}" is a field of {" and of ".join(homes)}; say {homes[0]}={{"{name}": …}}'
+            if homes
+            else f'unknown field "{name}"{suggestion(name, sorted(every))}'
+        )
+    values[homes[0]] = _merged(inside[homes[0]], {name: value}, known[homes[0]], homes[0])
+
+
+def _is_spec(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _default(stage: type, name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(stage) if field.name == name)
+
+
+def _merged(current: Any, value: Any, kind: Any, path: str) -> Any:
+    """``value`` checked against its annotation; a mapping changes single fields of the spec that is there."""
+    if not (isinstance(value, Mapping) and _is_spec(current)):
+        return convert(kind, value, path)
+    known = field_types(type(current))
+    if unknown := sorted(set(value) - set(known)):
+        raise SpecError(f'{path}: unknown field "{unknown[0]}"{suggestion(unknown[0], known)}')
+    return dataclasses.replace(
+        current, **{name: _merged(getattr(current, name), item, known[name], f"{path}.{name}") for name, item in value.items()}
+    )
