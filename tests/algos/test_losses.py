@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from penstock.algos import losses
+from penstock.algos import losses, surrogates
 from penstock.core.errors import TrainingError
 
 
@@ -16,10 +16,17 @@ def tensor(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+def policy_loss(logp, old_logp, advantage, weight, *, low, high, denominator):
+    """PPO's loss: the clipped surrogate of token ratios under a weighted mean."""
+    gap = losses.log_ratio(logp, old_logp, weight)
+    gain, _ = surrogates.clipped(gap.exp(), losses.read(advantage, weight), low=low, high=high)
+    return -losses.weighted_mean(gain, weight, denominator=denominator)
+
+
 def clip_loss(ratio, advantage, *, low=0.2, high=0.2):
     """The surrogate of one token whose ratio is ``ratio``, and its gradient by the log-prob."""
     logp = tensor(math.log(ratio)).requires_grad_()
-    loss = losses.policy_clip_loss(logp, tensor(0.0), tensor(advantage), tensor(1.0), low=low, high=high, denominator=1)
+    loss = policy_loss(logp, tensor(0.0), tensor(advantage), tensor(1.0), low=low, high=high, denominator=1)
     loss.backward()
     return loss.item(), logp.grad.item()
 
@@ -51,7 +58,7 @@ def test_an_open_interval_never_clips():
 def test_at_ratio_one_the_gradient_is_the_plain_policy_gradient():
     logp = tensor(-0.3, -1.2, -2.0).requires_grad_()
     advantage, weight = tensor(1.0, -2.0, 0.5), tensor(1.0, 0.5, 2.0)
-    losses.policy_clip_loss(logp, logp.detach(), advantage, weight, low=0.2, high=0.2, denominator=4).backward()
+    policy_loss(logp, logp.detach(), advantage, weight, low=0.2, high=0.2, denominator=4).backward()
     torch.testing.assert_close(logp.grad, -weight * advantage / 4)
 
 
@@ -65,8 +72,8 @@ def test_policy_metrics_by_hand():
     # ratios 1.5 (cut: wanted up), 0.5 (not cut: wanted up), 1 and 0.5 (cut: wanted down); 4 tokens
     logp = tensor(1.5, 0.5, 1.0, 0.5).log()
     advantage = tensor(1.0, 1.0, -1.0, -1.0)
-    one = torch.ones(4, dtype=torch.float64)
-    metrics = losses.policy_metrics(logp, torch.zeros_like(one), advantage, one, low=0.2, high=0.2, denominator=4)
+    _, cut = surrogates.clipped(logp.exp(), advantage, low=0.2, high=0.2)
+    metrics = losses.policy_metrics(logp, cut, torch.ones_like(logp), denominator=4)
     assert metrics["policy/clip_fraction"].item() == pytest.approx(0.5)
     # ratio - 1 - ln ratio: 0.5 - ln 1.5, -0.5 + ln 2, 0, -0.5 + ln 2
     assert metrics["policy/approx_kl"].item() == pytest.approx((0.5 - math.log(1.5) + 2 * (math.log(2) - 0.5)) / 4)
@@ -127,7 +134,7 @@ def random_tokens(seed, *shape):
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda x, other, third, w: losses.policy_clip_loss(x, other, third, w, low=0.2, high=0.3, denominator=3),
+        lambda x, other, third, w: policy_loss(x, other, third, w, low=0.2, high=0.3, denominator=3),
         lambda x, other, third, w: losses.clipped_value_loss(x, other, third, w, clip=0.2, denominator=3),
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="k2", denominator=3),
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="k3", denominator=3),
@@ -163,7 +170,7 @@ def test_padding_on_either_side_with_any_garbage_equals_packing(lengths, side, g
     def total(arguments, weight):
         logp, old, advantage, value, returns = arguments
         return (
-            losses.policy_clip_loss(logp, old, advantage, weight, low=0.2, high=0.2, denominator=7)
+            policy_loss(logp, old, advantage, weight, low=0.2, high=0.2, denominator=7)
             + losses.clipped_value_loss(value, old, returns, weight, clip=0.2, denominator=7)
             + losses.kl_loss(logp, old, weight, estimator="k3", denominator=7)
             + losses.negative_log_likelihood(logp, weight, denominator=7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from algo_examples import group, sample
 
-from penstock.algos import GRPO, PPO, KLPenalty, LeaveOneOut, label_metrics
+from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty, LeaveOneOut, label_metrics
 from penstock.algos.labels import action_rewards, trajectories
 from penstock.core.contracts import Columns, Control
 from penstock.core.errors import SpecError, TrainingError
@@ -215,7 +215,8 @@ def test_needs_follow_the_penalty(algorithm, needs):
         (lambda: PPO(lam=1.5), "lam=1.5"),
         (lambda: PPO(discount=-0.5), "discount=-0.5"),
         (lambda: PPO(value_clip=-1.0), "value_clip"),
-        (lambda: PPO(entropy_bonus=-1.0), "entropy_bonus"),
+        (lambda: PPO(entropy=EntropyBonus(coefficient=-1.0)), "entropy.coefficient"),
+        (lambda: PPO(entropy=EntropyBonus(target=1.0, step=0.0)), "entropy.step"),
     ],
 )
 def test_impossible_settings_are_refused(build, problem):

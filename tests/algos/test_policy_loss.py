@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from penstock.algos import GRPO, PPO, KLPenalty
+from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty
 from penstock.core.contracts import Denominator, Outputs
 
 COUNTS = Denominator(tokens=6, rows=4, units=2)  # of a batch twice the size of this micro-batch
@@ -24,6 +24,7 @@ def fields(*, weight=(1.0, 1.0, 1.0)):
         "weight": tensor(*weight),
         "reference_logp": tensor(-2.0, -1.0, -3.0),
         "kl_coefficient": tensor(0.1, 0.3),
+        "entropy_coefficient": tensor(0.2, 0.2),
         "old_value": tensor(0.0, 0.0, 0.0),
         "return": tensor(1.0, 2.0, -1.0),
     }
@@ -48,7 +49,8 @@ def test_a_penalty_in_the_loss_is_added_with_the_coefficient_of_its_row():
 
 
 def test_entropy_is_rewarded():
-    loss, metrics = PPO(entropy_bonus=0.2, value_coefficient=0.0).loss()(outputs(), fields(), BATCH, COUNTS)
+    algorithm = PPO(entropy=EntropyBonus(coefficient=0.2), value_coefficient=0.0)
+    loss, metrics = algorithm.loss()(outputs(), fields(), BATCH, COUNTS)
     assert metrics["policy/entropy"].item() == pytest.approx(3 / 6)
     assert loss.item() == pytest.approx(-0.2 * 3 / 6)
 
@@ -70,5 +72,5 @@ def test_fractions_are_of_tokens_whatever_the_aggregate():
 def test_no_metric_holds_on_to_the_graph():
     logp_A, value_A = tensor(-1.0, -1.0, -1.0).requires_grad_(), tensor(0.1, 0.0, 0.0).requires_grad_()
     found = Outputs(logp_A=logp_A, entropy_A=logp_A.exp(), value_A=value_A)
-    _, metrics = PPO(entropy_bonus=0.1, kl=IN_LOSS).loss()(found, fields(), BATCH, COUNTS)
+    _, metrics = PPO(entropy=EntropyBonus(coefficient=0.1), kl=IN_LOSS).loss()(found, fields(), BATCH, COUNTS)
     assert not any(value.requires_grad for value in metrics.values())

@@ -13,34 +13,83 @@ call. ``rloo.py`` (judged against siblings), ``ppo.py`` (a loss of its own) and 
 patterns to follow.
 """
 
+from penstock.algos.baselines import GDPO, GPG, OPO, PassAtK, ReMax
 from penstock.algos.bradley_terry import BradleyTerry
+from penstock.algos.compositions import (
+    cispo,
+    clip_cov,
+    dapo,
+    dppo,
+    dr_grpo,
+    gmpo,
+    gspo,
+    icepop,
+    kl_cov,
+    pipeline_rl,
+    sapo,
+    topr,
+)
+from penstock.algos.correction import ImportanceWeight
 from penstock.algos.cpo import CPO
 from penstock.algos.dpo import DPO
+from penstock.algos.entropy import EntropyBonus
 from penstock.algos.grpo import GRPO
 from penstock.algos.ilql import ILQL
 from penstock.algos.kl import KLPenalty
 from penstock.algos.kto import KTO
 from penstock.algos.label import LabelScore
 from penstock.algos.labels import label_metrics
+from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
 from penstock.algos.orpo import ORPO
 from penstock.algos.ppo import PPO
+from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.sft import SFT
 from penstock.algos.simpo import SimPO
 
 __all__ = [
+    "CISPO",
     "CPO",
     "DPO",
+    "DPPO",
+    "GDPO",
+    "GMPO",
+    "GPG",
     "GRPO",
     "ILQL",
     "KTO",
+    "OPO",
     "ORPO",
     "PPO",
+    "REINFORCE",
+    "SAPO",
     "SFT",
+    "TOPR",
     "BradleyTerry",
+    "ClipCov",
+    "ClippedRatio",
+    "EntropyBonus",
+    "ImportanceWeight",
+    "KLCov",
     "KLPenalty",
     "LabelScore",
     "LeaveOneOut",
+    "PassAtK",
+    "PolicyGradient",
+    "ReMax",
+    "ReinforcePlusPlus",
     "SimPO",
+    "cispo",
+    "clip_cov",
+    "dapo",
+    "dppo",
+    "dr_grpo",
+    "gmpo",
+    "gspo",
+    "icepop",
+    "kl_cov",
     "label_metrics",
+    "pipeline_rl",
+    "sapo",
+    "topr",
 ]

@@ -45,6 +45,8 @@ def k2(logp: Any, reference_logp: Any) -> Any:
 def k3(logp: Any, reference_logp: Any) -> Any:
     """``exp(d) - d - 1`` with ``d = reference_logp - logp``: unbiased (up to the clamps) and never negative.
 
+    Low variance as a value; its own gradient is in expectation that of ``KL(reference || policy)``, the other direction.
+    Weighed by the probability ratio it is that of ``KL(policy || reference)`` (DeepSeek-V3.2, arXiv 2512.02556).
     ``d`` is clamped to ±20 and the result to [0, 10]. The sign of ``d`` matters: with ``logp - reference_logp`` in its
     place the expectation is another divergence altogether.
     """
@@ -109,6 +111,9 @@ class KLPenalty:
     """KL per sequence in nats that the coefficient is steered to; 0 keeps the coefficient fixed."""
     horizon: float = 10000.0
     """Sequences over which a steered coefficient moves; larger is slower."""
+    reweight: bool = False
+    """For ``k3`` in the loss: weigh each estimate by the probability ratio. The gradient is then that of the KL to the
+    reference, also for samples of an older policy; without, it is that of the KL the other way round."""
 
     def __post_init__(self) -> None:
         require(self.coefficient >= 0, f"kl.coefficient={self.coefficient} is negative; use 0 for no penalty")
@@ -121,6 +126,10 @@ class KLPenalty:
         require(
             self.place == "reward" or self.estimator != "k1",
             'kl.estimator="k1" in the loss has a gradient of mean zero; use "k2" or "k3", or kl.place="reward"',
+        )
+        require(
+            not self.reweight or (self.place == "loss" and self.estimator == "k3"),
+            'kl.reweight makes the gradient right for kl.place="loss" and kl.estimator="k3" only; set these or reweight=false',
         )
 
     @property

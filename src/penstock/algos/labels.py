@@ -6,7 +6,7 @@ token out therefore clears its ``action_T``; it never keeps it with weight 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algos.advantages import Array
+from penstock.algos.kl import LOG_RATIO_LIMIT
 from penstock.core.contracts import Columns, Denominator
 from penstock.core.errors import TrainingError
 from penstock.core.run import require
@@ -32,6 +33,12 @@ class Trajectory:
     reward_A: Array
     reference_logp_A: Array = field(default_factory=lambda: np.empty(0))
     value_A: Array = field(default_factory=lambda: np.empty(0))
+    proximal_logp_A: Array = field(default_factory=lambda: np.empty(0))
+    """Log-probs under the learner before the batch's first update."""
+    bootstrap: float = 0.0
+    """Value of the state after the last action, if the sample was cut while it still ran; 0 if it ended."""
+    greedy_reward: float = 0.0
+    """Reward of the greedy answer to the same prompt."""
 
     def __len__(self) -> int:
         return len(self.logp_A)
@@ -48,41 +55,66 @@ def trajectories(
     """The valid samples of each group, with their columns.
 
     Samples that failed or were not scored are left out, so that no baseline sees them; a group with fewer than ``least``
-    valid samples is left out whole. Neither is an error: a failed rollout is data.
+    valid samples is left out whole. Neither is an error: a failed rollout is data. A greedy sample (``extras["greedy"]``) is
+    a baseline and never a trajectory; where "greedy" is needed, a group without a valid one is left out.
 
     Args:
         groups: scored groups.
         columns: scorer columns, ``[group][sample]``, standing also for invalid samples (where they are not read).
-        needs: columns that must be there: any of "reference", "value".
+        needs: columns that must be there: any of "reference", "value", "proximal", "bootstrap", "greedy".
         least: valid samples that a group needs.
 
     Raises:
         TrainingError: a needed column is missing or does not fit its sample, or a reward is not finite.
     """
-    for name, values in (("reference", columns.reference_logp), ("value", columns.value)):
-        if name in needs and values is None:
+    read = {name: values for name, values in _by_name(columns).items() if name in needs}
+    for name, values in read.items():
+        if values is None:
             raise TrainingError(f'the algorithm needs the "{name}" column, which was not filled')
-        if name in needs and values is not None and len(values) != len(groups):
+        if len(values) != len(groups):
             raise TrainingError(f'the "{name}" column has {len(values)} groups, the batch {len(groups)}')
     found = []
     for index, group in enumerate(groups):
-        kept = [_trajectory(sample, columns, needs, index, place) for place, sample in enumerate(group.samples) if sample.valid]
+        greedy = [sample for sample in group.samples if sample.valid and sample.extras.get("greedy")]
+        if "greedy" in needs and not greedy:
+            continue
+        baseline = float(action_rewards(greedy[0]).sum()) if greedy else 0.0
+        kept = [
+            _trajectory(sample, {name: values[index][place] for name, values in read.items() if values}, baseline)
+            for place, sample in enumerate(group.samples)
+            if sample.valid and not sample.extras.get("greedy")
+        ]
         if len(kept) >= max(least, 1):
             found.append(kept)
     return found
 
 
-def _trajectory(sample: Sample, columns: Columns, needs: frozenset[str], group: int, place: int) -> Trajectory:
+def _by_name(columns: Columns) -> dict[str, Sequence[Sequence[Any]] | None]:
+    return {
+        "reference": columns.reference_logp,
+        "value": columns.value,
+        "proximal": columns.proximal_logp,
+        "bootstrap": columns.bootstrap,
+    }
+
+
+def _trajectory(sample: Sample, column: Mapping[str, Any], greedy_reward: float) -> Trajectory:
     logp_A = sample.logp_T[sample.action_T].astype(np.float64)
-    column = {"reference": np.empty(0), "value": np.empty(0)}
-    for name, values in (("reference", columns.reference_logp), ("value", columns.value)):
-        if name not in needs or values is None:
-            continue
-        value_A = np.asarray(values[group][place], np.float64)
+    arrays = {name: np.asarray(value, np.float64) for name, value in column.items() if name != "bootstrap"}
+    for name, value_A in arrays.items():
         if value_A.shape != logp_A.shape:
             raise TrainingError(f'{sample.key}: the "{name}" column has shape {value_A.shape}, its actions {logp_A.shape}')
-        column[name] = value_A
-    return Trajectory(sample, logp_A, action_rewards(sample), column["reference"], column["value"])
+    empty = np.empty(0)
+    return Trajectory(
+        sample,
+        logp_A,
+        action_rewards(sample),
+        arrays.get("reference", empty),
+        arrays.get("value", empty),
+        arrays.get("proximal", empty),
+        bootstrap=float(column.get("bootstrap", 0.0)),
+        greedy_reward=greedy_reward,
+    )
 
 
 def action_rewards(sample: Sample) -> Array:
@@ -168,7 +200,9 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
     units without a non-zero advantage); means and standard deviations over rows of ``reward`` (before penalties) and over
     tokens of ``advantage``; ``entropy/sampled`` (mean of ``-old_logp``, nats per token); ``kl/reference`` (mean over rows
     of the summed ``old_logp - reference_logp``, nats per sequence; unbiased, so it may dip below 0); ``kl/coefficient``;
-    ``return/mean``, ``value/mean`` and ``value/explained_variance`` over tokens.
+    ``entropy/coefficient``; ``kl/behaviour`` (from the drawing policy to the learner before the update, k3, nats per token);
+    ``correction/mean`` and ``correction/silenced`` (share of weights that are 0) over tokens; ``return/mean``,
+    ``value/mean`` and ``value/explained_variance`` over tokens.
     """
     rows = [row for unit in units for row in unit]
     metrics: Metrics = {
@@ -188,6 +222,14 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
         metrics["kl/reference"] = float((column["old_logp"] - column["reference_logp"]).sum()) / len(rows)
     if "kl_coefficient" in column:
         metrics["kl/coefficient"] = float(column["kl_coefficient"].mean())
+    if "entropy_coefficient" in column:
+        metrics["entropy/coefficient"] = float(column["entropy_coefficient"].mean())
+    if "proximal_logp" in column:
+        gap = column["old_logp"] - column["proximal_logp"]
+        metrics["kl/behaviour"] = float((np.exp(-gap.clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) - 1 + gap).mean())
+    if "correction" in column:
+        weight = column["correction"]
+        metrics |= {"correction/mean": float(weight.mean()), "correction/silenced": float((weight == 0).mean())}
     if "return" in column:
         metrics |= {"return/mean": float(column["return"].mean()), "value/mean": float(column["old_value"].mean())}
         spread = column["return"].var()

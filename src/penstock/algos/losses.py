@@ -28,57 +28,37 @@ def weighted_mean(value: Tensor, weight: Tensor, *, denominator: float) -> Tenso
     """
     if not denominator > 0:
         raise TrainingError(f"a loss cannot be divided by {denominator}; the batch holds nothing to train on")
-    return (_read(value, weight) * weight).sum() / denominator
+    return (read(value, weight) * weight).sum() / denominator
 
 
-def _read(value: Tensor, weight: Tensor) -> Tensor:
+def read(value: Tensor, weight: Tensor) -> Tensor:
     """``value`` where it counts, 0 elsewhere; cuts the gradient too, which a product with 0 would not do for NaN."""
     return torch.where(weight != 0, value, torch.zeros_like(value))
 
 
 def log_ratio(logp: Tensor, old_logp: Tensor, weight: Tensor) -> Tensor:
     """``logp - old_logp``, clamped to ±20, and 0 where ``weight`` is 0."""
-    return _read(logp - old_logp, weight).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-
-def policy_clip_loss(
-    logp: Tensor, old_logp: Tensor, advantage: Tensor, weight: Tensor, *, low: float, high: float, denominator: float
-) -> Tensor:
-    """Clipped surrogate ``-min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)`` (Schulman et al. 2017, arXiv 1707.06347).
-
-    ``ratio = exp(logp - old_logp)``. A token's gradient stops once its ratio has left the interval in the direction that
-    its advantage wanted. ``low != high`` is the asymmetric clip of DAPO (arXiv 2503.14476); ``low=1, high=inf`` never
-    clips and leaves the importance-weighted policy gradient.
-
-    Args:
-        logp: log-probs under the policy that is trained (has gradient).
-        old_logp: log-probs under the policy that drew the tokens.
-        advantage: advantage of each token.
-        weight: how much each token counts; see the module's text.
-    """
-    ratio = log_ratio(logp, old_logp, weight).exp()
-    gain = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
-    return -weighted_mean(gain, weight, denominator=denominator)
+    return read(logp - old_logp, weight).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 @torch.no_grad()
-def policy_metrics(
-    logp: Tensor, old_logp: Tensor, advantage: Tensor, weight: Tensor, *, low: float, high: float, denominator: float
-) -> dict[str, Tensor]:
-    """What the clipped surrogate did. ``denominator`` is the batch's count of action tokens.
+def policy_metrics(gap: Tensor, cut: Tensor, weight: Tensor, *, denominator: float) -> dict[str, Tensor]:
+    """How far the policy has moved. ``denominator`` is the batch's count of action tokens.
+
+    Args:
+        gap: the :func:`log_ratio` of the trained policy to the one the ratio starts from.
+        cut: tokens whose gradient the objective cut.
+        weight: how much each token counts; those of weight 0 are not counted here either.
 
     Returns:
         ``policy/clip_fraction``: share of tokens whose gradient was cut. ``policy/approx_kl``: nats per token from the
-        drawing policy to the trained one (k3). ``max/ratio_deviation``: the largest ``|ratio - 1|``.
+        starting policy to the trained one (k3). ``max/ratio_deviation``: the largest ``|ratio - 1|``.
     """
-    counted = (weight != 0).to(logp.dtype)
-    gap = log_ratio(logp, old_logp, weight)
-    ratio = gap.exp()
-    cut = ((advantage > 0) & (ratio > 1 + high)) | ((advantage < 0) & (ratio < 1 - low))
-    deviation = (ratio - 1).abs()
+    counted = (weight != 0).to(gap.dtype)
+    deviation = (gap.exp() - 1).abs()
     return {
-        "policy/clip_fraction": weighted_mean(cut.to(logp.dtype), counted, denominator=denominator),
-        # The tokens are samples of the old policy, so it stands where the estimator wants the sampler.
+        "policy/clip_fraction": weighted_mean(cut.to(gap.dtype), counted, denominator=denominator),
+        # The tokens are samples of the starting policy, so it stands where the estimator wants the sampler.
         "policy/approx_kl": weighted_mean(k3(torch.zeros_like(gap), gap), counted, denominator=denominator),
         "max/ratio_deviation": deviation.max() if deviation.numel() else deviation.new_zeros(()),
     }
@@ -95,9 +75,9 @@ def clipped_value_loss(
         returns: what the values should be.
         clip: largest useful move from ``old_value``; None leaves the squared error alone.
     """
-    error = (_read(value, weight) - returns).square()
+    error = (read(value, weight) - returns).square()
     if clip is not None:
-        clipped = torch.maximum(torch.minimum(_read(value, weight), old_value + clip), old_value - clip)
+        clipped = torch.maximum(torch.minimum(read(value, weight), old_value + clip), old_value - clip)
         error = torch.maximum(error, (clipped - returns).square())
     return 0.5 * weighted_mean(error, weight, denominator=denominator)
 
@@ -115,10 +95,21 @@ def value_metrics(
     }
 
 
-def kl_loss(logp: Tensor, reference_logp: Tensor, weight: Tensor, *, estimator: Estimator, denominator: float) -> Tensor:
-    """Weighted mean of a per-token estimate of the KL to the reference; ``k1`` has no useful gradient here (see kl.py)."""
-    estimate = ESTIMATORS[estimator](_read(logp, weight), _read(reference_logp, weight))
-    return weighted_mean(estimate, weight, denominator=denominator)
+def kl_loss(
+    logp: Tensor,
+    reference_logp: Tensor,
+    weight: Tensor,
+    *,
+    estimator: Estimator,
+    denominator: float,
+    ratio: Tensor | None = None,
+) -> Tensor:
+    """Weighted mean of a per-token estimate of the KL to the reference; ``k1`` has no useful gradient here (see kl.py).
+
+    ``ratio`` (trained over drawing policy, with its gradient) weighs the estimates, see ``KLPenalty.reweight``.
+    """
+    estimate = ESTIMATORS[estimator](read(logp, weight), read(reference_logp, weight))
+    return weighted_mean(estimate if ratio is None else ratio * estimate, weight, denominator=denominator)
 
 
 def negative_log_likelihood(logp: Tensor, weight: Tensor, *, denominator: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What online algorithms share: control of the KL penalty, labels by group, the clipped policy loss. Torch waits for a call."""
+"""What online algorithms share: their common fields, labels without a critic, and the policy loss. Torch waits for a call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.algos.advantages import Array
+from penstock.algos.correction import ImportanceWeight, correction_weights
+from penstock.algos.entropy import NO_BONUS, EntropyBonus
 from penstock.algos.kl import IN_REWARD, KLPenalty
 from penstock.algos.labels import (
     Aggregate,
+    Trajectory,
+    action_rewards,
     check_aggregate,
     check_clip,
     is_flat,
@@ -21,125 +25,221 @@ from penstock.algos.labels import (
     token_weight,
     trajectories,
 )
+from penstock.algos.objectives import CLIPPED, AnyObjective, Terms
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
-from penstock.core.types import Group, Metrics, Unit
+from penstock.core.run import require
+from penstock.core.types import Group, Metrics, Row, Unit
 
 
+@dataclass(frozen=True, kw_only=True)
 class FromSamples:
-    """Base of algorithms that learn from generated samples. A subclass is a spec with a field ``kl: KLPenalty``.
+    """Base of algorithms that learn from generated samples. Subclasses are specs; they add how advantages are estimated.
 
     ``label(groups, columns, control)`` gives one unit per group that is trained on; the control starts as
     ``initial_control()`` and moves by ``control(control, metrics)`` once per batch, with the batch's ``label_metrics``.
     """
 
     feedback: ClassVar[str] = "samples"
-    least_samples: ClassVar[int] = 1
-    """Valid samples without which a group cannot be labelled."""
-    kl: KLPenalty
+    per_token: ClassVar[bool] = False
+    """Whether the tokens of a sample may have advantages of their own."""
+
+    clip: tuple[float, float] | None = (0.2, 0.2)
+    """How far (low, high) the probability ratio may leave 1 before a token's gradient stops; None never stops it."""
+    objective: AnyObjective = CLIPPED
+    """What is made of ratios and advantages; see objectives.py."""
+    correction: tuple[ImportanceWeight, ...] = ()
+    """Importance weights for samples of another policy, multiplied; the ratio is then taken to the learner before the
+    update instead of to the policy that drew the tokens (decoupled PPO)."""
+    entropy: EntropyBonus = NO_BONUS
+    """A bonus for the policy's entropy."""
+    kl: KLPenalty = IN_REWARD
+
+    def __post_init__(self) -> None:
+        check_clip(self.clip)
+        named = type(self.objective).__name__
+        require(
+            self.clip is None or self.objective.uses_clip,
+            f"clip={self.clip} has no meaning for the objective {named}; set clip=None (null on the command line)",
+        )
+        require(
+            not (self.per_token and self.objective.one_advantage),
+            f"the objective {named} needs one advantage per sample; {type(self).__name__} has one per token",
+        )
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns to fill before ``label``: any of "reference", "value"."""
-        return self.kl.needs
+        """Columns to fill before ``label``: any of "reference", "value", "proximal", "bootstrap", "greedy"."""
+        return self.kl.needs | (frozenset({"proximal"}) if self.correction else frozenset())
+
+    @property
+    def least_samples(self) -> int:
+        """Valid samples without which a group cannot be labelled."""
+        return 1
+
+    @property
+    def bounded(self) -> bool:
+        """Whether samples of older weights are harmless, because something bounds what they can do."""
+        return self.clip is not None or self.objective.bounded or bool(self.correction)
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether anything can be learned from a scored group; one without may be replaced (see ``Online.refill``)."""
+        return len(_scored(group)) >= self.least_samples
 
     def initial_control(self) -> Control:
         """Where the slow variables of a run start."""
-        return Control(kl_coefficient=self.kl.coefficient)
+        return Control(kl_coefficient=self.kl.coefficient, entropy_coefficient=self.entropy.coefficient)
 
     def control(self, control: Control, metrics: Metrics) -> Control:
         """The slow variables of the next batch, after one whose ``label_metrics`` are given; changes nothing in place."""
-        return self.kl.adapt(control, metrics)
+        return self.entropy.adapt(self.kl.adapt(control, metrics), metrics)
+
+    def row(self, trajectory: Trajectory, advantage: Any, weight: float, control: Control, **more: Any) -> Row:
+        """A row with everything that the policy loss of this algorithm reads."""
+        if self.kl.place == "loss" and self.kl.coefficient:
+            more["kl_coefficient"] = self.kl.current(control)
+        if self.entropy.on:
+            more["entropy_coefficient"] = self.entropy.current(control)
+        if self.correction:
+            more["correction"] = correction_weights(self.correction, trajectory.proximal_logp_A, trajectory.logp_A)
+        if len(trajectory.proximal_logp_A):
+            more["proximal_logp"] = trajectory.proximal_logp_A
+        return policy_row(trajectory, advantage, weight, **more)
+
+    def policy_loss(self, aggregate: Aggregate = "token") -> PolicyLoss:
+        return PolicyLoss(self.clip, self.kl, aggregate, self.objective, self.entropy)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromGroups(FromSamples, ABC):
-    """Base of algorithms without a critic, whose samples are judged against their siblings.
-
-    A subclass is a spec that says how: ``advantages(reward_G) -> advantage_G``, over the valid samples of one group.
-    """
-
-    least_samples: ClassVar[int] = 2
+class WithoutCritic(FromSamples, ABC):
+    """Base of algorithms without a critic. A subclass says by ``estimate`` how much better each action was than expected."""
 
     aggregate: Aggregate = "token"
     """Mean over tokens, over sequences of their token means, or of sequence sums over ``constant``."""
     constant: int = 0
     """What a sequence's sum is divided by if ``aggregate="constant"``; give the longest answer that may be sampled."""
-    clip: tuple[float, float] | None = (0.2, 0.2)
-    """How far (low, high) the probability ratio may leave 1 before a token's gradient stops; None never stops it."""
-    kl: KLPenalty = IN_REWARD
-    """In the reward, the penalty of all tokens of a sample counts as part of its one reward."""
     skip_flat: bool = False
     """Leave out groups whose rewards are all equal; they then count in no denominator (and pay no KL penalty)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_aggregate(self.aggregate, self.constant)
-        check_clip(self.clip)
 
     @abstractmethod
-    def advantages(self, reward_G: Array) -> Array:
-        """One advantage per sample of a group, from one reward each."""
+    def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
+        """Advantages of a batch, ``[group][sample]``: a number each, or an array over the sample's actions.
+
+        Args:
+            kept: the valid samples of each group.
+            rewards: their rewards per action, less the KL penalty if it stands in the reward.
+        """
 
     def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
-        """One unit per group with two or more valid samples; all tokens of a sample share its advantage."""
+        """One unit per group with enough valid samples."""
         coefficient = self.kl.current(control)
-        more = penalty_field(self.kl, coefficient)
+        kept = trajectories(groups, columns, needs=self.needs, least=self.least_samples)
+        rewards = [[self.kl.charge(t.reward_A, t.logp_A, t.reference_logp_A, coefficient) for t in group] for group in kept]
         units: list[Unit] = []
-        for group in trajectories(groups, columns, needs=self.needs, least=self.least_samples):
-            reward_G = [self.kl.charge(t.reward_A, t.logp_A, t.reference_logp_A, coefficient).sum() for t in group]
+        for group, advantages in zip(kept, self.estimate(kept, rewards), strict=True):
             unit = tuple(
-                policy_row(t, advantage, token_weight(self.aggregate, len(t), self.constant), **more)
-                for t, advantage in zip(group, self.advantages(np.array(reward_G)), strict=True)
+                self.row(t, advantage, token_weight(self.aggregate, len(t), self.constant), control)
+                for t, advantage in zip(group, advantages, strict=True)
             )
             if not (self.skip_flat and is_flat(unit)):
                 units.append(unit)
-        return units
+        return self.objective.choose(units)
 
     def loss(self) -> PolicyLoss:
         """The policy loss, with the KL penalty if it stands in the loss."""
-        return PolicyLoss(clip=self.clip, kl=self.kl, aggregate=self.aggregate)
+        return self.policy_loss(self.aggregate)
 
 
-def penalty_field(kl: KLPenalty, coefficient: float) -> dict[str, float]:
-    """The row field that carries the coefficient in force to a loss that holds the penalty."""
-    return {"kl_coefficient": coefficient} if coefficient and kl.place == "loss" else {}
+@dataclass(frozen=True, kw_only=True)
+class FromGroups(WithoutCritic, ABC):
+    """Base of algorithms whose samples are judged against their siblings.
+
+    A subclass is a spec that says how: ``advantages(reward_G, group) -> advantage_G``, over the valid samples of one group.
+    A KL penalty in the reward counts, summed over the tokens of a sample, as part of its one reward.
+    """
+
+    @property
+    def least_samples(self) -> int:
+        return 2
+
+    @abstractmethod
+    def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
+        """One advantage per sample of a group, from one reward each."""
+
+    def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
+        """All tokens of a sample share its advantage."""
+        summed = [np.array([reward_A.sum() for reward_A in group]) for group in rewards]
+        return [list(self.advantages(reward_G, group)) for reward_G, group in zip(summed, kept, strict=True)]
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether the group has enough valid samples and their rewards are not all equal."""
+        reward_G = [action_rewards(sample).sum() for sample in _scored(group)]
+        return len(reward_G) >= self.least_samples and float(np.ptp(reward_G)) > 0
+
+
+def _scored(group: Group) -> list[Any]:
+    """The samples of a group that may be trained on."""
+    return [sample for sample in group.samples if sample.valid and not sample.extras.get("greedy")]
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """Clipped policy gradient, with the KL penalty and an entropy bonus where they are switched on.
+    """The weighted mean of an objective's gains, with the KL penalty and an entropy bonus where they are switched on.
 
-    Reads the fields ``advantage``, ``old_logp``, ``weight`` (all per action), and for a penalty in the loss also
-    ``reference_logp`` (per action) and ``kl_coefficient`` (per row).
+    Reads the fields ``advantage``, ``old_logp``, ``weight`` (per action), and where they are in use ``proximal_logp`` and
+    ``correction`` (per action), ``reference_logp`` (per action) and ``kl_coefficient`` (per row), ``entropy_coefficient``
+    (per row). Off-policy weights act on the objective's term alone.
     """
 
     clip: tuple[float, float] | None
     """Interval (1 - low, 1 + high) of the ratio; None leaves it free."""
     kl: KLPenalty
     aggregate: Aggregate = "token"
-    entropy_bonus: float = 0.0
+    objective: AnyObjective = CLIPPED
+    entropy: EntropyBonus = NO_BONUS
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"logp", "entropy"} if self.entropy_bonus else {"logp"})
+        return frozenset({"logp", "entropy"} if self.entropy.on else {"logp"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses
 
-        low, high = self.clip or (1.0, float("inf"))
-        over = share(self.aggregate, denominator)
-        tokens = outputs.logp_A, fields["old_logp"], fields["advantage"], fields["weight"]
-        loss = losses.policy_clip_loss(*tokens, low=low, high=high, denominator=over)
-        metrics = losses.policy_metrics(*tokens, low=low, high=high, denominator=denominator.tokens)
+        weight_A, over = fields["weight"], share(self.aggregate, denominator)
+        start_A = fields.get("proximal_logp", fields["old_logp"])
+        gap_A = losses.log_ratio(outputs.logp_A, start_A, weight_A)
+        gain_A, cut_A = self.objective.gain(self._terms(outputs, fields, batch, gap_A))
+        if "correction" in fields:
+            gain_A = gain_A * fields["correction"]
+        loss = -losses.weighted_mean(gain_A, weight_A, denominator=over)
+        metrics = losses.policy_metrics(gap_A.detach(), cut_A, weight_A, denominator=denominator.tokens)
         metrics["policy/loss"] = loss.detach()
         if self.kl.place == "loss" and self.kl.coefficient:
-            scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
-            reference_A, estimator = fields["reference_logp"], self.kl.estimator
-            penalty = losses.kl_loss(outputs.logp_A, reference_A, scaled_A, estimator=estimator, denominator=over)
+            penalty = self._penalty(outputs, fields, batch, gap_A, over)
             metrics["kl/loss"] = penalty.detach()
             loss = loss + penalty
-        if self.entropy_bonus:
-            entropy = losses.entropy_mean(outputs.entropy_A, fields["weight"], denominator=over)
+        if self.entropy.on:
+            scaled_A = weight_A * fields["entropy_coefficient"][batch.row_A]
+            entropy = losses.entropy_mean(outputs.entropy_A, weight_A, denominator=over)
             metrics["policy/entropy"] = entropy.detach()
-            loss = loss - self.entropy_bonus * entropy
+            loss = loss - losses.entropy_mean(outputs.entropy_A, scaled_A, denominator=over)
         metrics["loss"] = loss.detach()
         return loss, metrics
+
+    def _terms(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any) -> Terms:
+        from penstock.algos import losses
+
+        low, high = self.clip or (1.0, float("inf"))
+        logp_A, advantage_A = (losses.read(value, fields["weight"]) for value in (outputs.logp_A, fields["advantage"]))
+        return Terms(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
+
+    def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
+        from penstock.algos import losses
+
+        scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
+        ratio_A = gap_A.exp() if self.kl.reweight else None
+        reference_A, estimator = fields["reference_logp"], self.kl.estimator
+        return losses.kl_loss(outputs.logp_A, reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from penstock.algos.advantages import Array, generalised_advantages, whiten
-from penstock.algos.kl import IN_REWARD, KLPenalty
-from penstock.algos.labels import Trajectory, check_clip, policy_row, token_weight, trajectories
-from penstock.algos.policy import FromSamples, PolicyLoss, penalty_field
+from penstock.algos.advantages import Array, generalised_advantages, vtrace, whiten
+from penstock.algos.labels import Trajectory, token_weight, trajectories
+from penstock.algos.policy import FromSamples, PolicyLoss
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
 from penstock.core.run import require
 from penstock.core.spec import spec
@@ -20,36 +19,42 @@ from penstock.core.types import Group, Row, Unit
 class PPO(FromSamples):
     """PPO with a critic: generalised advantages per token, clipped policy and value losses."""
 
+    per_token: ClassVar[bool] = True
+
     discount: float = 1.0
     lam: float = 0.95
     """0 trusts the critic, 1 trusts the rewards."""
     whiten: bool = True
     """Shift and scale the advantages of a batch to mean 0 and variance 1 over its action tokens."""
-    clip: tuple[float, float] = (0.2, 0.2)
-    """How far (low, high) the probability ratio may leave 1 before a token's gradient stops."""
     value_clip: float = 0.2
     """How far a value may usefully move from its estimate at labelling; 0 switches this off."""
     value_coefficient: float = 0.5
     """Weight of the value loss beside the policy loss."""
-    entropy_bonus: float = 0.0
-    """Weight of the policy's entropy, which is rewarded."""
-    kl: KLPenalty = IN_REWARD
+    estimator: Literal["gae", "vtrace"] = "gae"
+    """Generalised advantages, or V-trace, which corrects returns for samples of an older policy (arXiv 1802.01561)."""
+    bootstrap: bool = False
+    """Whether a sample that was cut at its longest length goes on in the critic's mind: its last value then stands for what
+    was cut off. If not, the cut ends the episode, and its reward was given to the text as it stands."""
 
     def __post_init__(self) -> None:
-        check_clip(self.clip)
+        super().__post_init__()
         for name in ("discount", "lam"):
             require(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
-        for name in ("value_clip", "value_coefficient", "entropy_bonus"):
+        require(
+            self.estimator == "gae" or not self.correction,
+            'estimator="vtrace" corrects advantages itself; set correction=[] or estimator="gae"',
+        )
+        for name in ("value_clip", "value_coefficient"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.kl.needs | {"value"}
+        more = {"value"} | ({"proximal"} if self.estimator == "vtrace" else set())
+        return super().needs | more | ({"bootstrap"} if self.bootstrap else set())
 
     def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
         """One unit per group with a valid sample; fields also hold ``return`` and ``old_value`` per action.
 
-        A sample that was cut at its longest length is an ended episode: its reward was given to the text as it stands.
         Returns are those before whitening, which scales what the policy sees and not what the critic should predict.
         """
         coefficient = self.kl.current(control)
@@ -59,20 +64,24 @@ class PPO(FromSamples):
         if self.whiten and advantages:
             advantages = whiten(advantages)
         labels = zip(advantages, [return_A for _, return_A in estimates], strict=True)
-        return [tuple(self._row(trajectory, *next(labels), coefficient) for trajectory in group) for group in kept]
+        units = [tuple(self._row(trajectory, *next(labels), control) for trajectory in group) for group in kept]
+        return self.objective.choose(units)
 
     def _estimate(self, trajectory: Trajectory, coefficient: float) -> tuple[Array, Array]:
         reward_A = self.kl.charge(trajectory.reward_A, trajectory.logp_A, trajectory.reference_logp_A, coefficient)
-        return generalised_advantages(reward_A, trajectory.value_A, self.discount, self.lam)
+        given: dict[str, Any] = {"lam": self.lam, "bootstrap": trajectory.bootstrap}
+        if self.estimator == "vtrace":
+            gap_A = trajectory.proximal_logp_A - trajectory.logp_A
+            return vtrace(reward_A, trajectory.value_A, gap_A, self.discount, **given)
+        return generalised_advantages(reward_A, trajectory.value_A, self.discount, **given)
 
-    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, coefficient: float) -> Row:
-        more: dict[str, Any] = {"old_value": trajectory.value_A, "return": return_A, **penalty_field(self.kl, coefficient)}
-        return policy_row(trajectory, advantage_A, token_weight("token", len(trajectory)), **more)
+    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, control: Control) -> Row:
+        weight, labels = token_weight("token", len(trajectory)), {"old_value": trajectory.value_A, "return": return_A}
+        return self.row(trajectory, advantage_A, weight, control, **labels)
 
     def loss(self) -> PPOLoss:
         """Policy, value and entropy terms, each a mean over the batch's action tokens."""
-        policy = PolicyLoss(clip=self.clip, kl=self.kl, entropy_bonus=self.entropy_bonus)
-        return PPOLoss(policy, self.value_clip or None, self.value_coefficient)
+        return PPOLoss(self.policy_loss(), self.value_clip or None, self.value_coefficient)
 
 
 @dataclass(frozen=True)

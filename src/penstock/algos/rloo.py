@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.algos.advantages import Array, leave_one_out
+from penstock.algos.labels import Trajectory
 from penstock.algos.policy import FromGroups
 from penstock.core.spec import spec
 
@@ -14,5 +17,5 @@ class LeaveOneOut(FromGroups):
     The paper's estimator is ``clip=None, aggregate="constant", constant=1``: the log-prob of a whole answer is one action.
     """
 
-    def advantages(self, reward_G: Array) -> Array:
+    def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
         return leave_one_out(reward_G)

@@ -293,7 +293,7 @@ class Online:
         require(
             self.samples >= getattr(self.algorithm, "least_samples", 1),
             f"{self.name}: samples={self.samples} is undefined for {type(self.algorithm).__name__}, which compares "
-            f"samples of one prompt; set samples=2 or more",
+            f"samples of one prompt; set samples={getattr(self.algorithm, 'least_samples', 1)} or more",
         )
         require(
             not (self.learner.dropout or self.learner.token_dropout or (self.learner.lora and self.learner.lora.dropout)),
@@ -311,7 +311,7 @@ class Online:
             f"{self.name}: sampling.temperature=0 explores nothing; use a positive temperature",
         )
         require(
-            self.max_lag == 0 or bool(getattr(self.algorithm, "clip", None)),
+            self.max_lag == 0 or bool(getattr(self.algorithm, "bounded", getattr(self.algorithm, "clip", None))),
             f"{self.name}: max_lag={self.max_lag} needs a clipped loss; set clip=(0.2, 0.28) or max_lag=0",
         )
 

@@ -1,0 +1,259 @@
+"""What an online algorithm raises: specs that choose a surrogate. Importing this module imports no torch.
+
+An algorithm says how good each action was (its advantages); an objective says what is made of that and of how far the
+policy has moved since. Two choices are apart from each other: the interval is the algorithm's ``clip``, and what the ratio
+is of (a token or a sequence) is the objective's. ``gain(terms)`` gives the gain of each action and which gradients were cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from penstock.algos.covariance import covariances, highest, within_band
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import Unit
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an objective reads of a micro-batch; tensors over its actions ``[A]``."""
+
+    logp_A: Any
+    """Log-probs under the policy that is trained (has gradient)."""
+    gap_A: Any
+    """Those less the log-probs under the policy that the ratio starts from; clamped, 0 where the weight is 0."""
+    advantage_A: Any
+    weight_A: Any
+    row_A: Any
+    """The row of each action."""
+    fields: Mapping[str, Any]
+    low: float
+    high: float
+    """The ratio may lie in (1 - low, 1 + high); 1 and infinity if the algorithm has no ``clip``."""
+
+
+class Objective:
+    """Base of objectives: what they may say about themselves."""
+
+    uses_clip: ClassVar[bool] = True
+    """Whether the algorithm's ``clip`` has a meaning here."""
+    bounded: ClassVar[bool] = False
+    """Whether stale samples are harmless without a ``clip``."""
+    one_advantage: ClassVar[bool] = False
+    """Whether all tokens of a sample must share one advantage."""
+
+    def choose(self, units: Sequence[Unit]) -> list[Unit]:
+        """Fields that depend on the whole batch are added here, where the whole batch is seen."""
+        return list(units)
+
+
+@spec
+class ClippedRatio(Objective):
+    """PPO's clipped surrogate (Schulman et al. 2017); GSPO (arXiv 2507.18071) with the ratio of a sequence.
+
+    Clip-higher (DAPO, arXiv 2503.14476) is ``clip=(0.2, 0.28)`` of the algorithm; ``clip=None`` leaves the ratio free.
+    """
+
+    level: Literal["token", "sequence", "sequence-token"] = "token"
+    """The ratio of a token, the geometric mean over its sequence (GSPO), or that with the token's gradient (GSPO-token)."""
+    dual: float = 0.0
+    """Largest ratio that counts where the advantage is negative (dual clip, arXiv 1912.09729; 3 is usual); 0: none."""
+
+    def __post_init__(self) -> None:
+        require(self.dual == 0 or self.dual > 1, f"objective.dual={self.dual} must be above 1, or 0 to switch it off")
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        if self.level == "token":
+            ratio_A = terms.gap_A.exp()
+        elif self.level == "sequence":
+            ratio_A = surrogates.sequence_ratio(terms.gap_A, terms.weight_A, terms.row_A)
+        else:
+            ratio_A = surrogates.sequence_token_ratio(terms.gap_A, terms.weight_A, terms.row_A)
+        return surrogates.clipped(ratio_A, terms.advantage_A, low=terms.low, high=terms.high, dual=self.dual)
+
+
+CLIPPED = ClippedRatio()
+"""PPO's surrogate, which an algorithm raises unless it says otherwise."""
+
+
+@spec
+class PolicyGradient(Objective):
+    """The plain policy gradient ``A * logp`` (Williams 1992). It knows no ratio: with stale samples add a ``correction``."""
+
+    uses_clip: ClassVar[bool] = False
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        return surrogates.policy_gradient(terms.logp_A, terms.advantage_A)
+
+
+PLAIN = PolicyGradient()
+"""The policy gradient, which algorithms after REINFORCE raise unless they say otherwise."""
+
+
+@spec
+class CISPO(Objective):
+    """The policy gradient under an importance weight that is clipped (MiniMax 2025, arXiv 2506.13585): no token is silenced.
+
+    The paper clips above only: ``clip=(1.0, high)``. PipelineRL's weight ``min(ratio, 5)`` is ``clip=(1.0, 4.0)``.
+    """
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        ratio_A = terms.gap_A.exp()
+        return surrogates.clipped_weight(ratio_A, terms.logp_A, terms.advantage_A, low=terms.low, high=terms.high)
+
+
+@spec
+class GMPO(Objective):
+    """The geometric mean of a sequence's ratios, each clipped by itself (Zhao et al. 2025, arXiv 2507.20673).
+
+    The paper's interval ``(e^-0.4, e^0.4)`` is ``clip=(0.33, 0.49)``, its mean ``aggregate="sequence"``.
+    """
+
+    one_advantage: ClassVar[bool] = True
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        surrogates.check_one_advantage_a_row(terms.advantage_A, terms.row_A)
+        borders = {"low": terms.low, "high": terms.high}
+        return surrogates.geometric_mean(terms.gap_A, terms.advantage_A, terms.weight_A, terms.row_A, **borders)
+
+
+@spec
+class SAPO(Objective):
+    """A smooth gate in the place of the clip (arXiv 2511.20347)."""
+
+    uses_clip: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True
+
+    positive: float = 1.0
+    """How fast the gate closes for tokens of positive advantage."""
+    negative: float = 1.05
+    """The same for negative ones; larger is faster, because they are what destabilises training."""
+
+    def __post_init__(self) -> None:
+        require(min(self.positive, self.negative) > 0, "objective.positive and objective.negative must be above 0")
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        gates = {"positive": self.positive, "negative": self.negative}
+        return surrogates.soft_gate(terms.gap_A.exp(), terms.advantage_A, **gates)
+
+
+@spec
+class TOPR(Objective):
+    """Tapered off-policy REINFORCE (Le Roux et al. 2025, arXiv 2503.14286): good answers are imitated, bad ones tapered."""
+
+    uses_clip: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True
+
+    low: float = 0.0
+    """Least weight of an answer with negative advantage."""
+    high: float = 1.0
+    """Largest weight of such an answer."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.low <= self.high, f"objective.low={self.low} and objective.high={self.high}: need 0 <= low <= high")
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        borders = {"low": self.low, "high": self.high}
+        return surrogates.tapered(terms.gap_A, terms.logp_A, terms.advantage_A, terms.row_A, **borders)
+
+
+@spec
+class DPPO(Objective):
+    """A trust region in probability rather than in ratio (arXiv 2602.04879): a mask on tokens that have moved too far."""
+
+    uses_clip: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True
+
+    divergence: Literal["tv", "kl"] = "tv"
+    """How far a token has moved: total variation, or KL of the old policy to the new, of "this token or another"."""
+    threshold: float = 0.2
+    """Beyond it a token's gradient stops; for ``kl`` 0.05 is usual."""
+
+    def __post_init__(self) -> None:
+        require(self.threshold > 0, f"objective.threshold={self.threshold} must be above 0")
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        measure = surrogates.total_variation if self.divergence == "tv" else surrogates.binary_kl
+        logp_A = terms.logp_A.detach()
+        distance_A = measure(logp_A, logp_A - terms.gap_A.detach())
+        return surrogates.divergence_masked(terms.gap_A.exp(), distance_A, terms.advantage_A, threshold=self.threshold)
+
+
+@spec
+class ClipCov(Objective):
+    """PPO's surrogate without the gradient of a few tokens that would cost most entropy (Cui et al. 2025, arXiv 2505.22617).
+
+    Those are drawn among the tokens whose log-prob and advantage covary strongly. Which ones is settled when the batch is
+    labelled, from the log-probs before the update and over the whole batch, so no split of it changes the choice.
+    """
+
+    share: float = 2e-4
+    """Share of the batch's tokens that is drawn (at least one token)."""
+    low: float = 1.0
+    """Least covariance of a token that may be drawn."""
+    high: float = 5.0
+    """Largest covariance of a token that may be drawn."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.share <= 1, f"objective.share={self.share} is outside (0, 1]")
+        require(self.low < self.high, f"objective.low={self.low} is not below objective.high={self.high}")
+
+    def choose(self, units: Sequence[Unit]) -> list[Unit]:
+        return _with_choice(units, within_band(covariances(units), units, self.share, self.low, self.high))
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        gain = surrogates.clipped(terms.gap_A.exp(), terms.advantage_A, low=terms.low, high=terms.high)
+        return surrogates.detached(gain, terms.fields["covariant"])
+
+
+@spec
+class KLCov(Objective):
+    """The policy gradient with a penalty on the few tokens that would cost most entropy (arXiv 2505.22617); see ClipCov."""
+
+    uses_clip: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+
+    share: float = 2e-3
+    """Share of the batch's tokens, those of highest covariance, that is held back (at least one token)."""
+    coefficient: float = 1.0
+    """Weight of ``|log ratio|`` of those tokens."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.share <= 1, f"objective.share={self.share} is outside (0, 1]")
+        require(self.coefficient >= 0, f"objective.coefficient={self.coefficient} is negative")
+
+    def choose(self, units: Sequence[Unit]) -> list[Unit]:
+        return _with_choice(units, highest(covariances(units), units, self.share))
+
+    def gain(self, terms: Terms) -> Any:
+        from penstock.algos import surrogates
+
+        chosen_A, ratio_A = terms.fields["covariant"], terms.gap_A.exp()
+        return surrogates.penalised(ratio_A, terms.gap_A, terms.advantage_A, chosen_A, coefficient=self.coefficient)
+
+
+AnyObjective = ClippedRatio | PolicyGradient | CISPO | GMPO | SAPO | TOPR | DPPO | ClipCov | KLCov
+
+
+def _with_choice(units: Sequence[Unit], chosen: Sequence[Any]) -> list[Unit]:
+    left = iter(chosen)
+    return [tuple(replace(row, fields={**row.fields, "covariant": next(left)}) for row in unit) for unit in units]
