@@ -118,7 +118,7 @@ class ILQLLoss:
         difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
         value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=spec.expectile, denominator=over)
         conservative = value_learning.conservative_loss(q_AQ, outputs.q_logsumexp_AQ, weight_A, denominator=over)
-        gain_A = target_A - value_A.detach()
+        gain_A = value_learning.counted(target_A - value_A.detach(), weight_A)
         counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=spec.imitation_beta, limit=WEIGHT_LIMIT)
         imitation = losses.negative_log_likelihood(outputs.logp_A, counts_A, denominator=over)
         loss = difference + value + spec.conservative * conservative + spec.imitation * imitation

@@ -14,6 +14,11 @@ from torch import Tensor
 from penstock.algos.losses import weighted_mean
 
 
+def counted(value: Tensor, weight: Tensor) -> Tensor:
+    """``value`` where it counts and 0 elsewhere, so that a NaN in a cell of weight 0 reaches no gradient either."""
+    return torch.where(weight != 0, value, torch.zeros_like(value))
+
+
 def next_values(value_A: Tensor, row_A: Tensor) -> Tensor:
     """The value of the state that follows each action: that of the row's next action, and 0 after its last.
 
@@ -33,8 +38,8 @@ def temporal_difference_loss(q_AQ: Tensor, backup_A: Tensor, weight_A: Tensor, *
         weight_A: how much each action counts.
         denominator: action tokens of the whole batch.
     """
-    error_A = (q_AQ - backup_A.detach()[:, None]).square().sum(-1)
-    return weighted_mean(error_A, weight_A, denominator=denominator)
+    gap_AQ = counted(q_AQ - backup_A.detach()[:, None], weight_A[:, None])
+    return weighted_mean(gap_AQ.square().sum(-1), weight_A, denominator=denominator)
 
 
 def expectile_loss(value_A: Tensor, target_A: Tensor, weight_A: Tensor, *, expectile: float, denominator: float) -> Tensor:
@@ -46,7 +51,7 @@ def expectile_loss(value_A: Tensor, target_A: Tensor, weight_A: Tensor, *, expec
         value_A: state values (has gradient).
         target_A: Q of the actions taken in those states; its gradient is not used.
     """
-    gap_A = target_A.detach() - value_A
+    gap_A = counted(target_A.detach() - value_A, weight_A)
     tilt_A = torch.where(gap_A < 0, 1 - expectile, expectile)
     return weighted_mean(tilt_A * gap_A.square(), weight_A, denominator=denominator)
 
