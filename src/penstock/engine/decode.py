@@ -68,7 +68,7 @@ class DecodeState:
         self.samplings[target] = self.samplings[source]
 
 
-RECORDABLE = ("qwen2", "qwen3", "llama", "gpt_neox", "gpt2")
+RECORDABLE = ("qwen2", "qwen3", "llama", "gpt_neox", "gpt2", "t5", "mt5", "umt5")
 """Model types whose forward pass takes the same path whatever the data, so that one recording holds for all steps."""
 
 
