@@ -28,7 +28,7 @@ from penstock.rewards.model import ModelReward
 from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 from penstock.train.restrict import restrict
-from penstock.train.shared_trunk import SharedTrunkScoring
+from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
 
 
 def seed_of(run_seed: int, *names: str) -> int:
@@ -61,12 +61,15 @@ class Models:
     def reference(self, stage: Stage, start: LanguageModel) -> Scoring:
         """The frozen model of a stage: where it starts unless the stage names another. Call it before the learner is made.
 
-        Where part of the model is frozen, the reference shares that part instead of standing in memory a second time.
+        Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with
+        adapters it is the model without them.
         """
         spec = getattr(stage, "reference", None)
         other = None
         if spec is not None and (spec.path != stage.model.path or not spec.path):
             other = load_model(self.path(spec.path)).to(self.device).requires_grad_(False)
+        if stage.learner.lora is not None and other is None:
+            return AdapterOffScoring(start, lay_out)
         if stage.learner.unfrozen_layers < 0:
             return Scoring((other or copy.deepcopy(start)).requires_grad_(False), lay_out)
         restrict(start, stage.learner)

@@ -23,9 +23,11 @@ from penstock.core.errors import ModelError
 from penstock.models.attention import quiet_transformers
 from penstock.models.encoder_decoder import EncoderDecoderModel, check_encoder_decoder
 from penstock.models.language_model import Head, LanguageModel, check_architecture
+from penstock.models.lora import merged, save_adapter
 from penstock.models.text import Text
 
 VALUE_HEAD = "value_head.safetensors"
+ADAPTER_FOLDER = "adapter"
 Q_HEADS = "q_heads.safetensors"
 SCORE_HEAD = "score_head.safetensors"
 """The score head of an encoder-decoder; that of a decoder stands among its weights."""
@@ -142,7 +144,10 @@ def _first_line(error: Exception) -> str:
 
 
 def save_model(model: LanguageModel, folder: Path) -> Path:
-    """Write a model in Hugging Face format (safetensors), tokenizer and value head beside it; replaced whole or not at all."""
+    """Write a model in Hugging Face format (safetensors), tokenizer and value head beside it; replaced whole or not at all.
+
+    Adapters are merged into the model's matrices, and kept in peft's format in the folder ``adapter``.
+    """
     temporary = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -150,7 +155,11 @@ def save_model(model: LanguageModel, folder: Path) -> Path:
         implementation = model.config._attn_implementation
         model.network.set_attn_implementation("eager")  # our registry name means nothing to whoever loads the folder
         try:
-            model.network.save_pretrained(temporary, safe_serialization=True)
+            state = model.network.state_dict()
+            if model.adapter is not None:
+                state = dict(merged(model.network, state))
+                save_adapter(model.network, model.adapter, temporary / ADAPTER_FOLDER)
+            model.network.save_pretrained(temporary, state_dict=state, safe_serialization=True)
         finally:
             model.network.set_attn_implementation(implementation)
         model.text.tokenizer.save_pretrained(temporary)

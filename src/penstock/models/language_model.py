@@ -15,6 +15,7 @@ from torch.nn import functional
 from penstock.core.errors import ModelError
 from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
 from penstock.models.q_heads import QHeads
+from penstock.models.lora import merged
 from penstock.models.text import Text
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class LanguageModel(nn.Module):
     """A causal language model (``head="lm"``) or reward model (``head="score"``) with its tokenizer.
 
     ``critic`` says where a value head stands: on this trunk ("shared"), on a copy of it ("separate"), or on a copy of what is
-    trained of it, above the frozen blocks ("branch"). ``border`` is set where blocks are frozen.
+    trained of it, above the frozen blocks ("branch"). ``border`` is set where blocks are frozen, ``adapter``
+    (peft's description) where low-rank adapters stand beside frozen matrices.
     """
 
     def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:
@@ -60,6 +62,7 @@ class LanguageModel(nn.Module):
         self.q_heads: QHeads | None = None
         self.critic: Critic = "none"
         self.border: Border | None = None
+        self.adapter: Any = None
 
     @property
     def config(self) -> Any:
@@ -135,6 +138,10 @@ class LanguageModel(nn.Module):
     def policy_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the network alone, without critic; tied tensors once."""
         yield from self.network.named_parameters()
+
+    def plain_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """:meth:`policy_weights` under the names of the plain architecture, with adapters merged into their matrices."""
+        yield from merged(self.network, dict(self.policy_weights()))
 
 
 @torch.no_grad()

@@ -16,9 +16,12 @@ BRANCHES = ("self_attn", "attn", "attention", "mlp")
 
 
 @contextmanager
-def dropped(model: LanguageModel, tokens: float, branches: float, noise: torch.Generator) -> Iterator[None]:
+def dropped(
+    model: LanguageModel, tokens: float, branches: float, noise: torch.Generator, adapters: float = 0.0
+) -> Iterator[None]:
     """Inside, whole token embeddings are zeroed with probability ``tokens`` and entries of each attention and feed-forward
-    output with probability ``branches`` (the rest scaled up, Srivastava et al. 2014).
+    output with probability ``branches`` (the rest scaled up, Srivastava et al. 2014), and likewise of what goes into low-rank
+    adapters with probability ``adapters``.
 
     End tokens are never zeroed: a reward model reads its score there, and would learn far slower from a blank.
     """
@@ -35,12 +38,18 @@ def dropped(model: LanguageModel, tokens: float, branches: float, noise: torch.G
         added = added * mask(added.shape, branches, added) / (1 - branches)
         return (added, *output[1:]) if isinstance(output, tuple) else added
 
+    def drop_input(module: nn.Module, arguments: Any) -> Any:
+        return (arguments[0] * mask(arguments[0].shape, adapters, arguments[0]) / (1 - adapters), *arguments[1:])
+
     hooks = []
     if tokens:
         hooks.append(model.network.get_input_embeddings().register_forward_hook(drop_tokens))
     if branches:
         named = model.network.named_modules()
         hooks += [m.register_forward_hook(drop_branch) for n, m in named if n.rpartition(".")[2] in BRANCHES]
+    if adapters:
+        inputs = (m for n, m in model.network.named_modules() if ".lora_A." in n)
+        hooks += [m.register_forward_pre_hook(drop_input) for m in inputs]
     try:
         yield
     finally:

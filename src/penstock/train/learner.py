@@ -79,7 +79,7 @@ class DeviceLearner(Scoring):
         self.spec = spec
         self.total_steps = total_steps
         self.temperature = temperature
-        restrict(model, spec)
+        restrict(model, spec, seed)
         add_critic(model, spec)
         if spec.gradient_checkpointing:
             model.network.gradient_checkpointing_enable({"use_reentrant": False})
@@ -95,7 +95,8 @@ class DeviceLearner(Scoring):
             TrainingError: the loss is not finite; gradients gathered so far are dropped.
         """
         tensors = on_device(batch, self.model)
-        with dropped(self.model, self.spec.token_dropout, self.spec.dropout, self.noise):
+        adapters = self.spec.lora.dropout if self.spec.lora is not None else 0.0
+        with dropped(self.model, self.spec.token_dropout, self.spec.dropout, self.noise, adapters):
             outputs = forward(self.model, tensors, loss.needs, self.temperature)
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
@@ -114,8 +115,8 @@ class DeviceLearner(Scoring):
         return {"gradient_norm": norm, "learning_rate": rate}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) of the policy, one by one."""
-        yield from ((name, tensor.detach()) for name, tensor in self.model.policy_weights())
+        """(name, tensor) of the policy, one by one; adapters are merged, so any generator of the plain model can load them."""
+        yield from ((name, tensor.detach()) for name, tensor in self.model.plain_weights())
 
     def state(self) -> State:
         state = self.masters.state()

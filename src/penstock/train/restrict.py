@@ -8,14 +8,20 @@ from penstock.core.run import LearnerSpec
 from penstock.models.branches import critic_branch
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel
+from penstock.models.lora import add_lora
 
 
-def restrict(model: LanguageModel, spec: LearnerSpec) -> None:
-    """Freeze what the spec does not train and convert to the compute type. A second call changes nothing.
+def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:
+    """Freeze what the spec does not train, add its adapters (first weights from ``seed``) and convert to the compute type.
+
+    A second call changes nothing.
 
     Raises:
-        ModelError: the model has fewer blocks than are to stay unfrozen, or blocks that cannot be found.
+        ModelError: the model has fewer blocks than are to stay unfrozen, blocks that cannot be found, or no layer that an
+            adapter is for; or the package of adapters is missing.
     """
+    if spec.lora is not None and model.adapter is None:
+        model.adapter = add_lora(model.network, spec.lora, seed)
     if spec.unfrozen_layers >= 0 and model.border is None:
         freeze_below(model, spec.unfrozen_layers)
     if spec.compute == "bfloat16":

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.core.contracts import Outputs
 from penstock.models.language_model import LanguageModel
+from penstock.models.lora import adapter_off
 from penstock.train.learner import LayOut, Scoring, forward
 
 
@@ -29,3 +30,11 @@ class SharedTrunkScoring(Scoring):
         with self.policy.once():  # the policy first, because its own frozen blocks always run
             value_A = forward(self.policy, tensors, frozenset({"value"}), temperature).value_A
             return replace(forward(self.model, tensors, needs - {"value"}, temperature), value_A=value_A)
+
+
+class AdapterOffScoring(Scoring):
+    """Scores with the model as it was before its low-rank adapters: the reference of a policy that trains them."""
+
+    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+        with adapter_off(self.model.network):
+            return super().outputs(tensors, needs, temperature)

@@ -1,0 +1,131 @@
+"""Low-rank adapters through the peft package. Its only home.
+
+The frozen matrix ``W`` of a linear layer stands as it is, and the layer computes ``x W + (alpha / rank) · x A B`` where only
+``A`` and ``B`` are trained (Hu et al. 2021, arXiv:2106.09685, equation 3). ``B`` starts at zero, so the model starts as it
+was; the reference of a KL term is the same model with its adapters switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from penstock.core.errors import ModelError
+from penstock.core.run import LoRA
+
+ADAPTER = "default"
+"""peft's name of the only adapter."""
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError("learner.lora needs the peft package; run: pip install penstock[lora]") from error
+    return peft
+
+
+def linear_layers(network: Any) -> dict[str, nn.Module]:
+    """The linear layers of a network by name, heads left out: they may be tied to the embeddings."""
+    heads = {id(network.get_output_embeddings()), id(getattr(network, "score", None))}
+    kinds = ("Linear", "Conv1D", "Linear4bit")
+    return {n: m for n, m in network.named_modules() if type(m).__name__ in kinds and id(m) not in heads}
+
+
+def add_lora(network: Any, spec: LoRA, seed: int) -> Any:
+    """Freeze a network and put adapters beside its linear layers, in place; gives peft's description of them.
+
+    The first weights are a pure function of ``seed``.
+
+    Raises:
+        ModelError: peft is missing, or a target is the name of no linear layer.
+    """
+    peft, layers = _peft(), linear_layers(network)
+    known = sorted({name.rpartition(".")[2] for name in layers})
+    if unknown := [name for name in spec.targets if name not in known]:
+        raise ModelError(
+            f'lora.targets: {type(network).__name__} has no linear layer named "{unknown[0]}"; '
+            f"it has {', '.join(known)} (heads are not adapted)"
+        )
+    targets = sorted(spec.targets or known)
+    chosen = [m for n, m in layers.items() if n.rpartition(".")[2] in targets]
+    config = peft.LoraConfig(
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        target_modules=targets,
+        lora_dropout=0.0,  # the learner has its own, from a random stream that checkpoints hold (train/dropout.py)
+        fan_in_fan_out=all(type(m).__name__ == "Conv1D" for m in chosen),
+        task_type="SEQ_2_SEQ_LM" if network.config.is_encoder_decoder else "CAUSAL_LM",
+    )
+    network.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(config, network, ADAPTER)
+    if getattr(network, "score", None) is not None:
+        network.score.requires_grad_(True)  # a score head is new, so there is nothing to adapt
+    return config
+
+
+def adapted_layers(network: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(name, layer) of every layer with an adapter."""
+    yield from ((name, module) for name, module in network.named_modules() if hasattr(module, "lora_A"))
+
+
+@contextmanager
+def adapter_off(network: nn.Module) -> Iterator[None]:
+    """Within it the network is what it was before the adapters; for passes without gradient."""
+    layers = [layer for _, layer in adapted_layers(network)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+@torch.no_grad()
+def merged(network: nn.Module, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """``tensors`` of a network (by its own names) as those of the plain model: adapters added to their matrices.
+
+    Adapted matrices are new tensors, made one by one; the others are the network's own.
+    """
+    layers = dict(adapted_layers(network))
+    for name, tensor in tensors.items():
+        layer, _, rest = name.partition(".base_layer.")
+        if layer not in layers:
+            if ".lora_" not in name:
+                yield name, tensor
+        elif rest == "weight":
+            yield f"{layer}.weight", _whole(layers[layer], tensor) + layers[layer].get_delta_weight(ADAPTER).to(tensor.device)
+        elif "weight." not in rest:  # what a quantized matrix keeps beside itself
+            yield f"{layer}.{rest}", tensor
+
+
+def _whole(layer: Any, tensor: Tensor) -> Tensor:
+    if hasattr(tensor, "quant_state") or hasattr(layer.base_layer.weight, "quant_state"):
+        from penstock.models.quantized import dequantized
+
+        return dequantized(layer.base_layer.weight)
+    return tensor
+
+
+def save_adapter(network: Any, config: Any, folder: Path) -> None:
+    """Write the adapter in peft's format, fit for ``PeftModel.from_pretrained(base, folder)``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {
+        f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": tensor.detach().cpu().contiguous()
+        for name, tensor in network.named_parameters()
+        if ".lora_" in name
+    }
+    save_file(state, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config.base_model_name_or_path = getattr(network.config, "_name_or_path", "") or None
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    config.inference_mode = False

@@ -1,0 +1,265 @@
+"""Adapters: they start as nothing, train alone, can be switched off, merge exactly and travel in peft's format."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("peft")
+
+from learner_examples import accumulate, learner_of, some_units
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import tiny_models
+import tiny_t5
+from penstock.core.errors import ModelError, SpecError
+from penstock.core.run import LearnerSpec, LoRA
+from penstock.data.layout import lay_out
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.models.attention import single_row_plan
+from penstock.models.files import load_model, save_model
+from penstock.models.lora import adapted_layers, adapter_off
+from penstock.train.learner import Scoring
+from penstock.train.shared_trunk import AdapterOffScoring
+
+SPEC = LoRA(rank=2, alpha=8.0)
+LOGP = frozenset({"logp"})
+PLACE = (torch.arange(3, 12)[None], torch.arange(9)[None], single_row_plan(9))
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.logits(model.hidden(*PLACE)[0])
+
+
+def trained(model, steps=2, lora=SPEC, **spec):
+    learner = learner_of(model, **({"learning_rate": 1e-2} | spec), lora=lora)
+    for seed in range(steps):
+        accumulate(learner, some_units(seed))
+        learner.step()
+    return learner
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_a_model_with_new_adapters_is_the_model_it_was(architecture, tiny):
+    model = tiny(architecture)
+    before = logits(model)
+    learner_of(model, lora=SPEC)
+    assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_adapters_train_alone_and_off_they_leave_the_model_as_it_was(architecture, tiny):
+    model = tiny(architecture)
+    before = logits(model)
+    learner = trained(model)
+    assert {name.split(".")[0] for name in learner.state().arrays} == {"master", "step", "exp_avg", "exp_avg_sq", "noise"}
+    assert all(".lora_" in name for name in learner.masters.names)
+    assert len(learner.masters.names) == 2 * len(list(adapted_layers(model.network)))
+    assert not torch.equal(logits(model), before)
+    with adapter_off(model.network):
+        assert torch.equal(logits(model), before)
+    assert not torch.equal(logits(model), before)
+    assert all(p.requires_grad == (".lora_" in name) for name, p in model.network.named_parameters())
+
+
+def test_every_linear_layer_of_the_blocks_is_adapted_and_no_head(tiny):
+    model = tiny("llama")
+    learner_of(model, lora=SPEC)
+    names = {name.rpartition(".")[2] for name, _ in adapted_layers(model.network)}
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_only_the_targets_are_adapted(tiny):
+    model = tiny()
+    learner_of(model, lora=LoRA(targets=("q_proj", "v_proj")))
+    assert {name.rpartition(".")[2] for name, _ in adapted_layers(model.network)} == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize("target", ["query", "lm_head"])
+def test_a_target_that_is_no_linear_layer_of_a_block_is_refused(target, tiny):
+    with pytest.raises(ModelError, match=f'no linear layer named "{target}"; it has down_proj, gate_proj'):
+        learner_of(tiny("llama"), lora=LoRA(targets=(target,)))
+
+
+def test_the_update_is_alpha_over_rank_times_the_product(tiny):
+    model = tiny()
+    trained(model)
+    name, layer = next(adapted_layers(model.network))
+    a, b = (dict(model.network.named_parameters())[f"{name}.lora_{which}.default.weight"] for which in "AB")
+    expected = layer.base_layer.weight + 8.0 / 2 * b @ a
+    assert torch.allclose(dict(model.plain_weights())[f"{name}.weight"], expected, atol=1e-6)
+
+
+def test_the_first_weights_are_a_function_of_the_seed(tiny):
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(found))
+        model = tiny()
+        from penstock.train.restrict import restrict
+
+        restrict(model, LearnerSpec(lora=SPEC), seed)
+        found.append(next(p for n, p in model.network.named_parameters() if "lora_A" in n))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_the_reference_is_the_model_without_adapters(architecture, tiny):
+    model = tiny(architecture)
+    start = copy.deepcopy(model)
+    reference = AdapterOffScoring(model, lay_out)
+    learner = trained(model)
+    units = some_units(7)
+    expected = Scoring(start, lay_out).score(units, LOGP).logp
+    assert all(map(np.array_equal, reference.score(units, LOGP).logp, expected))
+    assert not any(map(np.array_equal, learner.score(units, LOGP).logp, expected))
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(compute, tiny):
+    found = []
+    for between in (False, True):
+        model = tiny()
+        learner = trained(model, compute=compute)
+        for seed in (3, 4):
+            accumulate(learner, some_units(seed))
+            if between:
+                AdapterOffScoring(model, lay_out).score(some_units(7), LOGP)
+        learner.step()
+        found.append({name: p for name, p in model.named_parameters() if ".lora_" in name})
+    assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_generated_log_probs_are_the_learners_with_adapters_on(architecture, tiny):
+    """The recorded decode step reads the adapters that train, before and after a step, and after the reference has scored."""
+    model = tiny(architecture)
+    learner = trained(model)
+    generator = EmbeddedGenerator(model, slots=4)
+
+    async def draw(ordinal):
+        prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)
+        requests = [tiny_models.request(prompt, ordinal, sample, max_new_tokens=8) for sample in range(3)]
+        return await asyncio.gather(*(generator.generate(request) for request in requests))
+
+    for round_ in range(2):
+        samples = asyncio.run(draw(round_))
+        units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
+        AdapterOffScoring(model, lay_out).score(units, LOGP)
+        for sample, logp in zip(samples, learner.score(units, LOGP).logp, strict=True):
+            assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-4)
+        accumulate(learner, some_units(9))
+        learner.step()
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_the_saved_model_is_merged_and_loads_as_a_plain_one(architecture, tiny, tmp_path):
+    model = tiny(architecture)
+    trained(model)
+    names = {name for name, _ in tiny(architecture).network.named_parameters()}
+    again = load_model(str(save_model(model, tmp_path / "model")))
+    assert {name for name, _ in again.network.named_parameters()} == names
+    assert torch.allclose(logits(again), logits(model), atol=1e-4)
+    assert any(".lora_" in name for name, _ in model.network.named_parameters())  # saving leaves the trained model alone
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_the_saved_adapter_loads_with_peft_beside_the_first_model(architecture, tiny, tmp_path):
+    model = tiny(architecture)
+    base = save_model(model, tmp_path / "base")
+    trained(model)
+    expected = logits(model)
+    folder = save_model(model, tmp_path / "model")
+    network = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder / "adapter")
+    assert torch.allclose(network(input_ids=PLACE[0]).logits[0], expected, atol=1e-4)
+    config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["peft_type"]) == (2, 8.0, "LORA")
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
+def test_the_learners_weights_are_those_of_the_plain_model_merged(architecture, tiny):
+    model = tiny(architecture)
+    learner = trained(model)
+    plain = tiny(architecture)
+    sent = dict(learner.weights())
+    assert sent.keys() == dict(plain.policy_weights()).keys()
+    plain.network.load_state_dict(sent, strict=False)
+    assert torch.allclose(logits(plain), logits(model), atol=1e-4)
+
+
+def test_a_resumed_learner_goes_on_bit_for_bit_from_the_adapters_alone(tiny):
+    whole, first, second = tiny(), tiny(), tiny()
+    trained(whole, 4)
+    learner = learner_of(second, lora=SPEC, learning_rate=1e-2)
+    learner.load_state(trained(first, 2).state())
+    for seed in (2, 3):
+        accumulate(learner, some_units(seed))
+        learner.step()
+    expected = dict(whole.named_parameters())
+    assert all(torch.equal(p, expected[name]) for name, p in second.named_parameters())
+
+
+def test_dropout_of_adapters_draws_from_the_learners_stream_and_acts_on_them_alone(tiny):
+    spec = LoRA(rank=2, dropout=0.5)
+    first, second, plain = (trained(tiny(), 2, lora) for lora in (spec, spec, LoRA(rank=2)))
+    found = [[p for n, p in each.model.named_parameters() if "lora_B" in n] for each in (first, second, plain)]
+    assert all(map(torch.equal, found[0], found[1]))
+    assert not any(map(torch.equal, found[0], found[2]))
+    untouched = tiny()
+    assert accumulate(learner_of(untouched, lora=spec), some_units()) == accumulate(learner_of(tiny()), some_units())
+
+
+@pytest.mark.parametrize("critic", ["none", "shared"])
+def test_a_value_head_trains_beside_adapters(critic, tiny):
+    learner = learner_of(tiny(), lora=SPEC, critic=critic)
+    heads = [name for name in learner.masters.names if ".lora_" not in name]
+    assert heads == {"none": [], "shared": ["value_head.linear.weight", "value_head.linear.bias"]}[critic]
+
+
+def test_a_new_score_head_trains_beside_adapters(tiny, tmp_path):
+    scorer = load_model(str(save_model(tiny(), tmp_path / "base")), "score")
+    names = learner_of(scorer, lora=SPEC).masters.names
+    assert [name for name in names if ".lora_" not in name] == ["network.score.weight"]
+
+
+def test_an_encoder_decoder_takes_adapters(text, tmp_path):
+    model = tiny_t5.build(text)
+    trained(model)
+    again = load_model(str(save_model(model, tmp_path / "t5")))
+    scores = [Scoring(each, lay_out).score(some_units(7), LOGP).logp for each in (model, again)]
+    assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(*scores, strict=True))
+    assert load_file(tmp_path / "t5" / "adapter" / "adapter_model.safetensors")
+
+
+def test_without_the_package_the_error_names_the_extra(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ModelError, match=r"pip install penstock\[lora\]"):
+        learner_of(tiny(), lora=SPEC)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"lora": SPEC, "unfrozen_layers": 2}, "leave unfrozen_layers=-1"),
+        ({"lora": SPEC, "critic": "separate"}, "use critic=shared"),
+        ({"lora": LoRA(dropout=0.1), "gradient_checkpointing": True}, "set lora.dropout=0"),
+    ],
+)
+def test_combinations_that_cannot_be_are_refused(fields, problem):
+    with pytest.raises(SpecError, match=problem):
+        LearnerSpec(**fields)
+
+
+@pytest.mark.parametrize(("field", "value"), [("rank", 0), ("alpha", 0.0), ("dropout", 1.0)])
+def test_impossible_adapters_are_refused(field, value):
+    with pytest.raises(SpecError, match=f"lora.{field}={value}"):
+        LoRA(**{field: value})
