@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from penstock.core.errors import ModelError
 from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
-from penstock.models.q_heads import QHeads
 from penstock.models.lora import merged
+from penstock.models.q_heads import QHeads
 from penstock.models.text import Text
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class LanguageModel(nn.Module):
         self.head: Head = head
         self.value_head: ValueHead | None = None
         self.critic_trunk: nn.Module | None = None
-        self.q_heads: QHeads | None = None
         self.critic: Critic = "none"
         self.border: Border | None = None
         self.adapter: Any = None
+        self.q_heads: QHeads | None = None
 
     @property
     def config(self) -> Any:
@@ -93,16 +93,16 @@ class LanguageModel(nn.Module):
             self.critic_trunk = copy.deepcopy(self.network.base_model).requires_grad_(True)
         self.critic = kind
 
-    def once(self) -> AbstractContextManager[None]:
-        """Within it frozen blocks run once for this model and its branches, which must all be given the same tokens."""
-        return self.border.once() if self.border is not None else nullcontext()
-
     def add_q_heads(self, rate: float = 0.0, every: int = 1) -> QHeads:
         """Q heads on this trunk, made if there are none; their targets follow by ``rate`` every so many optimizer steps."""
         if self.q_heads is None:
             self.q_heads = QHeads(self.config.hidden_size, self.config.vocab_size).to(self.device)
         self.q_heads.rate, self.q_heads.every = rate, every
         return self.q_heads
+
+    def once(self) -> AbstractContextManager[None]:
+        """Within it frozen blocks run once for this model and its branches, which must all be given the same tokens."""
+        return self.border.once() if self.border is not None else nullcontext()
 
     def hidden(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, trunk: nn.Module | None = None) -> Tensor:
         """Last hidden states ``[B, N, H]`` of tokens at positions, attending as the plan says."""
