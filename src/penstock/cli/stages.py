@@ -14,7 +14,7 @@ from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, St
 from penstock.core.types import Group, Metrics, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import prompts
-from penstock.engine.generator import EmbeddedGenerator
+from penstock.engine.encoder_decoder import embedded_generator
 from penstock.flow.local import run_roles
 from penstock.flow.stream import Stream
 from penstock.loops.evaluate import evaluate
@@ -80,7 +80,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
     if stage.evaluation is not None and stage.evaluation.rewards:
         rewards = StageRewards(stage.evaluation.rewards, models, model.text, base)
         sampling = Sampling(max_new_tokens=model.context, seed=seed)
-        roll = Rollout(EmbeddedGenerator(model), environments(model.text), rewards, sampling, 1)
+        roll = Rollout(embedded_generator(model), environments(model.text), rewards, sampling, 1)
         assess = evaluator(stage.evaluation, roll, rewards, model, base)
     elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
@@ -107,7 +107,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     sampling = replace(stage.sampling, seed=seed)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
-    generator = EmbeddedGenerator(model, slots=stage.slots)
+    generator = embedded_generator(model, slots=stage.slots)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples)
     stream = Stream(stage.batch, stage.max_lag)

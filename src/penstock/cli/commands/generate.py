@@ -71,7 +71,7 @@ def answer(name: str, texts: Sequence[str], sampling, samples: int, chat: bool, 
     """(prompt, answers) of each prompt."""
     from penstock.cli.build import prompt_tokens
     from penstock.core.types import Prompt, PromptKey, Request, SampleKey
-    from penstock.engine.generator import EmbeddedGenerator
+    from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
     from penstock.train.device import set_up
 
@@ -83,7 +83,7 @@ def answer(name: str, texts: Sequence[str], sampling, samples: int, chat: bool, 
     ]
 
     async def everything():  # type: ignore[no-untyped-def]
-        generator = EmbeddedGenerator(model)
+        generator = embedded_generator(model)
         asked = [
             generator.generate(Request(SampleKey(p.key, s), prompt_tokens(p, model.text), sampling))
             for p in prompts
