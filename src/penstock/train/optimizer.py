@@ -1,8 +1,8 @@
-"""AdamW over float32 masters, whatever the compute type of the parameters."""
+"""AdamW over float32 masters, whatever the compute type of the parameters and of its own moments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,42 @@ from torch import Tensor, nn
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, TrainingError
 from penstock.core.run import LearnerSpec
+from penstock.train.adam8bit import AdamW8bit
+
+
+class AdamW:
+    """torch's fused AdamW under the verbs that :class:`Masters` uses."""
+
+    def __init__(self, groups: list[dict[str, Any]], spec: LearnerSpec) -> None:
+        self.inner = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon, fused=True)
+
+    @property
+    def state(self) -> Any:
+        return self.inner.state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none=set_to_none)
+
+    def step(self, rate: float) -> None:
+        """One step at a learning rate."""
+        for group in self.inner.param_groups:
+            group["lr"] = rate
+        self.inner.step()
+
+    def arrays(self, master: Tensor) -> dict[str, Tensor]:
+        """The state of one tensor: ``step`` and both moments; empty before the first step."""
+        return dict(self.inner.state.get(master, {}))
+
+    def load_arrays(self, master: Tensor, arrays: Mapping[str, Tensor]) -> None:
+        """Take back what :meth:`arrays` gave; fused AdamW counts steps on the device.
+
+        Raises CheckpointError where they are the state of another optimizer.
+        """
+        self.inner.state.pop(master, None)
+        if arrays and arrays.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+            raise CheckpointError("checkpoint does not fit: its moments are those of another optimizer")
+        if arrays:
+            self.inner.state[master] = {key: value.to(master.device).clone() for key, value in arrays.items()}
 
 
 class Masters:
@@ -34,13 +70,8 @@ class Masters:
         decays = [p.ndim >= 2 and id(p) not in embeddings for p in self.parameters]
         decayed = [master for master, yes in zip(self.masters, decays, strict=True) if yes]
         plain = [master for master, yes in zip(self.masters, decays, strict=True) if not yes]
-        self.adam = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-            lr=spec.learning_rate,
-            betas=spec.betas,
-            eps=spec.epsilon,
-            fused=True,
-        )
+        groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        self.adam = AdamW8bit(groups, spec) if spec.optimizer == "adamw8bit" else AdamW(groups, spec)
 
     @staticmethod
     def _master_of(parameter: nn.Parameter) -> Tensor:
@@ -70,9 +101,7 @@ class Masters:
         if not torch.isfinite(torch.tensor(norm)):
             self.adam.zero_grad(set_to_none=True)
             raise TrainingError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
-        for group in self.adam.param_groups:
-            group["lr"] = rate
-        self.adam.step()
+        self.adam.step(rate)
         self.adam.zero_grad(set_to_none=True)
         self._write_back()
         return norm
@@ -88,7 +117,7 @@ class Masters:
         arrays: dict[str, Any] = {}
         for name, master in self._named():
             arrays[f"master.{name}"] = master.detach()
-            for key, value in self.adam.state.get(master, {}).items():
+            for key, value in self.adam.arrays(master).items():
                 arrays[f"{key}.{name}"] = value
         return State(arrays, {})
 
@@ -104,15 +133,8 @@ class Masters:
             if saved is None or saved.shape != master.shape:
                 raise CheckpointError(f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape')
             master.copy_(saved)
-            moments = {
-                key: state.arrays[f"{key}.{name}"].to(master.device if key != "step" else "cpu").clone()
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{key}.{name}" in state.arrays
-            }
-            self.adam.state.pop(master, None)
-            if moments:
-                moments["step"] = moments["step"].to(master.device)  # fused AdamW counts steps on the device
-                self.adam.state[master] = moments
+            keys = (key for key, _, of in (entry.partition(".") for entry in state.arrays) if of == name and key != "master")
+            self.adam.load_arrays(master, {key: state.arrays[f"{key}.{name}"] for key in keys})
         self._write_back()
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
