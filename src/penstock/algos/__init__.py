@@ -41,11 +41,13 @@ from penstock.algos.label import LabelScore
 from penstock.algos.labels import label_metrics
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
 from penstock.algos.orpo import ORPO
+from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
 from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.sft import SFT
 from penstock.algos.simpo import SimPO
+from penstock.algos.safe_ppo import SafePPO
 
 __all__ = [
     "CISPO",
@@ -78,10 +80,12 @@ __all__ = [
     "PolicyGradient",
     "ReMax",
     "ReinforcePlusPlus",
+    "OnlineDPO",
     "SimPO",
     "cispo",
     "clip_cov",
     "dapo",
+    "SafePPO",
     "dppo",
     "dr_grpo",
     "gmpo",

@@ -200,6 +200,7 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
     units without a non-zero advantage); means and standard deviations over rows of ``reward`` (before penalties) and over
     tokens of ``advantage``; ``entropy/sampled`` (mean of ``-old_logp``, nats per token); ``kl/reference`` (mean over rows
     of the summed ``old_logp - reference_logp``, nats per sequence; unbiased, so it may dip below 0); ``kl/coefficient``;
+    ``cost/mean`` and ``cost/multiplier``;
     ``entropy/coefficient``; ``kl/behaviour`` (from the drawing policy to the learner before the update, k3, nats per token);
     ``correction/mean`` and ``correction/silenced`` (share of weights that are 0) over tokens; ``return/mean``,
     ``value/mean`` and ``value/explained_variance`` over tokens.
@@ -222,6 +223,8 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
         metrics["kl/reference"] = float((column["old_logp"] - column["reference_logp"]).sum()) / len(rows)
     if "kl_coefficient" in column:
         metrics["kl/coefficient"] = float(column["kl_coefficient"].mean())
+    if "cost" in column:
+        metrics |= {"cost/mean": float(column["cost"].mean()), "cost/multiplier": float(column["multiplier"].mean())}
     if "entropy_coefficient" in column:
         metrics["entropy/coefficient"] = float(column["entropy_coefficient"].mean())
     if "proximal_logp" in column:

@@ -58,7 +58,7 @@ class PPO(FromSamples):
         Returns are those before whitening, which scales what the policy sees and not what the critic should predict.
         """
         coefficient = self.kl.current(control)
-        kept = trajectories(groups, columns, needs=self.needs)
+        kept = self.kept(groups, columns, control)
         estimates = [self._estimate(trajectory, coefficient) for group in kept for trajectory in group]
         advantages = [advantage_A for advantage_A, _ in estimates]
         if self.whiten and advantages:
@@ -66,6 +66,10 @@ class PPO(FromSamples):
         labels = zip(advantages, [return_A for _, return_A in estimates], strict=True)
         units = [tuple(self._row(trajectory, *next(labels), control) for trajectory in group) for group in kept]
         return self.objective.choose(units)
+
+    def kept(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[list[Trajectory]]:
+        """The valid samples of each group, with the rewards that advantages are made of."""
+        return trajectories(groups, columns, needs=self.needs)
 
     def _estimate(self, trajectory: Trajectory, coefficient: float) -> tuple[Array, Array]:
         reward_A = self.kl.charge(trajectory.reward_A, trajectory.logp_A, trajectory.reference_logp_A, coefficient)

@@ -229,6 +229,10 @@ class Control:
 
     kl_coefficient: float = 0.0
     entropy_coefficient: float = 0.0
+    quantile: float = 0.0
+    """Share of a prompt's samples that selection leaves out at least."""
+    multiplier: float = 0.0
+    """Price of a cost (the Lagrange multiplier of Safe RLHF)."""
 
 
 Score = float | Sequence[float] | None
