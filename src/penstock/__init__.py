@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from penstock.algos import GRPO, PPO, SFT, BradleyTerry, KLPenalty, LeaveOneOut
     from penstock.api import Result, reward, rows, train
     from penstock.core.errors import PenstockError
+    from penstock.core.learner import LearnerSpec, LoRA
     from penstock.core.run import (
         CheckpointSpec,
         DataSpec,
         EvaluationSpec,
-        LearnerSpec,
         ModelSpec,
         Offline,
         Online,
@@ -32,11 +32,11 @@ _HOMES = {
     "penstock.algos": ("GRPO", "PPO", "SFT", "BradleyTerry", "KLPenalty", "LeaveOneOut"),
     "penstock.api": ("Result", "reward", "rows"),
     "penstock.core.errors": ("PenstockError",),
+    "penstock.core.learner": ("LearnerSpec", "LoRA"),
     "penstock.core.run": (
         "CheckpointSpec",
         "DataSpec",
         "EvaluationSpec",
-        "LearnerSpec",
         "ModelSpec",
         "Offline",
         "Online",
@@ -57,6 +57,7 @@ __all__ = [
     "KLPenalty",
     "LearnerSpec",
     "LeaveOneOut",
+    "LoRA",
     "ModelSpec",
     "Offline",
     "Online",

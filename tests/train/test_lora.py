@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 import tiny_models
 import tiny_t5
 from penstock.core.errors import ModelError, SpecError
-from penstock.core.run import LearnerSpec, LoRA
+from penstock.core.learner import LearnerSpec, LoRA
 from penstock.data.layout import lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.attention import single_row_plan

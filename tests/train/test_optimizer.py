@@ -12,7 +12,7 @@ from torch import nn
 
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, TrainingError
-from penstock.core.run import LearnerSpec
+from penstock.core.learner import LearnerSpec
 from penstock.train.optimizer import Masters
 
 EIGHT = {"optimizer": "adamw8bit", "learning_rate": 1e-2}

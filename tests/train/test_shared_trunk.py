@@ -13,7 +13,7 @@ from learner_examples import WeightedLoss, accumulate, learner_of, some_units
 import tiny_models
 from penstock.core.contracts import Columns
 from penstock.core.errors import SpecError
-from penstock.core.run import LearnerSpec
+from penstock.core.learner import LearnerSpec
 from penstock.data.layout import lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Labeller

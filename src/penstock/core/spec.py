@@ -29,6 +29,12 @@ else:
         """Annotation of a field that takes any registered spec; in plain values its ``kind`` says which."""
 
 
+def require(condition: bool, problem: str) -> None:
+    """Refuse an impossible combination; the message is the fix."""
+    if not condition:
+        raise SpecError(problem)
+
+
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 def spec(cls: type[SpecType]) -> type[SpecType]:
     """Class decorator: a frozen keyword-only dataclass whose class name is its ``kind`` in plain values."""

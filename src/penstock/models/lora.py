@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from penstock.core.errors import ModelError
-from penstock.core.run import LoRA
+from penstock.core.learner import LoRA
 
 ADAPTER = "default"
 """peft's name of the only adapter."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, TrainingError
-from penstock.core.run import LearnerSpec
+from penstock.core.learner import LearnerSpec
 from penstock.train.adam8bit import AdamW8bit
 
 
