@@ -30,8 +30,11 @@ def build(text: Text, architecture: str = "t5", head: Head = "lm", **changes: An
     with torch.random.fork_rng(devices=[]):
         network = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
     tiny_models.randomise(network)
-    if architecture != "mt5":
-        with torch.no_grad():  # logits are scaled by the root of the width, which would make them nearly even
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("Attention.q.weight"):  # T5's attention has no scale of its own
+                parameter.mul_(network.config.d_kv**-0.5)
+        if architecture != "mt5":  # logits are scaled by the root of the width, which would make them nearly even
             network.shared.weight.mul_(3.0)
     return EncoderDecoderModel(network.eval(), text, head)
 

@@ -1,0 +1,157 @@
+"""The learner over encoder-decoders: gradients are those of plain transformers, and no layout changes them."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
+
+import naive
+import tiny_models
+import tiny_t5
+from penstock.algos.bradley_terry import BradleyTerry
+from penstock.core.types import Row
+from penstock.data.layout import count, lay_out
+from penstock.train.dropout import dropped
+
+LOGP, VALUE, SCORE = frozenset({"logp"}), frozenset({"logp", "value"}), frozenset({"score"})
+each_architecture = pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)
+
+
+@pytest.fixture
+def t5(text):
+    """A model of the test's own, which it may train."""
+    return tiny_t5.build(text)
+
+
+def plain_loss(network, rows, start, units, temperature=1.0):
+    logps, entropies = tiny_t5.outputs_of(network, rows, start, temperature)
+    terms = [
+        (torch.from_numpy(row.fields["weight"]) * (logp + entropy)).sum()
+        for row, logp, entropy in zip(rows, logps, entropies, strict=True)
+    ]
+    return sum(terms) / count(units).tokens
+
+
+@each_architecture
+def test_loss_and_gradients_are_those_of_transformers(architecture, text):
+    model, units = tiny_t5.build(text, architecture), some_units()
+    learner = learner_of(model, temperature=0.7)
+    loss = accumulate(learner, units, WeightedLoss(frozenset({"logp", "entropy"})))
+    network = naive.plain(model)
+    network.zero_grad()
+    expected = plain_loss(network, [row for unit in units for row in unit], model.start, units, 0.7)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    assert_same_gradients(gradients(model.network), gradients(network))
+
+
+@pytest.mark.parametrize("critic", ["shared", "separate"])
+def test_the_value_gradient_reaches_encoder_and_decoder(critic, t5):
+    learner = learner_of(t5, critic=critic)
+    torch.nn.init.normal_(t5.value_head.linear.weight, generator=torch.Generator().manual_seed(0))
+    units = some_units()
+    accumulate(learner, units, WeightedLoss(frozenset({"value"})))
+    trunk = t5.network if critic == "shared" else t5.critic_trunk
+    found = gradients(trunk)
+    network = naive.plain(t5)
+    network.zero_grad()
+    total = 0.0
+    for row in (row for unit in units for row in unit):
+        value_A = t5.value_head(tiny_t5.decoder_hidden(network, row, t5.start)[:-1])
+        total = total + (torch.from_numpy(row.fields["weight"]) * (value_A - 1).square()).sum() / count(units).tokens
+    total.backward()
+    expected = {name: gradient for name, gradient in gradients(network).items() if name in found}
+    assert any("encoder" in name for name in found)
+    assert_same_gradients({name: found[name] for name in expected}, expected)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 30), budget=st.sampled_from([16, 48, 4096]), share=st.booleans(), turned=st.booleans())
+def test_no_layout_changes_loss_or_gradient(text, seed, budget, share, turned):
+    units = some_units(seed, groups=(2, 1, 3))
+    one, other = tiny_t5.build(text), tiny_t5.build(text)
+    loss = accumulate(learner_of(one), units, WeightedLoss(LOGP))
+    again = [unit[::-1] for unit in units[::-1]] if turned else units
+    assert accumulate(learner_of(other), again, WeightedLoss(LOGP), budget, share) == pytest.approx(loss, abs=1e-5)
+    assert_same_gradients(gradients(other), gradients(one))
+
+
+def test_two_ranks_that_share_the_units_add_up(text):
+    units = some_units(4, groups=(2, 3, 1))
+    denominator = count(units)
+    whole, ranks = tiny_t5.build(text), [tiny_t5.build(text) for _ in range(2)]
+    accumulate(learner_of(whole), units, WeightedLoss(LOGP))
+    for model, part in zip(ranks, (units[:1], units[1:]), strict=True):
+        learner = learner_of(model)
+        for batch in lay_out(part, 4096, True):
+            learner.accumulate(batch, WeightedLoss(LOGP), denominator)
+    summed = {name: gradient + gradients(ranks[1])[name] for name, gradient in gradients(ranks[0]).items()}
+    assert_same_gradients(summed, gradients(whole))
+
+
+def test_checkpointed_layers_give_the_same_gradient(text):
+    plain, saving, units = tiny_t5.build(text), tiny_t5.build(text), some_units()
+    accumulate(learner_of(plain), units, WeightedLoss(LOGP))
+    learner = learner_of(saving, gradient_checkpointing=True)
+    assert any(getattr(block, "gradient_checkpointing", False) for block in saving.network.decoder.block)
+    accumulate(learner, units, WeightedLoss(LOGP))
+    assert_same_gradients(gradients(saving), gradients(plain))
+
+
+def test_bfloat16_compute_stays_near(text):
+    exact, rounded, units = tiny_t5.build(text), tiny_t5.build(text), some_units()
+    expected = learner_of(exact).score(units, LOGP).logp
+    found = learner_of(rounded, compute="bfloat16").score(units, LOGP).logp
+    gaps = np.concatenate([np.abs(ours - theirs) for ours, theirs in zip(found, expected, strict=True)])
+    assert np.median(gaps) < 0.2
+
+
+@pytest.mark.parametrize("kind", [{"tokens": 0.4, "branches": 0.0}, {"tokens": 0.0, "branches": 0.4}])
+def test_dropout_reaches_encoder_and_decoder_and_leaves_no_trace(kind, t5):
+    learner, units = learner_of(t5), some_units()
+    before = learner.score(units, LOGP).logp
+    with dropped(t5, noise=torch.Generator().manual_seed(0), **kind):
+        within = learner.score(units, LOGP).logp
+    after = learner.score(units, LOGP).logp
+    assert max(np.abs(one - other).max() for one, other in zip(before, within, strict=True)) > 1e-2
+    assert all((one == other).all() for one, other in zip(before, after, strict=True))
+
+
+def test_a_reward_model_learns_to_rank(text):
+    """Preferred texts end in one token, others in another: the encoder reads both whole."""
+    model, rng = tiny_t5.build(text, head="score"), np.random.default_rng(0)
+    tiny_models.randomise(model.network, scale=0.5)
+    learner = learner_of(model, learning_rate=3e-3)
+
+    def pair():
+        common = tiny_models.tokens(rng, 6)
+        ends = ((30, 1.0), (40, 0.0))
+        return tuple(Row(np.append(common, end).astype(np.int32), np.zeros(7, bool), {"preferred": p}) for end, p in ends)
+
+    for _ in range(30):
+        accumulate(learner, [pair() for _ in range(8)], BradleyTerry().loss())
+        learner.step()
+    held_out = [pair() for _ in range(40)]
+    assert BradleyTerry().assess(held_out, learner.score(held_out, SCORE))["pair/accuracy"] > 0.95
+
+
+def test_a_resume_goes_on_bit_by_bit(text):
+    whole, resumed = (learner_of(tiny_t5.build(text), critic="separate", learning_rate=1e-3) for _ in range(2))
+
+    def steps(learner, seeds):
+        found = []
+        for seed in seeds:
+            found.append(accumulate(learner, some_units(seed), WeightedLoss(VALUE)))
+            learner.step()
+        return found
+
+    steps(whole, range(2))
+    state = copy.deepcopy(whole.state())
+    resumed.load_state(state)
+    assert steps(whole, range(2, 4)) == steps(resumed, range(2, 4))
+    expected = dict(whole.model.named_parameters())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.model.named_parameters())
