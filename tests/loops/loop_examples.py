@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from penstock.core.contracts import Control, State
+from penstock.core.run import NO_SCALING
 from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, Sampling
 from penstock.data.layout import count, lay_out
+from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.single_turn import SingleTurn
 from penstock.flow.stream import Stream
@@ -43,7 +45,7 @@ class ByToken:
         for sample in group.samples:
             score = self.score(sample)
             scored = sample.failed('reward "letters" raised') if score is None else sample.scored(score)
-            samples.append(replace(scored, extras={"rewards": {"letters": score}}))
+            samples.append(replace(scored, extras={**sample.extras, "rewards": {"letters": score}}))
         return replace(group, samples=tuple(samples))
 
     async def close(self) -> None:
@@ -127,15 +129,18 @@ def online(
     score: Callable[[Sample], float | None] = small_tokens,
     **more: Any,
 ) -> Online:
-    """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``."""
+    """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``, ``refill``, ``scaling``."""
     sampling: Sampling = more.get("sampling", Sampling(max_new_tokens=6, temperature=0.8))
     learner = DeviceLearner(model, learner_spec, lay_out, total_steps=more.get("steps", 100), temperature=sampling.temperature)
-    generator = EmbeddedGenerator(model, slots=64)
-    labeller = Labeller(algorithm, learner, None, sampling.temperature, algorithm.initial_control())
+    generator = embedded_generator(model, slots=64)
+    control, scaling = algorithm.initial_control(), more.get("scaling", NO_SCALING)
+    labeller = Labeller(algorithm, learner, None, sampling.temperature, control, scaling)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix)
-    roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples)
+    roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
+    refill = more.get("refill", 0)
+    stream = Stream(batch, max_lag, keep=algorithm.has_signal if refill else None, refill=refill)
     channel = AliasChannel([generator], more.get("kv", "keep"))
-    return Online(model, algorithm, learner, generator, Stream(batch, max_lag), labeller, trainer, channel, roll)
+    return Online(model, algorithm, learner, generator, stream, labeller, trainer, channel, roll)
 
 
 def sample_of(actions: Sequence[int], reward: float | None, *, place: int = 0, **changes: Any) -> Sample:
