@@ -1,0 +1,186 @@
+"""Online stages with frozen layers, adapters and 8-bit moments: references share what is frozen, and a resume is exact."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_recipes
+import torch
+
+from penstock.algos import PPO, BradleyTerry, KLPenalty
+from penstock.cli.build import Models
+from penstock.cli.stages import Ready, prepare, step_through
+from penstock.core.learner import LearnerSpec, LoRA
+from penstock.core.run import ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.core.types import Sampling
+from penstock.models.branches import bytes_held
+from penstock.models.files import load_model, save_model
+from penstock.models.language_model import LanguageModel
+from penstock.models.scratch import build_model
+from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
+
+FROZEN = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1, critic="branch")
+SAVERS = {
+    "frozen": FROZEN,
+    "none unfrozen": replace(FROZEN, unfrozen_layers=0),
+    "frozen, shared critic": replace(FROZEN, critic="shared"),
+    "adapters": LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=2), critic="shared"),
+}
+EIGHT_BITS = replace(FROZEN, optimizer="adamw8bit")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """``@sft`` of two layers, and ``@reward``, whose top layer and head were trained on ``@sft``."""
+    folder = tmp_path_factory.mktemp("models")
+    start = build_model(replace(tiny_recipes.MODEL, layers=2), [tiny_recipes.LETTERS] * 9, seed=1)
+    save_model(start, folder / "sft")
+    made = Models(lambda name: folder / name, torch.device("cpu"), 0)
+    stage = Offline(
+        name="reward", model=ModelSpec(path="@sft"), data=tiny_recipes.DATA, algorithm=BradleyTerry(), batch=4, steps=2,
+        learner=LearnerSpec(learning_rate=1e-2, unfrozen_layers=1),
+    )  # fmt: skip
+    ready = ready_of(stage, made)
+    walk(ready)
+    save_model(ready.model, folder / "reward")
+    return made
+
+
+def ppo(learner: LearnerSpec, **more: Any) -> Online:
+    return Online(**{
+        "name": "ppo", "model": ModelSpec(path="@sft"), "data": tiny_recipes.DATA, "learner": learner,
+        "rewards": (RewardSpec(function="model:@reward"),), "samples": 2, "batch": 4, "minibatches": 2, "steps": 3,
+        "algorithm": PPO(kl=KLPenalty(place="reward", coefficient=0.1)), "sampling": Sampling(max_new_tokens=4),
+    } | more)  # fmt: skip
+
+
+def ready_of(stage: Any, models: Models) -> Ready:
+    before = [tiny_recipes.sft(name) for name in ("sft", "reward") if name != stage.name]
+    return prepare(stage, Run(name="r", stages=(*before, stage), device="cpu", threads=1), replica(models), Path())
+
+
+def replica(models: Models) -> Models:
+    return Models(models.stage_folder, models.device, models.seed)
+
+
+def walk(ready: Ready, start: int = 0, stop: int = 100) -> list[dict[str, float]]:
+    """Metrics of the steps from one to another."""
+    found: list[dict[str, float]] = []
+
+    async def on_start() -> None:
+        return None
+
+    async def on_step(step: Any) -> bool:
+        found.append({k: v for k, v in step.metrics.items() if "seconds" not in k and "per_second" not in k})
+        ready.acknowledge()
+        return step.index + 1 < stop
+
+    async def main() -> None:
+        try:
+            await step_through(ready, start, on_start, on_step)
+        finally:
+            await ready.close()
+
+    asyncio.run(main())
+    return found
+
+
+def weights(model: LanguageModel) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def needs(name: str) -> None:
+    pytest.importorskip({"adapters": "peft", "8 bits": "torchao"}.get(name, "torch"))
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_the_policy_starts_at_no_distance_from_its_reference_and_leaves_it(saver: str, models: Models) -> None:
+    needs(saver)
+    ready = ready_of(ppo(SAVERS[saver]), models)
+    before = weights(ready.model)
+    metrics = walk(ready)
+    first, last = (abs(metrics[index]["kl/reference"]) for index in (0, -1))
+    assert first < 1e-5
+    assert last > 1e-4
+    after = weights(ready.model)
+    trained = {name for name, p in ready.model.named_parameters() if p.requires_grad}
+    assert {name for name in before if not torch.equal(before[name], after[name])} <= trained
+    assert len(trained) < len(before)
+
+
+@pytest.mark.parametrize("saver", ["frozen", "none unfrozen"])
+def test_training_is_that_with_a_separate_reference(saver: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps with a reference loaded from a folder, none of it shared."""
+    shared = ready_of(ppo(SAVERS[saver]), models)
+    metrics = walk(shared)
+    monkeypatch.setattr("penstock.cli.build.share_frozen", lambda other, model: 0)
+    apart = ready_of(ppo(SAVERS[saver], reference=ModelSpec(path=models.path("@sft"))), models)
+    assert walk(apart) == metrics
+    assert all(map(torch.equal, weights(shared.model).values(), weights(apart.model).values()))
+
+
+@pytest.mark.parametrize("saver", [*SAVERS, "8 bits"])
+def test_a_resume_is_exact(saver: str, models: Models) -> None:
+    needs(saver)
+    stage = ppo((SAVERS | {"8 bits": EIGHT_BITS})[saver])
+    whole, first, second = (ready_of(stage, models) for _ in range(3))
+    expected = walk(whole)
+    assert walk(first, 0, 1) == expected[:1]
+    for name, holder in first.holders.items():
+        second.holders[name].load_state(copy.deepcopy(holder.state()))
+    assert walk(second, 1) == expected[1:]
+    assert all(map(torch.equal, weights(second.model).values(), weights(whole.model).values()))
+
+
+def test_reference_critic_and_reward_model_share_the_frozen_part(models: Models) -> None:
+    alone = bytes_held([load_model(models.path("@sft"))])
+    stage, loading = ppo(FROZEN), replica(models)
+    model = loading.load(stage.model, ())
+    reference = loading.reference(stage, model)
+    scorer = loading.scorer("@reward").model
+    assert isinstance(reference, SharedTrunkScoring)
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    score_head = scorer.network.score.weight.nbytes
+    assert bytes_held([model, reference.model, scorer]) == alone + 2 * trained + score_head
+
+
+def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
+    loading = replica(models)
+    expected = loading.scorer("@reward")
+    model = loading.load(ModelSpec(path="@sft"), ())
+    loading.reference(ppo(FROZEN), model)
+    shared = loading.scorer("@reward")
+    units = [(tiny_row(length),) for length in (3, 7)]
+    found, wanted = (each.score(units, frozenset({"score"})).score for each in (shared, expected))
+    assert found == wanted
+    assert bytes_held([model, shared.model]) < bytes_held([model, expected.model])
+
+
+def tiny_row(length: int) -> Any:
+    from penstock.core.types import Row
+
+    return Row(np.arange(5, 5 + length, dtype=np.int32), np.zeros(length, bool))
+
+
+def test_with_adapters_the_reference_holds_no_weight_of_its_own(models: Models) -> None:
+    pytest.importorskip("peft")
+    stage, loading = ppo(SAVERS["adapters"]), replica(models)
+    model = loading.load(stage.model, ())
+    reference = loading.reference(stage, model)
+    assert isinstance(reference, AdapterOffScoring)
+    assert reference.model is model
+
+
+def test_a_named_reference_is_loaded_and_shares_what_is_equal(models: Models) -> None:
+    stage, loading = ppo(FROZEN, reference=ModelSpec(path=models.path("@sft"))), replica(models)
+    model = loading.load(stage.model, ())
+    reference = loading.reference(stage, model)
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    assert not isinstance(reference, SharedTrunkScoring)
+    assert bytes_held([model, reference.model]) == bytes_held([model]) + trained
