@@ -109,9 +109,12 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
     generator = embedded_generator(model, slots=stage.slots)
     rewards = StageRewards(stage.rewards, models, model.text, base)
-    roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples)
-    stream = Stream(stage.batch, stage.max_lag)
-    labeller = Labeller(algorithm, learner, reference, sampling.temperature, algorithm.initial_control())
+    greedy = "greedy" in algorithm.needs
+    roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples, greedy)
+    keep = algorithm.has_signal if stage.refill else None
+    stream = Stream(stage.batch, stage.max_lag, keep=keep, refill=stage.refill)
+    control = algorithm.initial_control()
+    labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
     source = prompts(stage.data, base, seed)
     check_prompts(source, stage.data, stage.steps * stage.batch, model)
@@ -161,7 +164,7 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: Language
     held_out = [source(ordinal) for ordinal in range(len(source))]
     longest = spec.max_new_tokens or roll.sampling.max_new_tokens
     sampling = replace(roll.sampling, temperature=spec.temperature, max_new_tokens=longest)
-    held_out_roll = replace(roll, reward=rewards, samples=spec.samples, sampling=sampling)
+    held_out_roll = replace(roll, reward=rewards, samples=spec.samples, sampling=sampling, greedy=False)
 
     async def measure() -> Evaluation:
         metrics, groups = await evaluate(held_out_roll, held_out)

@@ -121,6 +121,30 @@ class EvaluationSpec:
 
 
 @spec
+class RewardScaling:
+    """What an online stage's rewards are divided by and cut to before they are labelled."""
+
+    by: Literal["none", "running", "reference", "group"] = "none"
+    """Standard deviation to divide by: of all rewards so far, of the first batch, or of each group."""
+    deviation: float = 0.0
+    """The deviation of ``by="reference"``, if it is known; 0: that of the first batch."""
+    clip: float = 0.0
+    """Largest size of a (scaled) reward; 0: no limit. Acts on each token's reward."""
+
+    def __post_init__(self) -> None:
+        require(self.clip >= 0, f"scaling.clip={self.clip} is negative; use 0 for no limit")
+        require(self.deviation >= 0, f"scaling.deviation={self.deviation} is negative; use 0 for the first batch's")
+        require(
+            not self.deviation or self.by == "reference",
+            f'scaling.deviation={self.deviation} is used by scaling.by="reference" only',
+        )
+
+
+NO_SCALING = RewardScaling()
+"""Rewards as they are."""
+
+
+@spec
 class Offline:
     """A stage that learns straight from data: SFT, reward models, preferences."""
 
@@ -175,6 +199,10 @@ class Online:
     """Passes over the batch."""
     steps: int = 100
     """Training batches."""
+    refill: int = 0
+    """Dynamic sampling: a group without signal is replaced by that of the next prompt; at most so many batches' worth of
+    groups for one training batch. 0: such groups stay in their batch."""
+    scaling: RewardScaling = NO_SCALING
     max_lag: int = 0
     """Batches that generation may run ahead of learning; 0 is synchronous."""
     kv: CachePolicy = "keep"
@@ -190,6 +218,11 @@ class Online:
             value = getattr(self, count)
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
+        require(self.refill >= 0, f"{self.name}: refill={self.refill} is negative; 0 switches dynamic sampling off")
+        require(
+            self.refill == 0 or hasattr(self.algorithm, "has_signal"),
+            f"{self.name}: {type(self.algorithm).__name__} cannot tell a group without signal; set refill=0",
+        )
         require(
             self.batch % self.minibatches == 0,
             f"{self.name}: batch={self.batch} does not divide into minibatches={self.minibatches}",

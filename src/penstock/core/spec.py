@@ -111,6 +111,8 @@ def convert(kind: Any, value: Any, path: str) -> Any:
 def _convert_registered(value: Any, path: str) -> Any:
     if type(value).__name__ in _REGISTRY:
         return value
+    if isinstance(value, str) and value in _REGISTRY:  # the name of a spec alone: its defaults
+        return parse(_REGISTRY[value], {}, path)
     if not isinstance(value, Mapping) or "kind" not in value:
         raise SpecError(f'{path}={value!r} is not a spec; give its fields and a "kind" of {", ".join(sorted(_REGISTRY))}')
     if value["kind"] not in _REGISTRY:
@@ -139,6 +141,10 @@ def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
         if value["kind"] not in named:
             raise SpecError(f'{path}: unknown kind "{value["kind"]}"{suggestion(str(value["kind"]), named)}')
         return parse(named[value["kind"]], value, path)
+    if isinstance(value, str) and str not in options:  # the name of a spec alone: its defaults
+        for option in options:
+            if dataclasses.is_dataclass(option) and isinstance(option, type) and option.__name__ == value:
+                return parse(option, {}, path)
     problems = []
     for option in options:
         try:

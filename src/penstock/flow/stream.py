@@ -7,6 +7,7 @@ given back only after the weights trained on its batch have been *published*, so
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.core.clock import Clock, WallClock
@@ -21,6 +22,8 @@ class Lease:
 
     ordinals: tuple[int, ...]
     groups: tuple[Group, ...]
+    passed: tuple[int, ...] = ()
+    """Ordinals whose groups were passed over on the way to this batch; they count as trained with it."""
     released: bool = False
 
 
@@ -31,6 +34,7 @@ class StreamStats:
     admitted: int = 0
     delivered: int = 0
     trained: int = 0
+    passed: int = 0
     waited_for_groups: float = 0.0
     waited_for_slots: float = 0.0
     largest_lag: int = 0
@@ -44,12 +48,17 @@ class Stream:
         batch: groups a lease holds.
         max_lag: batches that a group may be older than the weights it trains.
         deadline: seconds any wait may last before it fails and names whom it waited for.
+        keep: whether a finished group is worth a place in a batch; None keeps all. One that is not is passed over: its slot
+            opens at once, so that the next prompt's group takes its place, and its prompt is not drawn again.
+        refill: batches' worth of groups that may be passed over for each batch that may be in flight.
     """
 
     batch: int
     max_lag: int = 0
     deadline: float = 3600.0
     clock: Clock = field(default_factory=WallClock)
+    keep: Callable[[Group], bool] | None = None
+    refill: int = 0
     stats: StreamStats = field(default_factory=StreamStats)
 
     def __post_init__(self) -> None:
@@ -60,6 +69,8 @@ class Stream:
         self._next = 0
         self._started: set[int] = set()
         self._ready: dict[int, Group] = {}
+        self._passed: dict[int, str] = {}  # ordinals passed over for the next batches, and why
+        self._withheld = 0  # slots of passed groups beyond the limit: they stay closed
         self._leases: list[Lease] = []
         self._changed = asyncio.Condition()
 
@@ -100,9 +111,21 @@ class Stream:
             if ordinal not in self._started:
                 raise StreamError(f"group {group.key} (ordinal {ordinal}) was not admitted, or was delivered before")
             self._started.discard(ordinal)
-            self._ready[ordinal] = group
             self.stats.delivered += 1
+            if self.keep is None or self.keep(group):
+                self._ready[ordinal] = group
+            else:
+                self._pass_over(ordinal, group)
             self._changed.notify_all()
+
+    def _pass_over(self, ordinal: int, group: Group) -> None:
+        """Give the slot of a group without signal to the next prompt, unless too many were passed over already."""
+        self._passed[ordinal] = _why(group)
+        self.stats.passed += 1
+        if len(self._passed) <= self.refill * self.slots:
+            self._free += 1
+        else:
+            self._withheld += 1
 
     # ---- the learner's side
 
@@ -110,15 +133,23 @@ class Stream:
         """The next batch, in the order of admission, for weights of ``version``.
 
         Waits for the oldest ``batch`` groups, also where younger ones are ready: were a straggler overtaken, it would be
-        too old when it comes. Unblocked by :meth:`put`. Raises StreamError after the deadline, or if a group
-        is staler than ``max_lag`` (which the slots make impossible unless versions were published out of order).
+        too old when it comes. Unblocked by :meth:`put`. Raises StreamError after the deadline, if more groups than
+        ``refill`` allows were passed over, or if a group is staler than ``max_lag`` (which the slots make impossible unless
+        versions were published out of order).
         """
         started = self.clock.now()
         async with self._changed:
-            await self._until(lambda: self._due() is not None, f"{self.batch} groups", "the rollout")
-            ordinals = self._due() or ()
-            lease = Lease(ordinals, tuple(self._ready.pop(ordinal) for ordinal in ordinals))
+            await self._until(lambda: self._due() is not None or self._exhausted(), f"{self.batch} groups", "the rollout")
+            ordinals = self._due()
+            if ordinals is None:
+                raise StreamError(self._too_many_passed())
+            passed = tuple(sorted(ordinal for ordinal in self._passed if ordinal < ordinals[-1]))
+            for ordinal in passed:
+                del self._passed[ordinal]
+            self._free, self._withheld = self._free + self._withheld, 0
+            lease = Lease(ordinals, tuple(self._ready.pop(ordinal) for ordinal in ordinals), passed)
             self._leases.append(lease)
+            self._changed.notify_all()
         self.stats.waited_for_groups += self.clock.now() - started
         self._check_age(lease, version)
         return lease
@@ -127,6 +158,17 @@ class Stream:
         """The oldest ``batch`` ordinals that no lease holds, once the groups of all of them are there."""
         due = sorted([*self._started, *self._ready])[: self.batch]
         return tuple(due) if len(due) == self.batch and all(ordinal in self._ready for ordinal in due) else None
+
+    def _exhausted(self) -> bool:
+        """Whether no group is on its way any more because too many were passed over."""
+        return self._withheld > 0 and not self._started
+
+    def _too_many_passed(self) -> str:
+        last = self._passed[max(self._passed)]
+        return (
+            f"{len(self._passed)} groups without signal were passed over, more than refill={self.refill} allows for batches "
+            f"of {self.batch}; in the last one {last}. Use prompts the model solves sometimes, or raise refill"
+        )
 
     def _check_age(self, lease: Lease, version: Version) -> None:
         for group in lease.groups:
@@ -137,7 +179,7 @@ class Stream:
 
     def trained(self, lease: Lease) -> None:
         """The optimizer has used the lease; its ordinals belong to the weights from now on."""
-        self._trained.update(lease.ordinals)
+        self._trained.update(lease.ordinals + lease.passed)
         while self._floor in self._trained:
             self._trained.discard(self._floor)
             self._floor += 1
@@ -165,6 +207,7 @@ class Stream:
             for lease in self._leases:
                 if not self._is_trained(lease.ordinals[0]):
                     self._ready.update(zip(lease.ordinals, lease.groups, strict=True))
+                    self._passed.update(dict.fromkeys(lease.passed, "nothing could be learned"))
             self._leases = [lease for lease in self._leases if self._is_trained(lease.ordinals[0])]
             self._changed.notify_all()
 
@@ -190,3 +233,12 @@ class Stream:
                 f"waited {self.deadline:.0f} s for {what} from {who}; {len(self._ready)} groups are ready, "
                 f"{len(self._started)} in flight (ordinals {flying}…)"
             ) from None
+
+
+def _why(group: Group) -> str:
+    """What a group without signal looks like, in the words of an error."""
+    errors = [sample.error for sample in group.samples if sample.error]
+    rewards = [sample.reward for sample in group.samples if sample.valid and sample.reward is not None]
+    if len(set(rewards)) == 1:
+        return f"all rewards were {rewards[0]:g}"
+    return f"{len(errors)} of {len(group.samples)} samples failed: {errors[0]}" if errors else "nothing could be learned"

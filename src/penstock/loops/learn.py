@@ -10,8 +10,10 @@ import numpy as np
 
 from penstock.core.contracts import Algorithm, Batch, Channel, Columns, Control, Denominator, Learner, Loss, Scorer, State
 from penstock.core.errors import TrainingError
+from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.types import Group, Metrics, Row, Unit, Version
 from penstock.flow.stream import Stream
+from penstock.rewards.scaling import Moments, scaled
 
 LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
 Count = Callable[[Sequence[Unit]], Denominator]
@@ -82,15 +84,18 @@ class Labeller:
     reference: Scorer | None
     temperature: float
     control: Control = field(default_factory=Control)
+    scaling: RewardScaling = NO_SCALING
+    moments: Moments = field(default_factory=Moments)
+    """Of the rewards so far, where they are scaled by them."""
 
     def label(self, groups: Sequence[Group]) -> list[Unit]:
-        columns = self.columns(groups)
-        return self.algorithm.label(groups, columns, self.control)
+        groups, self.moments = scaled(groups, self.scaling, self.moments)
+        return self.algorithm.label(groups, self.columns(groups), self.control)
 
     def columns(self, groups: Sequence[Group]) -> Columns:
-        """Reference log-probs and values per group and sample, where the algorithm asks for them."""
+        """Reference and own log-probs and values per group and sample, where the algorithm asks for them."""
         needs, units = self.algorithm.needs, sample_rows(groups)
-        reference = value = None
+        reference = value = proximal = None
         if "reference" in needs:
             if self.reference is None:
                 raise TrainingError("the algorithm needs a reference model, and there is none")
@@ -98,15 +103,33 @@ class Labeller:
             found = self.reference.score(units, frozenset({"logp", "value"} if together else {"logp"}), self.temperature)
             reference = _regroup(found.logp, groups)
             value = _regroup(found.value, groups) if together else None
-        if "value" in needs and value is None:
-            value = _regroup(self.learner.score(units, frozenset({"value"}), self.temperature).value, groups)
-        return Columns(reference_logp=reference, value=value)
+        own = {"value"} if "value" in needs and value is None else set()
+        own |= {"logp"} if "proximal" in needs else set()
+        if own:
+            found = self.learner.score(units, frozenset(own), self.temperature)
+            value = _regroup(found.value, groups) if "value" in own else value
+            proximal = _regroup(found.logp, groups) if "logp" in own else None
+        bootstrap = self._last_values(groups) if "bootstrap" in needs else None
+        return Columns(reference_logp=reference, value=value, proximal_logp=proximal, bootstrap=bootstrap)
+
+    def _last_values(self, groups: Sequence[Group]) -> list[list[float]]:
+        """The critic's value of the state after the last action of samples that were cut, 0 for those that ended.
+
+        Values are computed where an action is predicted, so such a sample is scored with one more action at its end, which
+        stands for what would have come; its own token is never looked at.
+        """
+        cut = [sample for group in groups for sample in group.samples if sample.finish == "length"]
+        units = [(Row(np.append(s.tokens_T, s.tokens_T[-1]), np.append(s.action_T, True)),) for s in cut]
+        values = self.learner.score(units, frozenset({"value"}), self.temperature).value if units else []
+        left = iter(values)
+        return [[float(next(left)[-1]) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
 
     def state(self) -> State:
-        return State({}, asdict(self.control))
+        return State({}, {"control": asdict(self.control), "moments": asdict(self.moments)})
 
     def load_state(self, state: State) -> None:
-        self.control = Control(**{name: float(value) for name, value in state.values.items()})
+        self.control = Control(**state.values["control"])
+        self.moments = Moments(**state.values["moments"])
 
 
 def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:  # type: ignore[type-arg]
@@ -150,6 +173,7 @@ async def learn(
         stream.trained(lease)
         metrics = mean_metrics(parts) | describe(labeller, lease.groups, units)
         metrics["batch/left_out"] = float(len(lease.groups) - len(units))
+        metrics |= {"batch/replaced": float(len(lease.passed))} if stream.keep else {}
         metrics |= {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         await channel.publish(index + 1)
         yield Step(index, index + 1, metrics, lease.groups)
@@ -176,7 +200,8 @@ def describe(labeller: Labeller, groups: Sequence[Group], units: Sequence[Unit])
 
 def sample_metrics(groups: Sequence[Group]) -> Metrics:
     """Length, finish and failures of samples, and the mean of each reward of the mixture."""
-    samples = [sample for group in groups for sample in group.samples]
+    everything = [sample for group in groups for sample in group.samples]
+    samples = [sample for sample in everything if not sample.extras.get("greedy")]
     lengths = [int(sample.action_T.sum()) for sample in samples]
     metrics: Metrics = {
         "length/mean": float(np.mean(lengths)),
@@ -185,6 +210,9 @@ def sample_metrics(groups: Sequence[Group]) -> Metrics:
         "samples/failed": float(sum(sample.error is not None for sample in samples)),
         "tokens/generated": float(sum(lengths)),
     }
+    greedy = [sample.reward or 0.0 for sample in everything if sample.extras.get("greedy") and sample.valid]
+    if greedy:
+        metrics["reward/greedy"] = float(np.mean(greedy))
     named: dict[str, list[float]] = {}
     for sample in samples:
         for name, value in sample.extras.get("rewards", {}).items():

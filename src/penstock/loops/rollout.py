@@ -25,19 +25,27 @@ class Rollout:
     reward: Reward
     sampling: Sampling
     samples: int
+    greedy: bool = False
+    """Whether to add one greedy sample, the last, marked by ``extras["greedy"]``: a baseline that is never trained on."""
 
     async def group(self, prompt: Prompt) -> Group:
         """Generate the samples of a prompt side by side, each in an environment of its own, then score them."""
-        drawn = await asyncio.gather(*(self._sample(prompt, SampleKey(prompt.key, g)) for g in range(self.samples)))
-        return await self.reward(Group(prompt, tuple(drawn)))
+        drawing = [self._sample(prompt, SampleKey(prompt.key, g), self.sampling) for g in range(self.samples)]
+        if self.greedy:
+            drawing.append(self._greedy(prompt))
+        return await self.reward(Group(prompt, tuple(await asyncio.gather(*drawing))))
 
-    async def _sample(self, prompt: Prompt, key: SampleKey) -> Sample:
+    async def _greedy(self, prompt: Prompt) -> Sample:
+        sample = await self._sample(prompt, SampleKey(prompt.key, self.samples), replace(self.sampling, temperature=0.0))
+        return replace(sample, extras={**sample.extras, "greedy": True})
+
+    async def _sample(self, prompt: Prompt, key: SampleKey, sampling: Sampling) -> Sample:
         """One trajectory: policy and environment take turns until the environment is done.
 
         A first prompt that does not fit is an error of the data and raised; a later turn that fails marks this sample only.
         """
         env = self.make_env(prompt)
-        request = Request(key, env.reset(), self.sampling)
+        request = Request(key, env.reset(), sampling)
         sample = await self._answer(request)
         turn = 0
         try:
@@ -46,7 +54,7 @@ class Rollout:
                 again = replace(
                     request,
                     tokens_T=np.concatenate([sample.tokens_T, observation_T]).astype(np.int32),
-                    sampling=replace(self.sampling, seed=self.sampling.seed + turn),  # or the turn would repeat the draws
+                    sampling=replace(sampling, seed=sampling.seed + turn),  # or the turn would repeat the draws
                 )
                 sample = _joined(sample, await self._answer(again))
         except (EnvError, GenerationError) as error:

@@ -22,7 +22,7 @@ from penstock.core.errors import RewardError, SpecError
 from penstock.core.run import RewardSpec
 from penstock.core.types import Group, Sample
 from penstock.data.resolve import resolve
-from penstock.rewards import exact
+from penstock.rewards import exact, length
 from penstock.rewards.threads import DeadlineError, StuckError, Threads
 
 BUILT_IN: Mapping[str, RewardFunction] = {
@@ -30,6 +30,7 @@ BUILT_IN: Mapping[str, RewardFunction] = {
     "contains": exact.contains,
     "last_number": exact.last_number,
     "gym": exact.gym,
+    "overlong": length.overlong,
 }
 """Rewards a spec may name without saying where they are; ``math`` is one more, with processes of its own."""
 
