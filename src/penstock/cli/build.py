@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from penstock.cli.check import row_name
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage
+from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage, models_behind
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
@@ -24,6 +25,7 @@ from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
+from penstock.rewards.ensemble import combined
 from penstock.rewards.model import ModelReward
 from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
@@ -178,17 +180,19 @@ def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
 
 
 class StageRewards:
-    """The rewards of a stage, reward models loaded; fulfils the Reward protocol. Option ``sigmoid`` of a reward model
-    gives a probability instead of a score."""
+    """The rewards of a stage, reward models loaded; fulfils the Reward protocol.
+
+    Options of a reward model (or several, ``model:@a+@b``): ``sigmoid`` gives a probability instead of a score; ``combine``
+    and ``penalty`` say what is made of several (see rewards/ensemble.py).
+    """
 
     def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:
         self._models: list[ModelReward] = []
         provided: dict[str, RewardFunction] = {}
         for spec in specs:
             if spec.function.startswith("model:"):
-                name = spec.function.removeprefix("model:")
-                made = model_reward(models.scorer(name), spec.name or name, policy)
-                self._models.append(made)
+                made = [model_reward(models.scorer(name), spec.name or name, policy) for name in models_behind(spec)]
+                self._models += made
                 provided[spec.function] = _with_options(made)
         self.mixture = Mixture(specs, provided, base)
 
@@ -202,9 +206,13 @@ class StageRewards:
             made.close()
 
 
-def _with_options(scored: ModelReward) -> RewardFunction:
-    async def reward(group: Group, columns: Mapping[str, Any], *, sigmoid: bool = False) -> list[float]:
-        scores = await scored(group, columns)
-        return [1 / (1 + math.exp(-score)) for score in scores] if sigmoid else scores
+def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
+    async def reward(
+        group: Group, columns: Mapping[str, Any], *, sigmoid: bool = False, combine: str = "mean", penalty: float = 1.0
+    ) -> list[float]:
+        score_MG = await asyncio.gather(*(judge(group, columns) for judge in judges))
+        if sigmoid:
+            score_MG = [[1 / (1 + math.exp(-score)) for score in scores] for scores in score_MG]
+        return combined(score_MG, combine, penalty)
 
     return reward

@@ -17,7 +17,7 @@ from penstock.data.sampler import prompts
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.flow.local import run_roles
 from penstock.flow.stream import Stream
-from penstock.loops.evaluate import evaluate
+from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout, rollout
@@ -168,6 +168,7 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: Language
 
     async def measure() -> Evaluation:
         metrics, groups = await evaluate(held_out_roll, held_out)
+        metrics |= best_of(groups, spec.best_of, spec.rank_by)
         for beta in spec.betas:
             shifted, _ = await evaluate(replace(held_out_roll, sampling=replace(sampling, beta=beta)), held_out)
             metrics |= {name.replace("/", f"/beta={beta:g}/", 1): value for name, value in shifted.items()}

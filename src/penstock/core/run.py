@@ -86,7 +86,8 @@ class RewardSpec:
     """One reward of a mixture."""
 
     function: str
-    """``exact_match``, ``math``, ``model:@STAGE`` (a reward model), ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
+    """``exact_match``, ``math``, ``model:@STAGE`` (a reward model; ``model:@A+@B`` an ensemble), ``MODULE:FUNCTION`` or
+    ``FILE.py:FUNCTION``."""
     weight: float = 1.0
     name: str = ""
     """Name in metrics; empty: taken from the function."""
@@ -117,8 +118,24 @@ class EvaluationSpec:
     betas: tuple[float, ...] = ()
     """Measure also with logits shifted by so many times the advantages of Q heads (ILQL); needs a model that has them."""
     labelled: DataSpec | None = None
+    best_of: tuple[int, ...] = ()
+    """Estimate also what the best of so many samples is worth; with rewards of 0 and 1 this is pass@k."""
+    rank_by: str = ""
+    """Name of the reward that picks the best sample; empty: the reward itself picks."""
     """Texts with a column ``label`` (1 or 0) on which an online stage's own rewards are audited before it starts."""
 
+
+    def __post_init__(self) -> None:
+        require(
+            all(1 <= k <= self.samples for k in self.best_of),
+            f"evaluation.best_of={list(self.best_of)} picks from {self.samples} samples a prompt; set samples to the largest "
+            "or more",
+        )
+        require(
+            not self.best_of or self.samples == 1 or self.temperature > 0,
+            "evaluation.temperature=0 makes all samples of a prompt the same; best_of needs a positive temperature",
+        )
+        require(not self.rank_by or bool(self.best_of), f'rank_by="{self.rank_by}" picks nothing; set best_of, such as [4]')
 
 @spec
 class RewardScaling:
@@ -311,4 +328,10 @@ def references(stage: Stage) -> list[str]:
         rewards = stage.rewards
     if stage.evaluation:
         rewards += stage.evaluation.rewards
-    return found + [reward.function.removeprefix("model:") for reward in rewards if reward.function.startswith("model:")]
+    return found + [model for reward in rewards for model in models_behind(reward)]
+
+
+def models_behind(reward: RewardSpec) -> list[str]:
+    """The models that a reward reads: ``model:@a+@b`` names two; none for a function."""
+    scheme, _, named = reward.function.partition(":")
+    return re.split(r"\+(?=@)", named) if scheme == "model" else []

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.algos.best_of import best_of_k
 from penstock.core.errors import RewardError
-from penstock.core.types import Group, Metrics, Prompt
+from penstock.core.types import Group, Metrics, Prompt, Sample
 from penstock.loops.rollout import Rollout
 
 
@@ -38,3 +39,32 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
             if value is not None:
                 named.setdefault(name, []).append(float(value))
     return metrics | {f"evaluation/{name}": float(np.mean(values)) for name, values in named.items()}, groups
+
+
+def best_of(groups: Sequence[Group], sizes: Sequence[int], rank_by: str = "") -> Metrics:
+    """``evaluation/best_of_k`` for every ``k`` of ``sizes``: the mean over prompts of the expected reward of the sample that
+    ``rank_by`` (the name of a reward; empty: the reward itself) picks out of ``k``. Estimated from all samples of a prompt.
+
+    A prompt with fewer than ``k`` scored samples says nothing about ``k`` and is left out.
+
+    Raises:
+        RewardError: no prompt has ``k`` scored samples, or a sample lacks the reward that picks.
+    """
+    metrics: Metrics = {}
+    scored = [[sample for sample in group.samples if sample.valid] for group in groups]
+    for k in sizes:
+        able = [samples for samples in scored if len(samples) >= k]
+        if not able:
+            most = max((len(samples) for samples in scored), default=0)
+            raise RewardError(f"the best of {k} is undefined: no prompt has more than {most} scored samples")
+        values = [best_of_k([_rank(s, rank_by) for s in samples], [_rank(s, "") for s in samples], k) for samples in able]
+        metrics[f"evaluation/best_of_{k}"] = float(np.mean(values))
+    return metrics
+
+
+def _rank(sample: Sample, name: str) -> float:
+    score = sample.extras.get("rewards", {}).get(name) if name else sample.reward
+    if score is None:
+        known = ", ".join(sample.extras.get("rewards", {})) or "none"
+        raise RewardError(f'{sample.key}: no reward called "{name}" that could pick the best sample; there are: {known}')
+    return float(score)

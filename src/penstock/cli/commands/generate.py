@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from penstock.cli.recipe import no_more_flags, take, wants_help
-from penstock.core.errors import DataError, ModelError, SpecError
+from penstock.core.errors import DataError, ModelError, RewardError, SpecError
 
 HELP = """usage: penstock generate MODEL --prompt TEXT [--samples N] [--temperature T] [--max-new-tokens N]
                         [--top-p P] [--stop TEXT] [--seed N] [--chat] [--device auto|cpu|cuda]
+                        [--best-by REWARD]
        penstock generate MODEL --prompts FILE.txt   (one prompt a line)
 
-MODEL is a model folder (runs/NAME/model), a run folder, or a hub name."""
+MODEL is a model folder (runs/NAME/model), a run folder, or a hub name. With --best-by only the best of the samples is
+shown; REWARD is model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION."""
 
 
 def run(words: Sequence[str]) -> int:
     """Generate and print."""
     left, own = take(
         words, prompt="", prompts="", samples=1, temperature=1.0, max_new_tokens=64, top_p=1.0, stop="", seed=0,
-        chat=False, device="auto",
+        chat=False, device="auto", best_by="",
     )  # fmt: skip
     if wants_help(left):
         print(HELP)
@@ -42,7 +46,7 @@ def run(words: Sequence[str]) -> int:
     )
     if own["device"] not in ("auto", "cpu", "cuda"):
         raise SpecError(f"--device={own['device']} is not one of auto, cpu, cuda")
-    for text, answers in answer(left[0], texts, sampling, own["samples"], own["chat"], own["device"]):
+    for text, answers in answer(left[0], texts, sampling, own["samples"], own["chat"], own["device"], own["best_by"]):
         for reply in answers:
             print(f"{text}{reply}" if not own["chat"] else reply)
     return 0
@@ -67,10 +71,12 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     return found
 
 
-def answer(name: str, texts: Sequence[str], sampling, samples: int, chat: bool, device: str):  # type: ignore[no-untyped-def]
-    """(prompt, answers) of each prompt."""
+def answer(
+    name: str, texts: Sequence[str], sampling: Any, samples: int, chat: bool, device: str, best_by: str = ""
+) -> list[tuple[str, list[str]]]:
+    """(prompt, answers) of each prompt; the one that ``best_by`` scores highest, if a reward is named."""
     from penstock.cli.build import prompt_tokens
-    from penstock.core.types import Prompt, PromptKey, Request, SampleKey
+    from penstock.core.types import Group, Prompt, PromptKey, Request, SampleKey
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
     from penstock.train.device import set_up
@@ -82,17 +88,41 @@ def answer(name: str, texts: Sequence[str], sampling, samples: int, chat: bool, 
         for i, text in enumerate(texts)
     ]
 
-    async def everything():  # type: ignore[no-untyped-def]
+    async def everything() -> list[Any]:
         generator = embedded_generator(model)
         asked = [
             generator.generate(Request(SampleKey(p.key, s), prompt_tokens(p, model.text), sampling))
             for p in prompts
             for s in range(samples)
         ]
-        return await asyncio.gather(*asked)
+        drawn = await asyncio.gather(*asked)
+        groups = [Group(p, tuple(drawn[i * samples : (i + 1) * samples])) for i, p in enumerate(prompts)]
+        return [await pick(group) for group in groups] if pick else groups
 
-    drawn = asyncio.run(everything())
-    return [(text, [s.text for s in drawn[i * samples : (i + 1) * samples]]) for i, text in enumerate(texts)]
+    pick = best_sample(best_by, where, model.text) if best_by else None
+    return [(text, [s.text for s in group.samples]) for text, group in zip(texts, asyncio.run(everything()), strict=True)]
+
+
+def best_sample(reward: str, device: Any, text: Any) -> Callable[[Any], Any]:
+    """A function that leaves a group its best sample. Raises RewardError where a sample cannot be scored."""
+    from penstock.algos.best_of import choose
+    from penstock.cli.build import Models, StageRewards
+    from penstock.core.run import RewardSpec
+
+    def no_stage(name: str) -> Path:
+        raise SpecError(f'--best-by: "@{name}" names a stage, and there is no run here; give the folder of a model')
+
+    rewards = StageRewards((RewardSpec(function=reward),), Models(no_stage, device, 0), text, Path.cwd())
+
+    async def pick(group: Any) -> Any:
+        scored = await rewards(group)
+        failed = [sample.error for sample in scored.samples if sample.error is not None]
+        if failed:
+            raise RewardError(failed[0].removeprefix("RewardError: "))
+        best = choose([float(sample.reward or 0.0) for sample in scored.samples])
+        return replace(scored, samples=(scored.samples[best],))
+
+    return pick
 
 
 def model_path(name: str) -> str:
