@@ -6,6 +6,7 @@ and shown by ``penstock explain``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
@@ -117,13 +118,12 @@ class EvaluationSpec:
     """Longest answer; 0: the stage's own, or what the context leaves."""
     betas: tuple[float, ...] = ()
     """Measure also with logits shifted by so many times the advantages of Q heads (ILQL); needs a model that has them."""
-    labelled: DataSpec | None = None
     best_of: tuple[int, ...] = ()
     """Estimate also what the best of so many samples is worth; with rewards of 0 and 1 this is pass@k."""
     rank_by: str = ""
     """Name of the reward that picks the best sample; empty: the reward itself picks."""
+    labelled: DataSpec | None = None
     """Texts with a column ``label`` (1 or 0) on which an online stage's own rewards are audited before it starts."""
-
 
     def __post_init__(self) -> None:
         require(
@@ -136,6 +136,7 @@ class EvaluationSpec:
             "evaluation.temperature=0 makes all samples of a prompt the same; best_of needs a positive temperature",
         )
         require(not self.rank_by or bool(self.best_of), f'rank_by="{self.rank_by}" picks nothing; set best_of, such as [4]')
+
 
 @spec
 class RewardScaling:
@@ -189,6 +190,10 @@ class Offline:
             f"{self.name}: {type(self.algorithm).__name__} has no use for a reference; leave reference out",
         )
         require(self.steps >= 1, f"{self.name}: steps={self.steps}; at least one step")
+        require(
+            "value" not in getattr(self.algorithm, "needs", ()) or self.learner.critic != "none",
+            f"{self.name}: {type(self.algorithm).__name__} needs a critic; set learner.critic=shared or separate",
+        )
         require(
             getattr(self.algorithm, "feedback", "data") == "data",
             f"{self.name}: {type(self.algorithm).__name__} learns from generated samples; use an Online stage",
