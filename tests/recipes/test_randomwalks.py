@@ -1,6 +1,7 @@
 """The random-walks recipe: its graph, its reward by hand, its stages, and that a run of it learns short ways."""
 
 import itertools
+import typing
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,12 @@ import pytest
 from penstock.cli.recipe import build
 from penstock.cli.session import Session
 from penstock.recipes.randomwalks import (
+    BETAS,
     GOAL,
     LONGEST,
     NODES,
+    Algorithm,
+    contests,
     distances,
     graph,
     optimality,
@@ -83,13 +87,41 @@ def test_imitation_alone_is_one_stage():
     assert [stage.name for stage in randomwalks("sft").stages] == ["sft"]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "rloo"])
+def test_contests_are_won_by_the_better_walk_from_the_same_start():
+    rows = contests(200, 0, 5)
+    assert len(rows) > 50
+    for row in rows:
+        better, worse = (optimality_of(row["start"] + row[name], graph(5)) for name in ("better", "worse"))
+        assert better > worse
+
+
+def test_labels_tell_walks_apart_that_are_better_than_the_mean_of_their_start():
+    rows = walks(400, 0, 5)
+    for start in NODES[1:]:
+        rewards = {
+            label: [row["reward"] for row in rows if row["start"] == start and row["label"] == label] for label in (0, 1)
+        }
+        if rewards[0] and rewards[1]:
+            assert max(rewards[0]) < min(rewards[1])
+    assert {row["label"] for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize("algorithm", [name for name in typing.get_args(Algorithm) if name != "sft"])
 def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm, tmp_path):
     words = f"--algorithm {algorithm} --size 100 --threads 1 --sft.steps 1 --sft.evaluation.samples 1"
-    short = "" if algorithm == "sft" else f" --{algorithm}.steps 1"
-    summary = Session(build("randomwalks", (words + short).split()), tmp_path / "run").execute()
+    words += f" --{algorithm}.steps 1 --{algorithm}.evaluation.samples 1"
+    summary = Session(build("randomwalks", words.split()), tmp_path / "run").execute()
     assert 0 <= summary["stages"][algorithm]["last"]["evaluation/optimality"] <= 1
     assert summary["headline"].startswith("optimality 0.")
+
+
+def test_ilql_is_measured_at_every_beta(tmp_path):
+    words = "--algorithm ilql --size 100 --threads 1 --sft.steps 1 --sft.evaluation.samples 1 --ilql.steps 1"
+    last = Session(build("randomwalks", words.split()), tmp_path / "run").execute()["stages"]["ilql"]["last"]
+    assert {name for name in last if name.endswith("/reward")} == {
+        "evaluation/reward",
+        *(f"evaluation/beta={beta:g}/reward" for beta in BETAS),
+    }
 
 
 @pytest.mark.slow

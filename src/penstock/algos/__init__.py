@@ -13,6 +13,7 @@ call. ``rloo.py`` (judged against siblings), ``ppo.py`` (a loss of its own) and 
 patterns to follow.
 """
 
+from penstock.algos.awac import AWAC
 from penstock.algos.baselines import GDPO, GPG, OPO, PassAtK, ReMax
 from penstock.algos.bradley_terry import BradleyTerry
 from penstock.algos.compositions import (
@@ -44,12 +45,14 @@ from penstock.algos.orpo import ORPO
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
 from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
+from penstock.algos.rft import RFT
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.sft import SFT
 from penstock.algos.simpo import SimPO
 from penstock.algos.safe_ppo import SafePPO
 
 __all__ = [
+    "AWAC",
     "CISPO",
     "CPO",
     "DPO",
@@ -64,6 +67,7 @@ __all__ = [
     "ORPO",
     "PPO",
     "REINFORCE",
+    "RFT",
     "SAPO",
     "SFT",
     "TOPR",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos import GRPO, ILQL, PPO, SFT, LeaveOneOut
+from penstock.algos import AWAC, DPO, GRPO, ILQL, KTO, PPO, RFT, SFT, LeaveOneOut, ReinforcePlusPlus
 from penstock.core.run import (
     DataSpec,
     EvaluationSpec,
@@ -37,7 +37,7 @@ LONGEST = 9
 BETAS = (1.0, 4.0, 16.0, 64.0)
 """By how much the Q heads shift the logits when ILQL is measured; the last is the headline."""
 
-Algorithm = Literal["sft", "ilql", "ppo", "grpo", "rloo"]
+Algorithm = Literal["sft", "rft", "ppo", "grpo", "rloo", "reinforce-plus-plus", "dpo", "kto", "ilql", "awac"]
 
 
 @functools.cache
@@ -83,14 +83,34 @@ def starts(graph_seed: int) -> list[dict[str, Any]]:
 
 
 def walks(size: int, seed: int, graph_seed: int) -> list[dict[str, Any]]:
-    """Random walks as columns ``start``, ``rest`` and ``reward``; each ends at the goal or after :data:`LONGEST` edges."""
-    edges, draw, rows = graph(graph_seed), np.random.default_rng(seed), []
+    """Random walks as columns ``start``, ``rest`` and ``reward``; each ends at the goal or after :data:`LONGEST` edges.
+
+    The column ``label`` is 1 for walks that are better than the mean of those from the same start, else 0.
+    """
+    edges, draw = graph(graph_seed), np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
     for _ in range(size):
         walk = str(draw.choice(list(NODES[1:])))
         while walk[-1] != GOAL and len(walk) <= LONGEST:
             walk += str(draw.choice(list(edges[walk[-1]])))
         rows.append({"start": walk[0], "rest": walk[1:], "reward": optimality_of(walk, edges)})
+    for start in NODES[1:]:
+        alike = [row for row in rows if row["start"] == start]
+        middle = np.mean([row["reward"] for row in alike]) if alike else 0.0
+        for row in alike:
+            row["label"] = int(row["reward"] > middle)
     return rows
+
+
+def contests(size: int, seed: int, graph_seed: int) -> list[dict[str, Any]]:
+    """Every random walk that another one from the same ``start`` beats, as columns ``worse`` and ``better``."""
+    rows, draw, found = walks(size, seed, graph_seed), np.random.default_rng(seed), []
+    for row in rows:
+        beating = [other for other in rows if other["start"] == row["start"] and other["reward"] > row["reward"]]
+        if beating:
+            better = beating[draw.integers(len(beating))]
+            found.append({"start": row["start"], "better": better["rest"], "worse": row["rest"]})
+    return found
 
 
 def _imitation(data: DataSpec, evaluation: EvaluationSpec) -> Offline:
@@ -106,16 +126,22 @@ def _imitation(data: DataSpec, evaluation: EvaluationSpec) -> Offline:
     )
 
 
-def _ilql(imitated: Offline, evaluation: EvaluationSpec) -> Offline:
-    """Q heads on the walks' rewards; measured with the logits shifted by their advantages."""
-    return replace(
-        imitated,
-        name="ilql",
-        model=ModelSpec(path="@sft"),
-        algorithm=ILQL(expectile=0.8),
-        steps=300,
-        evaluation=replace(evaluation, betas=BETAS),
-    )
+def _offline(algorithm: Algorithm, imitated: Offline, pairs: DataSpec) -> Offline:
+    """From the same walks, told apart by their rewards."""
+    stage = replace(imitated, name=algorithm, model=ModelSpec(path="@sft"))
+    gentle = replace(imitated.learner, learning_rate=3e-4)
+    assert imitated.evaluation is not None
+    if algorithm == "dpo":
+        # Of two walks the better may be a poor one: without the likelihood term both grow unlikely, and optimality falls.
+        anchored = DPO(beta=0.1, objective={"sigmoid": 1.0, "sft": 0.3})
+        return replace(stage, data=pairs, algorithm=anchored, learner=gentle, steps=150)
+    if algorithm == "kto":
+        return replace(stage, algorithm=KTO(beta=0.1), learner=gentle, steps=150)
+    if algorithm == "awac":
+        critic = replace(imitated.learner, critic="shared")
+        return replace(stage, algorithm=AWAC(temperature=0.1), learner=critic, steps=300)
+    shifted = replace(imitated.evaluation, betas=BETAS)
+    return replace(stage, algorithm=ILQL(expectile=0.8), steps=300, evaluation=shifted)
 
 
 def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluation: EvaluationSpec) -> Online:
@@ -124,6 +150,8 @@ def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluat
         "ppo": PPO(),
         "grpo": GRPO(),
         "rloo": LeaveOneOut(),
+        "reinforce-plus-plus": ReinforcePlusPlus(),
+        "rft": RFT(),
     }
     return Online(
         name=algorithm,
@@ -160,15 +188,17 @@ def randomwalks(algorithm: Algorithm = "ppo", seed: int = 0, graph_seed: int = 5
         completion="{{ rest }}",
     )
     prompts = replace(data, source="penstock.recipes.randomwalks:starts", options={"graph_seed": graph_seed})
+    pairs = replace(
+        data, source="penstock.recipes.randomwalks:contests", chosen="{{ better }}", rejected="{{ worse }}", name="contests"
+    )
     evaluation = EvaluationSpec(data=prompts, rewards=(reward,), temperature=1.0, samples=16, max_new_tokens=LONGEST + 1)
     sft = _imitation(data, evaluation)
     stages: list[Stage] = [sft]
-    measured = "evaluation/reward"
-    if algorithm == "ilql":
-        stages.append(_ilql(sft, evaluation))
-        measured = f"evaluation/beta={BETAS[-1]:g}/reward"
+    if algorithm in ("dpo", "kto", "ilql", "awac"):
+        stages.append(_offline(algorithm, sft, pairs))
     elif algorithm != "sft":
         stages.append(_online(algorithm, prompts, reward, evaluation))
+    measured = f"evaluation/beta={BETAS[-1]:g}/reward" if algorithm == "ilql" else "evaluation/reward"
     return Run(
         name=f"randomwalks-{algorithm}",
         seed=seed,

@@ -1,0 +1,97 @@
+"""Advantage-weighted imitation from samples with rewards (AWAC: Nair et al. 2020, arXiv 2006.09359; AWR: Peng et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from penstock.algos.advantages import returns_to_go
+from penstock.algos.completions import Encoder, completed
+from penstock.algos.ilql import WEIGHT_LIMIT, rewards_of
+from penstock.algos.sft import SFT
+from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import Metrics, Row, Unit
+
+
+@spec
+class AWAC:
+    """Imitates given samples, each token by how much better it turned out than expected: ``exp(advantage / temperature)``.
+
+    The advantage is the discounted return from a token on, less a critic's value of the state before it, which is fitted to
+    the same returns. Those are Monte Carlo returns of the data's own policy, as in advantage-weighted regression (Peng et al.
+    2019, arXiv 1910.00177); for AWAC's critic, which looks one step ahead, use ILQL with ``imitation_beta`` above 0.
+    """
+
+    feedback: ClassVar[str] = "data"
+    data: ClassVar[str] = "examples"
+
+    temperature: float = 1.0
+    """The smaller, the more only the best counts (the paper's λ); rewards are measured in it."""
+    discount: float = 1.0
+    baseline: Literal["value", "none"] = "value"
+    """``value``: a critic's, learned beside the policy; ``none``: the rewards as given are the advantages."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss beside the policy loss."""
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, f"temperature={self.temperature}; give a positive number such as 1.0")
+        require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
+        require(self.value_coefficient >= 0, f"value_coefficient={self.value_coefficient} is negative")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """A critic, with ``baseline="value"``."""
+        return frozenset({"value"}) if self.baseline == "value" else frozenset()
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """One row from ``prompt``, ``completion`` and the column ``reward``, a number or one number per completion token.
+
+        Raises:
+            DataError: a text or the reward is missing, is no finite number, or has another length than the completion.
+        """
+        tokens_T, action_T = completed(example, "completion", tokenizer)
+        return_A = returns_to_go(rewards_of(example.get("reward"), action_T), self.discount).astype(np.float32)
+        return (Row(tokens_T, action_T, {"weight": np.ones(len(return_A), np.float32), "return": return_A}),)
+
+    def loss(self) -> AWACLoss:
+        """Weighted likelihood and value loss, each a mean over the batch's action tokens."""
+        return AWACLoss(self)
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``nll`` and ``perplexity`` of all samples, good or bad."""
+        return SFT().assess(units, scores)
+
+
+@dataclass(frozen=True)
+class AWACLoss:
+    """``-exp(A / temperature) · logp + value_coefficient · 0.5 (V - R)²``; reads the fields ``return`` and ``weight``."""
+
+    spec: AWAC
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.spec.needs | {"logp"}
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import losses, value_learning
+
+        spec, weight_A, return_A, over = self.spec, fields["weight"], fields["return"], denominator.tokens
+        learned = spec.baseline == "value"
+        advantage_A = return_A - outputs.value_A.detach() if learned else return_A
+        advantage_A = value_learning.counted(advantage_A, weight_A)
+        gain_A = value_learning.advantage_weight(advantage_A, scale=1 / spec.temperature, limit=WEIGHT_LIMIT)
+        loss = losses.negative_log_likelihood(outputs.logp_A, weight_A * gain_A, denominator=over)
+        metrics = {
+            "imitation/loss": loss.detach(),
+            "imitation/weight": losses.weighted_mean(gain_A, weight_A, denominator=over),
+        }
+        if learned:
+            value = value_learning.expectile_loss(outputs.value_A, return_A, weight_A, expectile=0.5, denominator=over)
+            metrics["value/loss"] = value.detach()
+            loss = loss + spec.value_coefficient * value
+        return loss, {**metrics, "loss": loss.detach()}

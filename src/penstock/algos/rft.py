@@ -1,0 +1,108 @@
+"""Self-improvement by selection: draw, score, keep the best of each prompt, imitate them (RFT, RAFT, verified self-training).
+
+Dong et al. 2023 (RAFT, arXiv 2304.06767), Yuan et al. 2023 (RFT, arXiv 2308.01825); the rising quantile is that of ReST
+(Gulcehre et al. 2023, arXiv 2308.08998).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock.algos.labels import Trajectory, trajectories
+from penstock.algos.sft import LikelihoodLoss
+from penstock.core.contracts import Columns, Control
+from penstock.core.errors import TrainingError
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import Group, Metrics, Row, Unit
+
+
+@spec
+class RFT:
+    """Keeps the samples of each prompt whose reward reaches a quantile of the prompt's rewards, and imitates them.
+
+    The quantile rises from batch to batch, so that first the worst are left out and in the end all but the best. Equal
+    answers to a prompt count once. With a verifier whose reward is 1 or 0, ``least=1`` keeps exactly what was verified.
+    """
+
+    feedback: ClassVar[str] = "samples"
+    least_samples: ClassVar[int] = 1
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    start: float = 0.5
+    """Quantile of the first batch; 0 leaves out nothing, 1 keeps only the best."""
+    end: float = 0.95
+    """Quantile that is reached in the end."""
+    rise: int = 20
+    """Batches from the first quantile to the last."""
+    least: float | None = None
+    """Reward that a sample needs beside that, such as 1 for a verifier. None: no bound, but a prompt whose samples were all
+    rewarded alike is left out, as nothing says that they are good."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.start <= self.end <= 1,
+            f"start={self.start} and end={self.end} must rise within [0, 1], such as 0.5 and 0.95",
+        )
+        require(self.rise >= 1, f"rise={self.rise}; at least 1 batch, which uses end from the second batch on")
+
+    def initial_control(self) -> Control:
+        """The first quantile."""
+        return Control(quantile=self.start)
+
+    def control(self, control: Control, metrics: Metrics) -> Control:
+        """The quantile of the next batch, one step of the rise higher."""
+        return replace(control, quantile=min(self.end, control.quantile + (self.end - self.start) / self.rise))
+
+    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+        """One unit per group of which a sample is kept; actions are what the policy answered, never the prompt.
+
+        Samples that failed are neither kept nor counted in a quantile.
+        """
+        kept = []
+        for group in trajectories(groups, columns):
+            reward_G = np.array([trajectory.reward for trajectory in group])
+            keep_G = reaches_quantile(reward_G, control.quantile, self.least)
+            kept.append(tuple(_row(t) for t in distinct([t for t, keep in zip(group, keep_G, strict=True) if keep])))
+        return [unit for unit in kept if unit]
+
+    def loss(self) -> LikelihoodLoss:
+        """Negative log-likelihood of the kept answers, a mean over their tokens."""
+        return LikelihoodLoss("token")
+
+
+def reaches_quantile(reward_G: ArrayLike, quantile: float, least: float | None) -> NDArray[np.bool_]:
+    """Which samples of a prompt have a reward of at least the ``quantile`` of all (linear between two) and of ``least``.
+
+    Without ``least`` none does where all rewards are equal. A reward that ties with the quantile is kept, so the best is
+    always among those that reach it.
+
+    Raises:
+        TrainingError: no reward, one that is not finite, or a quantile outside [0, 1].
+    """
+    reward_G = np.asarray(reward_G, np.float64)
+    if reward_G.ndim != 1 or not len(reward_G) or not np.isfinite(reward_G).all():
+        raise TrainingError(f"a quantile needs finite rewards of one prompt, got {reward_G.tolist()}")
+    if not 0 <= quantile <= 1:
+        raise TrainingError(f"quantile={quantile} is outside [0, 1]")
+    if least is None:
+        return (reward_G >= np.quantile(reward_G, quantile)) & (np.ptp(reward_G) > 0)
+    return (reward_G >= np.quantile(reward_G, quantile)) & (reward_G >= least)
+
+
+def distinct(group: Sequence[Trajectory]) -> list[Trajectory]:
+    """The first of each set of samples with equal tokens, in order."""
+    seen: dict[bytes, Trajectory] = {}
+    for trajectory in group:
+        seen.setdefault(np.asarray(trajectory.sample.tokens_T, np.int64).tobytes(), trajectory)
+    return list(seen.values())
+
+
+def _row(trajectory: Trajectory) -> Row:
+    weight_A = np.ones(len(trajectory), np.float32)
+    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, {"weight": weight_A, "reward": trajectory.reward})
