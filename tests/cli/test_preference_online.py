@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.algos import SFT, BradleyTerry, OnlineDPO, SafePPO
+from penstock.algos import PPO, SFT, BradleyTerry, OnlineDPO, ProcessReward, SafePPO
 from penstock.cli.commands.generate import answer
 from penstock.cli.session import Session
 from penstock.core.errors import SpecError
@@ -85,6 +85,34 @@ def test_online_dpo_learns_from_an_ensemble_and_is_measured_by_its_best_samples(
 def test_an_ensembles_members_must_be_earlier_stages() -> None:
     with pytest.raises(SpecError, match='"@b" names no earlier stage'):
         Run(name="r", stages=(SFT_STAGE, judge("a"), online(OnlineDPO(), RewardSpec(function="model:@a+@b"))))
+
+
+def solutions() -> list[dict[str, Any]]:
+    return [{"prompt": LETTERS[i], "steps": ["abc", "?!"], "labels": [1, None if i % 2 else 0]} for i in range(12)]
+
+
+def test_a_process_reward_model_rewards_steps_and_ranks_samples(tmp_path: Path) -> None:
+    data = DataSpec(source=f"{__file__}:solutions")
+    steps = Offline(
+        name="steps",
+        model=ModelSpec(path="@sft"),
+        data=data,
+        algorithm=ProcessReward(),
+        batch=4,
+        steps=20,
+        learner=LEARNER,
+        evaluation=EvaluationSpec(data=data),
+    )
+    ranker = RewardSpec(function="process:@steps", name="ranker", options={"use": "minimum"})
+    held_out = EvaluationSpec(data=replace(DATA, size=3), rewards=(ranker,), samples=2, temperature=1.0, best_of=(2,))
+    policy = online(
+        PPO(), RewardSpec(function="process:@steps"), learner=replace(LEARNER, critic="shared"), evaluation=held_out
+    )
+    found = execute(tmp_path, SFT_STAGE, steps, policy)
+    judged = json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]["steps"]
+    assert judged["last"]["evaluation/step/accuracy"] == 1.0
+    assert found[0]["evaluation/best_of_2"] >= found[0]["evaluation/reward"]
+    assert all(values["reward/steps"] >= 0 for values in found if "reward/steps" in values)
 
 
 def test_the_price_of_a_cost_rises_batch_by_batch(tmp_path: Path) -> None:

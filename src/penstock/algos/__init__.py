@@ -41,15 +41,16 @@ from penstock.algos.kto import KTO
 from penstock.algos.label import LabelScore
 from penstock.algos.labels import label_metrics
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
-from penstock.algos.orpo import ORPO
 from penstock.algos.online_dpo import OnlineDPO
+from penstock.algos.orpo import ORPO
 from penstock.algos.ppo import PPO
+from penstock.algos.process_reward import ProcessReward
 from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
 from penstock.algos.rft import RFT
 from penstock.algos.rloo import LeaveOneOut
+from penstock.algos.safe_ppo import SafePPO
 from penstock.algos.sft import SFT
 from penstock.algos.simpo import SimPO
-from penstock.algos.safe_ppo import SafePPO
 
 __all__ = [
     "AWAC",
@@ -80,16 +81,17 @@ __all__ = [
     "KLPenalty",
     "LabelScore",
     "LeaveOneOut",
+    "OnlineDPO",
     "PassAtK",
     "PolicyGradient",
+    "ProcessReward",
     "ReMax",
     "ReinforcePlusPlus",
-    "OnlineDPO",
+    "SafePPO",
     "SimPO",
     "cispo",
     "clip_cov",
     "dapo",
-    "SafePPO",
     "dppo",
     "dr_grpo",
     "gmpo",

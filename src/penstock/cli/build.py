@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.algos.process_reward import marks, step_tokens
 from penstock.cli.check import row_name
 from penstock.core.contracts import RewardFunction
-from penstock.core.errors import DataError
+from penstock.core.errors import DataError, RewardError
 from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage, models_behind
-from penstock.core.types import Group, IntArray, Prompt, PromptKey, Sample, Unit
+from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
 from penstock.data.sampler import Sampler, examples, pairs, prompts
@@ -27,6 +28,7 @@ from penstock.models.scratch import build_model
 from penstock.models.text import Text
 from penstock.rewards.ensemble import combined
 from penstock.rewards.model import ModelReward
+from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 from penstock.train.restrict import restrict
@@ -139,16 +141,16 @@ def units_of(
     The algorithm is given the row's columns and, over them, its rendered texts. The function raises DataError where a row is
     longer than the context.
     """
-    drawn: Sampler[Example] | Sampler[Pair] = (
-        pairs(spec, base, seed) if algorithm.data == "pairs" else examples(spec, base, seed)
-    )
+    kinds: dict[str, Callable[..., Sampler[Any]]] = {"pairs": pairs, "examples": examples, "prompts": prompts}
+    drawn = kinds[algorithm.data](spec, base, seed)
 
     def unit(ordinal: int) -> Unit:
-        item = drawn(ordinal)
-        texts = {**item.prompt.columns, "prompt": prompt_text(item.prompt, text) or text.tokenizer.eos_token}
+        item: Prompt | Example | Pair = drawn(ordinal)
+        prompt = item if isinstance(item, Prompt) else item.prompt
+        texts = {**prompt.columns, "prompt": prompt_text(prompt, text) or text.tokenizer.eos_token}
         if isinstance(item, Pair):
             texts |= {"chosen": item.chosen, "rejected": item.rejected}
-        else:
+        elif isinstance(item, Example):
             texts |= {"completion": item.completion}
         rows = algorithm.rows(texts, text)
         longest = max(len(row.tokens_T) for row in rows)
@@ -179,17 +181,40 @@ def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
     return ModelReward(scorer, name, prepare)
 
 
+def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
+    """A frozen process reward model as a reward; it reads the prompt's text and the steps tokenized anew."""
+    own = scorer.model.text
+
+    def row_with(separator: str) -> StepRow:
+        def row(sample: Sample, prompt: Prompt, steps: Sequence[str]) -> Row:
+            before = own.encode(prompt_text(prompt, policy)) or [own.end]
+            tokens_T, end_S = step_tokens(before, steps, own, separator)
+            if len(tokens_T) > scorer.model.context:
+                raise RewardError(f"{len(tokens_T)} tokens do not fit the context of model {name}, {scorer.model.context}")
+            return Row(tokens_T, marks(len(tokens_T), end_S))
+
+        return row
+
+    return StepReward(scorer, name, policy.decode, row_with)
+
+
 class StageRewards:
     """The rewards of a stage, reward models loaded; fulfils the Reward protocol.
 
     Options of a reward model (or several, ``model:@a+@b``): ``sigmoid`` gives a probability instead of a score; ``combine``
-    and ``penalty`` say what is made of several (see rewards/ensemble.py).
+    and ``penalty`` say what is made of several (see rewards/ensemble.py). Of a process reward model (``process:@a``):
+    ``separator`` and ``use`` (see rewards/process.py).
     """
 
     def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:
         self._models: list[ModelReward] = []
         provided: dict[str, RewardFunction] = {}
         for spec in specs:
+            if spec.function.startswith("process:"):
+                (name,) = models_behind(spec)
+                stepwise = step_reward(models.scorer(name), spec.name or name, policy)
+                self._models.append(stepwise)
+                provided[spec.function] = stepwise
             if spec.function.startswith("model:"):
                 made = [model_reward(models.scorer(name), spec.name or name, policy) for name in models_behind(spec)]
                 self._models += made

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import ModelError, PenstockError
-from penstock.core.run import DataSpec, Offline, Online, RewardSpec, Run, references
+from penstock.core.run import DataSpec, Offline, Online, RewardSpec, Run, models_behind, references
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import is_reference, resolve
@@ -57,7 +57,8 @@ def check_rewards(rewards: tuple[RewardSpec, ...], base: Path) -> None:
     def heavy(sample: Any, columns: Any, **options: Any) -> float:
         return 0.0
 
-    Mixture(rewards, {r.function: heavy for r in rewards if r.function == "math" or r.function.startswith("model:")}, base)
+    stood_in = [reward for reward in rewards if reward.function == "math" or models_behind(reward)]
+    Mixture(rewards, {reward.function: heavy for reward in stood_in}, base)
 
 
 def check_data(data: DataSpec, kind: str, base: Path) -> None:

@@ -85,7 +85,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
     elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
         units = labeller.label([held_out(ordinal) for ordinal in range(size)], baseline=False)
-        needs = frozenset({"score"} if head == "score" else {"logp"})
+        needs = trainer.loss.needs & {"score", "step"} or frozenset({"logp"})
 
         async def assess() -> Evaluation:
             found = algorithm.assess(units, learner.score(units, needs))

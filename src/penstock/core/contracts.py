@@ -8,7 +8,7 @@ stand, because this module imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.core.types import (
@@ -108,6 +108,8 @@ class Outputs:
     entropy_A: Any = None
     value_A: Any = None
     score_B: Any = None
+    step_A: Any = None
+    """Reward-model score of the text before each action token."""
     q_AQ: Any = None
     """Value of the action taken, by each of two Q heads."""
     q_logsumexp_AQ: Any = None
@@ -126,6 +128,7 @@ class Scores:
     entropy: list[FloatArray]
     value: list[FloatArray]
     score: list[float]
+    step: list[FloatArray] = field(default_factory=list)
 
 
 LossOutput = tuple[Any, Mapping[str, Any]]
@@ -142,7 +145,8 @@ class Loss(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Outputs to compute: any of "logp", "entropy", "value", "score", "q" (all four of Q heads)."""
+        """Outputs to compute: any of "logp", "entropy", "value", "score", "step", "q" (all four of Q heads),
+        "divergence" (from the learner's teacher, by the loss's ``divergence``)."""
         ...
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...

@@ -87,8 +87,8 @@ class RewardSpec:
     """One reward of a mixture."""
 
     function: str
-    """``exact_match``, ``math``, ``model:@STAGE`` (a reward model; ``model:@A+@B`` an ensemble), ``MODULE:FUNCTION`` or
-    ``FILE.py:FUNCTION``."""
+    """``exact_match``, ``math``, ``model:@STAGE`` (a reward model; ``model:@A+@B`` an ensemble), ``process:@STAGE`` (a
+    process reward model), ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
     weight: float = 1.0
     name: str = ""
     """Name in metrics; empty: taken from the function."""
@@ -337,6 +337,6 @@ def references(stage: Stage) -> list[str]:
 
 
 def models_behind(reward: RewardSpec) -> list[str]:
-    """The models that a reward reads: ``model:@a+@b`` names two; none for a function."""
+    """The models that a reward reads: ``model:@a+@b`` names two, ``process:@a`` one; none for a function."""
     scheme, _, named = reward.function.partition(":")
-    return re.split(r"\+(?=@)", named) if scheme == "model" else []
+    return re.split(r"\+(?=@)", named) if scheme == "model" else [named] if scheme == "process" else []

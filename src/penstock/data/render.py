@@ -121,6 +121,8 @@ class Renderer:
         for template in (self._prompt, self._completion, self._chosen, self._rejected):
             with contextlib.suppress(DataError):
                 yield template(row, "a row")
+        if isinstance(row.get("steps"), list | tuple):  # of a process reward model
+            yield from (step for step in row["steps"] if isinstance(step, str))
 
 
 def _conversation(key: PromptKey, messages: Messages, row: DataRow) -> Prompt:

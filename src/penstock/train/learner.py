@@ -37,13 +37,15 @@ class Scoring:
 
     @torch.no_grad()
     def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
-        """Outputs named in ``needs`` ("logp", "entropy", "value", "score"), one entry a row in the order of ``units``."""
+        """Outputs named in ``needs`` ("logp", "entropy", "value", "score", "step"), one entry a row, in order of ``units``."""
         rows = sum(len(unit) for unit in units)
-        found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in ("logp", "entropy", "value", "score")}
+        names = ("logp", "entropy", "value", "score", "step")
+        found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in names}
         for batch in self.lay_out(units, self.token_budget, self.share_prefix):
             outputs = self.outputs(on_device(batch, self.model), needs, temperature)
             counts = np.bincount(batch.row_A, minlength=len(batch.row_ids))
-            for name, values in (("logp", outputs.logp_A), ("entropy", outputs.entropy_A), ("value", outputs.value_A)):
+            for name in ("logp", "entropy", "value", "step"):
+                values = getattr(outputs, f"{name}_A")
                 if values is not None:
                     parts = np.split(values.float().cpu().numpy(), np.cumsum(counts)[:-1])
                     for row, part in zip(batch.row_ids, parts, strict=True):
@@ -163,7 +165,7 @@ def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperatu
     found: dict[str, Tensor | None] = {}
     hidden_NH = value_NH = None
     with model.once():
-        if needs & {"logp", "entropy", "score", "q"} or model.critic_trunk is None:
+        if needs & {"logp", "entropy", "score", "step", "q"} or divergence is not None or model.critic_trunk is None:
             hidden_NH = value_NH = model.hidden(tokens, position, plan)[0]
         if "value" in needs and model.critic_trunk is not None:
             value_NH = model.hidden(tokens, position, plan, model.critic_trunk)[0]
@@ -188,4 +190,7 @@ def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperatu
     if "score" in needs:
         assert hidden_NH is not None
         found["score_B"] = model.scores(hidden_NH.index_select(0, tensors.last_B))
+    if "step" in needs:
+        assert hidden_NH is not None
+        found["step_A"] = model.scores(hidden_NH.index_select(0, tensors.source_A))
     return Outputs(**found)

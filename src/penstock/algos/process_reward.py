@@ -1,0 +1,121 @@
+"""Process reward models: every step of a solution is judged, not only its end (Uesato et al. 2022, arXiv 2211.14275;
+Lightman et al. 2023, arXiv 2305.20050; Wang et al. 2023, arXiv 2312.08935)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.algos.completions import Encoder
+from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.errors import DataError, TrainingError
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import BoolArray, IntArray, Metrics, Row, Unit
+
+SEPARATOR = "\n"
+
+
+@spec
+class ProcessReward:
+    """A score at the end of every step, whose sigmoid is the probability that the step is right.
+
+    The score is read where the step has been read whole and the separator would be predicted.
+    """
+
+    feedback: ClassVar[str] = "data"
+    data: ClassVar[str] = "prompts"
+    needs: ClassVar[frozenset[str]] = frozenset({"score"})
+
+    separator: str = SEPARATOR
+    """Text that stands after every step, the last one included. A reward that uses the model must be told the same."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.separator), "separator is empty; name the text between steps, such as a line feed")
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """One row from the rendered text ``prompt`` and the columns ``steps`` (texts) and ``labels``: for each step 1 if it
+        is right, 0 if it is wrong, a probability between them, or null if it is not known (it is then read and not judged).
+
+        Raises:
+            DataError: steps or labels are missing, empty or of unlike number, or no step has a label.
+        """
+        steps, labels = example.get("steps"), example.get("labels")
+        if not isinstance(steps, Sequence) or isinstance(steps, str) or not all(isinstance(s, str) and s for s in steps):
+            raise DataError(f"an example needs the column steps, a list of texts that are not empty, got {steps!r:.80}")
+        if not isinstance(labels, Sequence) or len(labels) != len(steps):
+            raise DataError(f"an example needs the column labels, one for each of its {len(steps)} steps, got {labels!r:.80}")
+        for label in labels:
+            if label is not None and (not isinstance(label, bool | int | float | np.number) or not 0 <= label <= 1):
+                raise DataError(f"the label of a step is true, false, a number from 0 to 1, or null, got {label!r}")
+        known = [float(label) for label in labels if label is not None]
+        if not known:
+            raise DataError("no step of the example has a label; leave it out")
+        tokens_T, end_S = step_tokens(tokenizer.encode(str(example["prompt"])), steps, tokenizer, self.separator)
+        action_T = marks(len(tokens_T), [end for end, label in zip(end_S, labels, strict=True) if label is not None])
+        return (Row(tokens_T, action_T, {"label": np.array(known, np.float32)}),)
+
+    def loss(self) -> StepLoss:
+        """The logistic loss, a mean over the batch's labelled steps."""
+        return StepLoss()
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``step/accuracy`` at threshold 0 (on the fence counts one half) and ``step/nll``, over labelled steps.
+
+        Raises:
+            TrainingError: the scores do not belong to these units, or there are none.
+        """
+        label_A = [np.asarray(row.fields["label"], np.float64) for unit in units for row in unit]
+        score_A = [np.asarray(score, np.float64) for score in scores.step]
+        if not label_A or [len(label) for label in label_A] != [len(score) for score in score_A]:
+            raise TrainingError(f"step scores of {len(score_A)} rows for {len(label_A)} rows; score the same units first")
+        label, score = np.concatenate(label_A), np.concatenate(score_A)
+        return {
+            "step/accuracy": float((0.5 * (1 + np.sign(score) * np.sign(2 * label - 1))).mean()),
+            "step/nll": float((np.logaddexp(0, score) - label * score).mean()),
+        }
+
+
+def step_tokens(
+    prompt: Sequence[int], steps: Sequence[str], tokenizer: Encoder, separator: str = SEPARATOR
+) -> tuple[IntArray, list[int]]:
+    """Tokens of a prompt and its steps, each followed by the separator, and where the separators begin.
+
+    Steps and separators are encoded apart, so that no token spans a border.
+    """
+    tokens, end_S, between = list(prompt), [], tokenizer.encode(separator)
+    for step in steps:
+        tokens += tokenizer.encode(step)
+        end_S.append(len(tokens))
+        tokens += between
+    return np.array(tokens, np.int32), end_S
+
+
+def marks(length: int, places: Sequence[int]) -> BoolArray:
+    """True at ``places``."""
+    marked_T = np.zeros(length, bool)
+    marked_T[list(places)] = True
+    return marked_T
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """Logistic loss of the labelled steps of a batch; reads the field ``label``, one a step."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"step"})
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import preference
+
+        score_A, label_A, steps = outputs.step_A, fields["label"], denominator.tokens
+        loss = preference.binary_label_loss(score_A, label_A, denominator=steps)
+        return loss, {
+            "loss": loss.detach(),
+            "step/accuracy": preference.label_accuracy(score_A.detach(), label_A, denominator=steps),
+            "score/mean": score_A.detach().sum() / steps,
+        }

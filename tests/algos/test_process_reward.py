@@ -1,0 +1,119 @@
+"""Process reward models: where a step is read, the loss of its labels, assessment."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from algo_examples import Letters, Table, count, lay_out
+
+import tiny_models
+from penstock.algos import ProcessReward
+from penstock.core.contracts import Outputs, Scores
+from penstock.core.errors import DataError, SpecError, TrainingError
+from penstock.core.run import LearnerSpec
+from penstock.data.layout import count as real_count
+from penstock.data.layout import lay_out as real_lay_out
+from penstock.loops.learn import Trainer
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import DeviceLearner
+
+TOKENIZER = Letters()
+PRM = ProcessReward(separator="e")
+SOLUTION = {"prompt": "a", "steps": ["bc", "d", "b"], "labels": [1, None, False]}
+
+
+def test_a_step_is_read_before_its_separator_and_only_if_it_has_a_label():
+    (row,) = PRM.rows(SOLUTION, TOKENIZER)
+    assert row.tokens_T.tolist() == [1, 2, 3, 5, 4, 5, 2, 5]
+    assert np.flatnonzero(row.action_T).tolist() == [3, 7]  # the score is that of the token before
+    assert row.fields["label"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": None}, "column steps"),
+        ({"steps": "bc"}, "column steps"),
+        ({"steps": ["b", ""], "labels": [1, 1]}, "not empty"),
+        ({"labels": [1]}, "one for each of its 3 steps"),
+        ({"labels": [1, 2, 0]}, "from 0 to 1, or null"),
+        ({"labels": [None] * 3}, "no step of the example has a label"),
+    ],
+)
+def test_a_solution_that_cannot_be_judged_is_refused(change, message):
+    with pytest.raises(DataError, match=message):
+        PRM.rows(SOLUTION | change, TOKENIZER)
+
+
+def test_steps_need_something_between_them():
+    with pytest.raises(SpecError, match="separator is empty"):
+        ProcessReward(separator="")
+
+
+def test_the_loss_by_hand_is_a_mean_over_labelled_steps():
+    units = [PRM.rows(SOLUTION, TOKENIZER), PRM.rows(SOLUTION | {"labels": [0.5, None, None]}, TOKENIZER)]
+    batch, fields = lay_out(units)
+    ln3 = math.log(3)
+    outputs = Outputs(step_A=torch.tensor([ln3, ln3, 0.0], dtype=torch.float64))
+    loss, metrics = PRM.loss()(outputs, fields, batch, count(units))
+    assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)
+    assert metrics["step/accuracy"].item() == pytest.approx((1 + 0 + 0.5) / 3)
+
+
+def test_micro_batches_add_up():
+    class Steps(Table):
+        def outputs(self, batch):
+            return Outputs(step_A=self.scores[batch.before_A])
+
+    units = [PRM.rows(SOLUTION | {"labels": labels}, TOKENIZER) for labels in ([1, 0, 1], [0, None, None], [None, 1, 0])]
+    model = Steps()
+    whole, _, whole_grad = model.accumulate(PRM.loss(), [units], count(units))
+    total, _, grad = model.accumulate(PRM.loss(), [units[:1], units[1:]], count(units), None)
+    assert total == pytest.approx(whole)
+    torch.testing.assert_close(grad, whole_grad)
+
+
+def test_assessment_by_hand():
+    units = [PRM.rows(SOLUTION, TOKENIZER)]
+    scores = Scores(logp=[], entropy=[], value=[], score=[], step=[np.array([math.log(3), math.log(3)])])
+    expected = {"step/accuracy": 0.5, "step/nll": (math.log(4 / 3) + math.log(4)) / 2}
+    assert PRM.assess(units, scores) == pytest.approx(expected)
+    with pytest.raises(TrainingError, match="score the same units first"):
+        PRM.assess(units * 2, scores)
+
+
+def score_model(text):
+    from transformers import AutoModelForSequenceClassification
+
+    torch.manual_seed(0)
+    config = tiny_models.config_of("qwen2", len(text), num_labels=1)
+    network = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+    tiny_models.randomise(network)
+    return LanguageModel(network.eval(), text, "score")
+
+
+def test_a_steps_score_reads_the_text_up_to_its_end_and_nothing_after(text):
+    learner = DeviceLearner(score_model(text), LearnerSpec(), real_lay_out, total_steps=1)
+    steps = ["2 + 2 = 4", "4 + 3 = 7"]
+    rows = ProcessReward().rows({"prompt": "sum", "steps": steps, "labels": [1, 1]}, text)
+    found = learner.score([rows], frozenset({"step"})).step[0]
+    for number, place in enumerate(np.flatnonzero(rows[0].action_T)):
+        alone = tiny_models.row(rows[0].tokens_T[:place], np.zeros(0, np.int32))
+        assert found[number] == pytest.approx(learner.score([(alone,)], frozenset({"score"})).score[0], abs=1e-5)
+
+
+def test_right_and_wrong_steps_are_told_apart_after_some_training(text):
+    learner = DeviceLearner(score_model(text), LearnerSpec(learning_rate=3e-3), real_lay_out, total_steps=15)
+    algorithm = ProcessReward()
+    trainer = Trainer(learner, algorithm.loss(), real_lay_out, real_count, 4096)
+    units = [
+        algorithm.rows({"prompt": "sum", "steps": ["the lazy dog", f"{i} = {i + wrong}"], "labels": [1, 1 - wrong]}, text)
+        for i in range(4)
+        for wrong in (0, 1)
+    ]
+    before = algorithm.assess(units, learner.score(units, frozenset({"step"})))
+    for _ in range(15):
+        trainer.step(units)
+    after = algorithm.assess(units, learner.score(units, frozenset({"step"})))
+    assert after["step/nll"] < 0.5 * before["step/nll"]
