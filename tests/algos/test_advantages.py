@@ -5,7 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algos.advantages import generalised_advantages, group_centred, group_normalised, leave_one_out, whiten
+from penstock.algos.advantages import (
+    decoupled,
+    generalised_advantages,
+    group_centred,
+    group_normalised,
+    leave_one_out,
+    optimal_baseline,
+    pass_at_k,
+    process_normalised,
+    returns_to_go,
+    vtrace,
+    whiten,
+    with_signal,
+)
 from penstock.core.errors import TrainingError
 
 REWARDS = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
@@ -145,3 +158,163 @@ def test_whitening_equal_advantages_gives_zeros():
 def test_whitening_a_single_token_is_refused(advantages):
     with pytest.raises(TrainingError, match="two or more action tokens"):
         whiten(advantages)
+
+
+@pytest.mark.parametrize(
+    ("reward_T", "discount", "expected"),
+    [
+        ([1, 2, 3], 1.0, [6, 5, 3]),
+        ([1, 2, 4], 0.5, [3, 4, 4]),  # 4; 2 + 2; 1 + 2
+        ([1, 2, 3], 0.0, [1, 2, 3]),
+    ],
+)
+def test_returns_to_go_by_hand(reward_T, discount, expected):
+    np.testing.assert_allclose(returns_to_go(reward_T, discount), expected)
+
+
+def test_a_discount_out_of_range_is_refused():
+    with pytest.raises(TrainingError, match=r"discount=1\.5"):
+        returns_to_go([1.0], 1.5)
+
+
+@pytest.mark.parametrize(
+    ("reward_G", "length_G", "expected"),
+    [
+        ([1, 0], [1, 3], [0.75, -0.25]),  # baseline (1*1 + 3*0) / 4
+        ([2, 0, 1], [2, 1, 1], [0.75, -1.25, -0.25]),  # baseline (4 + 0 + 1) / 4
+        ([0.1, 0.1], [5, 7], [0, 0]),
+    ],
+)
+def test_the_optimal_baseline_weighs_rewards_by_length(reward_G, length_G, expected):
+    np.testing.assert_allclose(optimal_baseline(reward_G, length_G), expected, atol=1e-12)
+
+
+@given(REWARDS)
+def test_the_optimal_baseline_of_equal_lengths_is_the_mean(reward_G):
+    np.testing.assert_allclose(optimal_baseline(reward_G, [7] * len(reward_G)), group_centred(reward_G), atol=1e-9)
+
+
+def test_an_optimal_baseline_without_lengths_is_refused():
+    with pytest.raises(TrainingError, match="positive length"):
+        optimal_baseline([1.0, 2.0], [0, 3])
+
+
+@pytest.mark.parametrize(
+    ("right_G", "k", "expected"),
+    [
+        # G=4, one right, k=2: mean 1 - 3/6 = 1/2, deviation 1/2; wrong: (1/2 - 2/3) / (1/2)
+        ([True, False, False, False], 2, [1, -1 / 3, -1 / 3, -1 / 3]),
+        # k=1: mean 1/4, deviation sqrt(3)/4: the z-score with the population's deviation
+        ([True, False, False, False], 1, [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
+        ([True, True, False], 2, [0, 0, 0]),  # every pair holds a right one
+        ([False, False, False], 2, [0, 0, 0]),
+        ([True, True, True], 1, [0, 0, 0]),
+    ],
+)
+def test_pass_at_k_by_hand(right_G, k, expected):
+    np.testing.assert_allclose(pass_at_k(right_G, k), expected, atol=1e-12)
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=8), st.data())
+def test_pass_at_k_is_the_mean_over_all_subsets(right_G, data):
+    from itertools import combinations
+
+    k = data.draw(st.integers(1, len(right_G)))
+    subsets = list(combinations(range(len(right_G)), k))
+    reward = np.array([any(right_G[i] for i in subset) for subset in subsets], float)
+    if reward.std() == 0:
+        expected = np.zeros(len(right_G))
+    else:
+        scores = (reward - reward.mean()) / reward.std()
+        expected = [np.mean([s for s, subset in zip(scores, subsets, strict=True) if i in subset]) for i in range(len(right_G))]
+    np.testing.assert_allclose(pass_at_k(right_G, k), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_pass_at_more_than_there_are_samples_is_refused(k):
+    with pytest.raises(TrainingError, match=f"pass@{k} is undefined for 3 scored samples"):
+        pass_at_k([True, False, False], k)
+
+
+def test_groups_with_signal_are_scaled_up_by_what_flat_ones_take_away():
+    # five samples, three of them in groups that tell something
+    found = with_signal([np.array([1.0, -1.0, 0.0]), np.zeros(2)])
+    np.testing.assert_allclose(found[0], [5 / 3, -5 / 3, 0])
+    np.testing.assert_allclose(found[1], [0, 0])
+
+
+def test_a_batch_of_flat_groups_stays_as_it_is():
+    assert [group.tolist() for group in with_signal([np.zeros(2), np.zeros(3)])] == [[0, 0], [0, 0, 0]]
+
+
+def test_decoupled_rewards_are_normalised_before_they_are_summed():
+    # summed first, 0 + 100 and 1 + 0 would be told apart by the second reward alone
+    found = decoupled([[0, 1], [100, 0]], [1.0, 1.0])
+    np.testing.assert_allclose(found, [0, 0], atol=1e-4)
+    half = 0.5**0.5
+    np.testing.assert_allclose(decoupled([[0, 1], [100, 0]], [3.0, 1.0]), [-2 * half, 2 * half], rtol=1e-4)
+
+
+def test_a_reward_that_does_not_apply_adds_nothing_and_shifts_no_mean():
+    both = decoupled([[1, 3, float("nan")], [0, 0, 5]], [1.0, 0.0])
+    alone = group_normalised([1, 3])
+    np.testing.assert_allclose(both, [*alone, 0])
+    np.testing.assert_allclose(decoupled([[7, float("nan")]], [1.0]), [0, 0])
+
+
+def test_process_rewards_are_normalised_over_all_steps_of_the_group():
+    # steps 1, 3 and 2: mean 2, deviation 1; so -1, 1 and 0, summed from each token on
+    found = process_normalised([[1, 0, 3], [0, 2]])
+    np.testing.assert_allclose(found[0], [0, 1, 1], atol=1e-5)
+    np.testing.assert_allclose(found[1], [0, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("rewards", [[[0.0, 1.0], [0.0]], [[0.0], [0.0]], [[2.0], [0.0, 2.0]]])
+def test_process_rewards_without_a_difference_tell_nothing(rewards):
+    assert not any(np.any(part) for part in process_normalised(rewards))
+
+
+STEPS = st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.floats(-2, 2)), min_size=1, max_size=6)
+
+
+@given(STEPS, st.floats(0, 1), st.floats(-3, 3))
+def test_on_policy_v_trace_is_the_n_step_return(steps, discount, bootstrap):
+    reward_T, value_T, _ = map(np.array, zip(*steps, strict=True))
+    advantage_T, target_T = vtrace(reward_T, value_T, np.zeros(len(steps)), discount, bootstrap=bootstrap)
+    ahead = np.append(reward_T, bootstrap)
+    expected = [sum(discount**j * r for j, r in enumerate(ahead[t:])) for t in range(len(steps))]
+    np.testing.assert_allclose(target_T, expected, atol=1e-9)
+    np.testing.assert_allclose(advantage_T, np.subtract(expected, value_T), atol=1e-9)
+
+
+@given(STEPS, st.floats(0, 1), st.floats(0, 1), st.floats(-3, 3))
+def test_on_policy_v_trace_targets_with_lambda_are_the_returns_of_generalised_advantages(steps, discount, lam, bootstrap):
+    reward_T, value_T, _ = map(np.array, zip(*steps, strict=True))
+    _, target_T = vtrace(reward_T, value_T, np.zeros(len(steps)), discount, lam=lam, bootstrap=bootstrap)
+    _, return_T = generalised_advantages(reward_T, value_T, discount, lam, bootstrap=bootstrap)
+    np.testing.assert_allclose(target_T, return_T, atol=1e-9)
+
+
+def test_v_trace_by_hand():
+    # ratios 1/2 and 4 (cut to 1), rewards 1 and 2, values 1 and 1, no discount
+    # last: error 1 * (2 - 1) = 1, v = 2; first: 1/2 (1 + 1 - 1) + 1/2 * 1 = 1, v = 2
+    # advantages: 1 * (2 - 1) = 1; 1/2 (1 + 2 - 1) = 1
+    advantage_T, target_T = vtrace([1, 2], [1, 1], [np.log(0.5), np.log(4)], 1.0)
+    np.testing.assert_allclose(target_T, [2, 2])
+    np.testing.assert_allclose(advantage_T, [1, 1])
+
+
+def test_v_trace_gives_up_on_tokens_the_policy_would_not_draw():
+    advantage_T, target_T = vtrace([5.0], [1.0], [-30.0], 1.0)
+    np.testing.assert_allclose((advantage_T, target_T), ([0], [1]), atol=1e-7)
+
+
+@pytest.mark.parametrize("problem", [{"bounds": (1.0, 2.0)}, {"lam": 2.0}])
+def test_v_trace_refuses_impossible_coefficients(problem):
+    with pytest.raises(TrainingError, match="must"):
+        vtrace([1.0], [1.0], [0.0], 1.0, **problem)
+
+
+def test_v_trace_refuses_columns_that_do_not_go_together():
+    with pytest.raises(TrainingError, match="one value and log-ratio per reward"):
+        vtrace([1.0, 2.0], [1.0, 1.0], [0.0], 1.0)

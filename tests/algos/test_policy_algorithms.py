@@ -1,0 +1,343 @@
+"""Algorithms without a critic, and PPO's choices, label by label and by hand; what they refuse."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from algo_examples import Table, count, group, sample
+
+from penstock import algos
+from penstock.algos import GDPO, GPG, GRPO, OPO, PPO, REINFORCE, KLPenalty, LeaveOneOut, PassAtK, ReinforcePlusPlus, ReMax
+from penstock.core.contracts import Columns, Control
+from penstock.core.errors import SpecError, TrainingError
+from penstock.core.run import DataSpec, ModelSpec, Online, RewardSpec
+from penstock.core.spec import convert, parse, plain
+
+IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
+
+
+def label(algorithm, *groups, columns=None):
+    return algorithm.label(groups, columns or Columns(), algorithm.initial_control())
+
+
+def advantages(units):
+    """Advantages of each row of all units."""
+    return [row.fields["advantage"].tolist() for unit in units for row in unit]
+
+
+def approx(nested):
+    return [pytest.approx(part, abs=1e-5) for part in nested]
+
+
+def test_reinforce_credits_each_action_with_what_follows():
+    units = label(REINFORCE(discount=0.5), group(sample([2, 3, 6], [1.0, 0.0, 4.0])))
+    assert advantages(units) == approx([[2, 2, 4]])  # 1 + 0.5 * 2, 0 + 0.5 * 4, 4
+
+
+def test_the_batch_baseline_is_the_mean_of_the_other_samples():
+    units = label(REINFORCE(baseline="batch"), group(sample([2], 3.0)), group(sample([3, 6], 0.0), sample([4], 6.0), ordinal=1))
+    assert advantages(units) == approx([[3 - 3], [0 - 4.5, 0 - 4.5], [6 - 1.5]])
+
+
+def test_a_batch_baseline_of_a_single_sample_is_refused():
+    with pytest.raises(TrainingError, match="leave-one-out baseline needs two"):
+        label(REINFORCE(baseline="batch"), group(sample([2], 3.0)))
+
+
+def test_reinforce_plus_plus_whitens_penalised_returns_over_the_batch():
+    # penalty 0.1 * 0.5 a token; rewards to go: 0.9 0.95, and -0.05
+    groups = [group(sample([2, 6], 1.0)), group(sample([3], 0.0), ordinal=1)]
+    reference = [[np.full(int(s.action_T.sum()), -1.5, np.float32) for s in g.samples] for g in groups]
+    units = label(ReinforcePlusPlus(kl=IN_REWARD), *groups, columns=Columns(reference_logp=reference))
+    raw = np.array([0.9, 0.95, -0.05])
+    expected = (raw - raw.mean()) / np.sqrt(raw.var(ddof=1) + 1e-8)
+    assert advantages(units) == approx([expected[:2].tolist(), expected[2:].tolist()])
+
+
+def test_reinforce_plus_plus_baseline_centres_groups_before_it_whitens():
+    units = label(
+        ReinforcePlusPlus(baseline="group"),
+        group(sample([2, 6], 1.0), sample([3], 0.0)),
+        group(sample([4], 5.0), sample([5], 5.0), ordinal=1),
+    )
+    raw = np.array([0.5, 0.5, -0.5, 0, 0])
+    expected = (raw - raw.mean()) / np.sqrt(raw.var(ddof=1) + 1e-8)
+    assert advantages(units) == approx([expected[:2].tolist(), [expected[2]], [expected[3]], [expected[4]]])
+
+
+def greedy(made):
+    return replace(made, extras={**made.extras, "greedy": True})
+
+
+def test_remax_takes_the_greedy_answer_for_its_baseline():
+    units = label(ReMax(), group(sample([2, 6], 1.0), sample([3], 0.0), greedy(sample([4], 0.25))))
+    assert advantages(units) == approx([[0.75, 0.75], [-0.25]])
+
+
+@pytest.mark.parametrize("lost", [sample([4], None), sample([4], 1.0, error="RewardError: late")])
+def test_remax_leaves_a_group_out_whose_greedy_answer_failed(lost):
+    assert label(ReMax(), group(sample([2], 1.0), greedy(lost))) == []
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(scale="none"), LeaveOneOut(), OPO(), GPG(), REINFORCE(), PassAtK(k=2)])
+def test_a_greedy_sample_is_nobody_s_sibling(algorithm):
+    members = [sample([2, 6], 1.0), sample([3], 0.0), sample([5], 0.0)]
+    alone, beside = label(algorithm, group(*members)), label(algorithm, group(*members, greedy(sample([4], 9.0))))
+    assert advantages(beside) == advantages(alone)
+
+
+def test_opo_weighs_rewards_by_length():
+    units = label(OPO(), group(sample([2, 3, 6], 0.0), sample([6], 1.0)))
+    assert advantages(units) == approx([[-0.25] * 3, [0.75]])
+
+
+def test_gpg_makes_up_for_flat_groups():
+    flat = group(sample([2], 1.0), sample([3], 1.0), ordinal=1)
+    units = label(GPG(), group(sample([2], 1.0), sample([3], 0.0)), flat)
+    assert advantages(units) == approx([[1.0], [-1.0], [0.0], [0.0]])  # ±0.5 times 4 / 2
+
+
+def test_pass_at_k_labels_right_and_wrong_answers():
+    units = label(PassAtK(k=2), group(sample([2], 1.0), sample([3], 0.4), sample([4], 0.0), sample([5], 0.5)))
+    assert advantages(units) == approx([[1.0], [-1 / 3], [-1 / 3], [-1 / 3]])
+
+
+def test_pass_at_k_leaves_a_group_out_in_which_failures_left_fewer_than_k():
+    assert label(PassAtK(k=3), group(sample([2], 1.0), sample([3], 0.0), sample([4], None))) == []
+
+
+def named(reward, **rewards):
+    return replace(sample([2], reward), extras={"rewards": rewards})
+
+
+def test_gdpo_normalises_each_reward_by_itself_and_whitens_the_sum():
+    first = group(named(1.0, math=1.0, style=0.0), named(0.0, math=0.0, style=0.0))
+    second = group(named(0.0, math=0.0, style=5.0), named(0.0, math=0.0, style=9.0), ordinal=1)
+    units = label(GDPO(weights={"math": 1.0, "style": 0.5}), first, second)
+    half = 0.5**0.5
+    raw = np.array([half, -half, -0.5 * half, 0.5 * half])
+    expected = (raw - raw.mean()) / np.sqrt(raw.var(ddof=1))
+    assert [a[0] for a in advantages(units)] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_gdpo_refuses_a_weight_for_a_reward_that_nobody_gives():
+    with pytest.raises(TrainingError, match=r"weighs the rewards \['maths'\], the samples have \['math'\]"):
+        label(GDPO(weights={"maths": 1.0}), group(named(1.0, math=1.0), named(0.0, math=0.0)))
+
+
+def test_process_supervision_gives_tokens_the_steps_that_follow():
+    units = label(GRPO(supervision="process"), group(sample([2, 3, 6], [1.0, 0.0, 3.0]), sample([4, 6], [0.0, 2.0])))
+    assert advantages(units) == approx([[0, 1, 1], [0, 0]])
+
+
+WITHOUT_CRITIC = [
+    REINFORCE(),
+    ReinforcePlusPlus(),
+    ReinforcePlusPlus(baseline="group"),
+    OPO(),
+    GPG(),
+    PassAtK(k=2),
+    GRPO(supervision="process"),
+]
+
+
+@pytest.mark.parametrize("algorithm", WITHOUT_CRITIC)
+@pytest.mark.parametrize("broken", [sample([5], 100.0, error="RewardError: late"), sample([5], None), sample([], 100.0)])
+def test_a_rejected_sample_shifts_no_baseline(algorithm, broken):
+    members = [sample([2, 3, 6], [1.0, 0.0, 2.0]), sample([4, 6], 0.0), sample([6], 2.0)]
+    alone = label(algorithm, group(*members))
+    assert advantages(label(algorithm, group(broken, *members))) == advantages(alone)
+
+
+@pytest.mark.parametrize("algorithm", [LeaveOneOut(), GRPO(), OPO(), GPG(), PassAtK(k=2)])
+def test_one_sample_a_prompt_is_refused_before_anything_starts(algorithm):
+    """The incumbent's leave-one-out of a single sample silently has an advantage of zero, or the raw reward."""
+    with pytest.raises(SpecError, match="samples=1 is undefined"):
+        stage(algorithm, samples=1)
+
+
+def stage(algorithm, **fields):
+    data = DataSpec(source="x.jsonl")
+    return Online(name="s", model=ModelSpec(), data=data, rewards=(RewardSpec(function="gym"),), algorithm=algorithm, **fields)
+
+
+def test_pass_at_k_needs_k_samples():
+    with pytest.raises(SpecError, match="samples=4 or more"):
+        stage(PassAtK(k=4), samples=3)
+
+
+CORRECTED = REINFORCE(correction=(algos.ImportanceWeight(),))
+
+
+@pytest.mark.parametrize("algorithm", [algos.sapo(), algos.topr(), algos.dppo(), algos.cispo(), algos.icepop(), CORRECTED])
+def test_whatever_bounds_the_step_allows_a_lag(algorithm):
+    assert stage(algorithm, max_lag=2).max_lag == 2
+
+
+@pytest.mark.parametrize("algorithm", [REINFORCE(), OPO(), algos.kl_cov()])
+def test_a_loss_that_nothing_bounds_allows_no_lag(algorithm):
+    with pytest.raises(SpecError, match="max_lag=1 needs a clipped loss"):
+        stage(algorithm, max_lag=1)
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: GRPO(objective=algos.SAPO()), "set clip=None"),
+        (lambda: PPO(objective=algos.GMPO()), "one advantage per sample"),
+        (lambda: GRPO(objective=algos.GMPO(), supervision="process"), "one advantage per token"),
+        (lambda: GRPO(supervision="process", scale="none"), 'scale="std"'),
+        (lambda: GPG(skip_flat=True), "twice"),
+        (lambda: PassAtK(k=0), "k=0"),
+        (lambda: PassAtK(kl=IN_REWARD), "kl.place"),
+        (lambda: GDPO(kl=IN_REWARD), "kl.place"),
+        (lambda: REINFORCE(discount=1.5), "discount"),
+        (lambda: ReinforcePlusPlus(baseline="group", discount=0.9), "discount=1"),
+        (lambda: PPO(estimator="vtrace", correction=(algos.ImportanceWeight(),)), "vtrace"),
+        (lambda: algos.ClippedRatio(dual=0.5), "dual"),
+        (lambda: algos.SAPO(positive=0.0), "positive"),
+        (lambda: algos.TOPR(low=2.0), "low"),
+        (lambda: algos.DPPO(threshold=0.0), "threshold"),
+        (lambda: KLPenalty(place="loss", estimator="k2", reweight=True), "reweight"),
+    ],
+)
+def test_impossible_settings_are_refused(build, problem):
+    with pytest.raises(SpecError, match=problem):
+        build()
+
+
+def test_an_objective_is_chosen_by_its_name_alone():
+    assert parse(GRPO, {"objective": "DPPO", "clip": None}).objective == algos.DPPO()
+    assert convert(algos.objectives.AnyObjective, {"kind": "SAPO", "positive": 2.0}, "x") == algos.SAPO(positive=2.0)
+    with pytest.raises(SpecError):
+        parse(GRPO, {"objective": "DPOO"})
+
+
+@pytest.mark.parametrize("made", [algos.gspo(), algos.dr_grpo(64), algos.pipeline_rl(), algos.icepop(), algos.topr()])
+def test_a_composition_is_a_plain_spec(made):
+    assert parse(type(made), plain(made)) == made
+
+
+def test_a_composition_takes_any_field():
+    made = algos.gspo(clip=(0.1, 0.2), skip_flat=True)
+    assert (made.clip, made.skip_flat, made.aggregate) == ((0.1, 0.2), True, "sequence")
+
+
+def members(**fields):
+    """An answer, an observation, and another answer; the reward comes at the end."""
+    made = sample([2, 3, 4, 6], 1.0)
+    made = replace(made, action_T=np.array([False, True, True, False, True]), **fields)
+    return group(replace(made, logp_T=np.where(made.action_T, -1.0, 0.0).astype(np.float32)))
+
+
+def test_generalised_advantages_are_carried_across_observations():
+    # values 0.5 at each action; lambda 0.5: errors 0, 0, 0.5; so 0.125, 0.25, 0.5 with no step for the observation
+    ((row,),) = label(PPO(lam=0.5, whiten=False), members(), columns=Columns(value=[[np.full(3, 0.5)]]))
+    np.testing.assert_allclose(row.fields["advantage"], [0.125, 0.25, 0.5])
+
+
+@pytest.mark.parametrize(("bootstrap", "last"), [(0.0, 0.5), (0.75, 1.25)])
+def test_a_cut_sample_may_go_on_in_the_critic_s_mind(bootstrap, last):
+    columns = Columns(value=[[np.full(3, 0.5)]], bootstrap=[[bootstrap]])
+    ((row,),) = label(PPO(lam=0.0, whiten=False, bootstrap=True), members(finish="length"), columns=columns)
+    np.testing.assert_allclose(row.fields["advantage"], [0, 0, last])
+    np.testing.assert_allclose(row.fields["return"], [0.5, 0.5, 0.5 + last])
+
+
+def test_by_default_a_cut_ends_the_episode_and_needs_no_more_values():
+    assert "bootstrap" not in PPO().needs
+    ((row,),) = label(PPO(lam=0.0, whiten=False), members(finish="length"), columns=Columns(value=[[np.full(3, 0.5)]]))
+    np.testing.assert_allclose(row.fields["advantage"], [0, 0, 0.5])
+
+
+def test_v_trace_corrects_for_the_policy_that_drew_the_sample():
+    columns = Columns(value=[[np.full(3, 0.5)]], proximal_logp=[[np.array([-1.0, -1.0, -1.0 - np.log(2)])]])
+    ((row,),) = label(PPO(estimator="vtrace", lam=1.0, whiten=False), members(), columns=columns)
+    # last: weight 1/2: v = 0.5 + 0.5 * (1 - 0.5) = 0.75, advantage 0.25; before it everything carries that target
+    np.testing.assert_allclose(row.fields["return"], [0.75, 0.75, 0.75], rtol=1e-6)
+    np.testing.assert_allclose(row.fields["advantage"], [0.25, 0.25, 0.25], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rewards", "expected"),
+    [
+        (GRPO(), (1.0, 1.0), False),
+        (GRPO(), (1.0, 0.0), True),
+        (GRPO(), (1.0, None), False),
+        (LeaveOneOut(), (None, None), False),
+        (PassAtK(k=2), (1.0, 0.0), True),
+        (REINFORCE(), (1.0, 1.0), True),
+        (REINFORCE(), (None, None), False),
+    ],
+)
+def test_a_group_tells_something_if_its_valid_rewards_differ(algorithm, rewards, expected):
+    made = group(*[sample([2], reward) for reward in rewards])
+    assert algorithm.has_signal(made) is expected
+
+
+@pytest.mark.parametrize(("baseline", "expected"), [(1.0, False), (0.0, True), (None, False)])
+def test_a_group_tells_remax_something_if_it_differs_from_the_greedy_answer(baseline, expected):
+    made = group(sample([2], 1.0), sample([3], 1.0), greedy(sample([4], baseline)))
+    assert ReMax().has_signal(made) is expected
+
+
+def test_a_group_tells_gdpo_something_if_one_reward_differs_though_their_sums_agree():
+    assert GDPO().has_signal(group(named(1.0, a=1.0, b=0.0), named(1.0, a=0.0, b=1.0)))
+    assert not GDPO().has_signal(group(named(1.0, a=1.0, b=0.0), named(1.0, a=1.0, b=0.0)))
+
+
+@pytest.mark.parametrize(
+    "algorithm", [GRPO(scale="none"), REINFORCE(), ReinforcePlusPlus(), algos.gspo(), algos.gmpo(), algos.topr(), OPO()]
+)
+def test_the_end_token_gets_a_gradient(algorithm):
+    """With pad = end token, masks made from token ids drop the very token that ends an answer."""
+    units = label(algorithm, group(sample([2, 6], 1.0), sample([3, 6, 6], 0.0)))
+    model = Table()
+    model.accumulate(algorithm.loss(), [units], count(units))
+    after_2 = model.logits.grad[2]  # only the end token follows token 2
+    assert after_2[6].abs() > 1e-4
+
+
+def test_a_terminal_reward_lands_on_the_last_action_also_where_that_is_the_padding_token():
+    drawn = sample([2, 6, 6], 1.0)  # ends with 6 6; 6 also pads
+    assert drawn.reward_T.tolist() == [0, 0, 0, 1]
+
+
+def test_a_reward_after_the_end_token_counts_for_the_last_action():
+    """Text after the end is no action; a reward that was put there must not vanish or train what follows."""
+    drawn = sample([2, 6, 5, 5], 0.0)
+    action_T = np.array([False, True, True, False, False])
+    drawn = replace(drawn, action_T=action_T, reward_T=np.array([0, 0, 0, 0, 2.0], np.float32))
+    ((row,),) = label(REINFORCE(), group(drawn))
+    assert row.fields["advantage"].tolist() == [2.0, 2.0]
+    assert row.fields["reward"] == 2.0
+
+
+def test_reweighting_k3_gives_the_gradient_of_the_kl_to_the_reference():
+    policy, reference = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
+    logits = policy.log().requires_grad_()
+    logp = logits.log_softmax(-1)
+    ratio = (logp - logp.detach()).exp()
+    k3 = algos.kl.k3(logp, reference.log())
+    (true,) = torch.autograd.grad((logp.exp() * (logp - reference.log())).sum(), logits, retain_graph=True)
+    (other,) = torch.autograd.grad((reference * (reference.log() - logp)).sum(), logits, retain_graph=True)
+    (weighed,) = torch.autograd.grad((policy * ratio * k3).sum(), logits, retain_graph=True)
+    (bare,) = torch.autograd.grad((policy * k3).sum(), logits)
+    torch.testing.assert_close(weighed, true)
+    torch.testing.assert_close(bare, other)
+
+
+def test_decoupled_ratios_start_at_the_learner_and_weights_scale_the_gradient():
+    algorithm = GRPO(scale="none", clip=None, correction=(algos.ImportanceWeight(high=9.0),))
+    made = group(sample([2], 1.0), sample([3], 0.0))
+    proximal = [[np.array([-1 + np.log(2)], np.float32), np.array([-1.0], np.float32)]]
+    units = algorithm.label([made], Columns(proximal_logp=proximal), Control())
+    fields = {name: torch.tensor([float(np.ravel(r.fields[name])[0]) for r in units[0]]) for name in units[0][0].fields}
+    logp = torch.tensor([-1 + np.log(2), -1.0], dtype=torch.float32).requires_grad_()
+    outputs = type("Outputs", (), {"logp_A": logp})
+    batch = type("Batch", (), {"row_A": torch.arange(2)})
+    loss, metrics = algorithm.loss()(outputs, fields, batch, count(units))
+    loss.backward()
+    assert metrics["max/ratio_deviation"] < 1e-6
+    torch.testing.assert_close(logp.grad, torch.tensor([-2 * 0.5 / 2, 0.5 / 2]))

@@ -1,0 +1,52 @@
+"""Algorithms and their parts chosen on the command line: by name, with the fields that a paper sets."""
+
+import pytest
+
+from penstock.algos import DPPO, GMPO, GPG, GRPO, OPO, ClippedRatio, ImportanceWeight
+from penstock.cli.recipe import build
+from penstock.core.errors import SpecError
+from penstock.core.run import RewardScaling
+
+
+def algorithm_of(*words):
+    return build("quickstart", words).stages[1].algorithm
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("OPO", OPO()), ("GPG", GPG()), ('{"kind": "GRPO", "scale": "none"}', GRPO(scale="none"))]
+)
+def test_an_algorithm_is_chosen_by_its_name_or_its_fields(name, expected):
+    assert algorithm_of("--grpo.algorithm", name) == expected
+
+
+def test_an_objective_and_its_interval_are_chosen_apart():
+    found = algorithm_of("--grpo.algorithm.objective", "GMPO", "--grpo.algorithm.clip", "[0.33, 0.49]")
+    assert (found.objective, found.clip) == (GMPO(), (0.33, 0.49))
+
+
+def test_flags_that_fit_only_together_may_come_in_any_order():
+    assert algorithm_of("--grpo.algorithm.objective", "DPPO", "--grpo.algorithm.clip", "null").objective == DPPO()
+
+
+def test_a_field_of_an_objective_is_a_flag():
+    assert algorithm_of("--grpo.algorithm.objective.dual", "3").objective == ClippedRatio(dual=3.0)
+
+
+def test_a_correction_is_a_list_of_weights():
+    found = algorithm_of("--grpo.algorithm.correction", '[{"high": 5}]')
+    assert found.correction == (ImportanceWeight(high=5.0),)
+
+
+def test_dynamic_sampling_and_scaling_are_flags_of_the_stage():
+    stage = build("quickstart", ["--grpo.refill", "4", "--grpo.scaling.by", "running"]).stages[1]
+    assert (stage.refill, stage.scaling) == (4, RewardScaling(by="running"))
+
+
+def test_an_unknown_objective_is_refused_by_its_name():
+    with pytest.raises(SpecError, match="GMPPO"):
+        algorithm_of("--grpo.algorithm.objective", "GMPPO")
+
+
+def test_an_unknown_algorithm_is_refused_by_its_name():
+    with pytest.raises(SpecError, match="GRRPO"):
+        algorithm_of("--grpo.algorithm", "GRRPO")
