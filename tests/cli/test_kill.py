@@ -23,6 +23,7 @@ MOMENTS = {
     "in a reward model": ("everything", "penstock.loops.learn:Trainer.step", 5),
     "between two minibatches of PPO": ("everything", "penstock.loops.learn:Trainer.step", 6 + 4 * 2 + 2),
     "in the last checkpoint of PPO": ("everything", "penstock.ckpt.files:write_manifest", 6),
+    "in the PPO of an encoder-decoder": ("encoder_decoder", "penstock.loops.learn:Trainer.step", 6 + 4 * 2 + 2),
 }
 
 

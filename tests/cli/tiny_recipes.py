@@ -129,3 +129,10 @@ def everything(seed: int = 0, steps: int = 4) -> Run:
         evaluation=EvaluationSpec(data=replace(DATA, size=5), every=2, temperature=1.0),
     )
     return Run(name="everything", seed=seed, stages=(sft(steps=3), reward, ppo), **SETTINGS)
+
+
+def encoder_decoder(seed: int = 0, steps: int = 4) -> Run:
+    """The same with a model that encodes the prompt apart."""
+    made = everything(seed, steps)
+    first = replace(made.stages[0], model=replace(MODEL, architecture="encoder-decoder"))
+    return replace(made, name="encoder_decoder", stages=(first, *made.stages[1:]))

@@ -96,6 +96,12 @@ def test_a_preset_has_about_its_size_in_both_shapes(preset, text):
     assert 0.75 < sizes[1] / sizes[0] < 1.35
 
 
+def test_relative_biases_start_large_enough_to_tell_positions_apart(text):
+    model = build_model(SCRATCH, (), 0, text=text)
+    for stack in (model.network.encoder, model.network.decoder):
+        assert stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight.std() > 2
+
+
 def test_layers_are_those_of_each_half(text):
     model = build_model(ModelSpec(architecture="encoder-decoder", layers=3), (), 0, text=text)
     assert (len(model.network.encoder.block), len(model.network.decoder.block)) == (3, 3)

@@ -1,0 +1,174 @@
+"""The loops over encoder-decoders: every kind of algorithm learns with them, and a resume repeats the run."""
+
+import asyncio
+import copy
+
+import numpy as np
+import pytest
+import torch
+from loop_examples import PROMPTS, online, prompt_of, small_tokens
+
+import tiny_models
+import tiny_t5
+from penstock.algos.grpo import GRPO
+from penstock.algos.ilql import ILQL
+from penstock.algos.ppo import PPO
+from penstock.algos.sft import SFT
+from penstock.core.run import LearnerSpec, ModelSpec
+from penstock.core.types import Row, Sampling
+from penstock.data.layout import count, lay_out
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.flow.local import run_roles
+from penstock.loops.learn import Plan, Trainer, learn
+from penstock.loops.offline import offline
+from penstock.loops.rollout import rollout
+from penstock.models.scratch import build_model
+from penstock.train.learner import DeviceLearner
+
+FAST = LearnerSpec(learning_rate=0.02)
+
+
+@pytest.fixture
+def t5(text):
+    return lambda: tiny_t5.build(text)
+
+
+def train(parts, plan, start=0, on_step=None):
+    """Run rollout and learn loops; gives the steps."""
+    found = []
+
+    async def main():
+        async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
+            found.append(step)
+            if on_step is not None:
+                on_step(step)
+
+    asyncio.run(run_roles(main(), rollout(parts.stream, prompt_of, parts.roll)))
+    return found
+
+
+def rewards(steps):
+    return [step.metrics["reward/mean"] for step in steps]
+
+
+def weights_of(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_the_ratio_is_one_before_the_first_update(temperature, t5):
+    parts = online(t5(), GRPO(), FAST, sampling=Sampling(max_new_tokens=10, temperature=temperature))
+    for step in train(parts, Plan(steps=3)):
+        assert step.metrics["max/ratio_deviation"] < 1e-4
+        assert step.metrics["policy/clip_fraction"] == 0.0
+
+
+def test_grpo_raises_the_reward(t5):
+    found = rewards(train(online(t5(), GRPO(), FAST), Plan(steps=12)))
+    assert np.mean(found[-3:]) > found[0] + 0.2
+
+
+@pytest.mark.parametrize("critic", ["shared", "separate"])
+def test_ppo_with_a_critic_raises_the_reward(critic, t5):
+    parts = online(t5(), PPO(), LearnerSpec(learning_rate=0.02, critic=critic))
+    found = rewards(train(parts, Plan(steps=15, minibatches=2)))
+    assert np.mean(found[-3:]) > found[0] + 0.2
+
+
+@pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
+def test_with_lag_no_batch_is_older_than_its_bound(kv, t5):
+    ragged = Sampling(max_new_tokens=24, stop_tokens=tuple(range(100, 140)))
+    parts = online(t5(), GRPO(), LearnerSpec(learning_rate=1e-3), max_lag=2, batch=2, samples=4, sampling=ragged, kv=kv)
+    steps = train(parts, Plan(steps=6))
+    lags = [step.index - group.oldest_version for step in steps for group in step.groups]
+    assert 0 < max(lags) <= 2
+    assert not any(sample.finish == "abort" for step in steps for group in step.groups for sample in group.samples)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(t5):
+    saved = {}
+    whole = online(t5(), GRPO(), FAST)
+
+    def save(step):
+        if step.version == 2:
+            for name in ("learner", "stream", "labeller"):
+                saved[name] = copy.deepcopy(getattr(whole, name).state())
+
+    steps = train(whole, Plan(steps=4, minibatches=2), on_step=save)
+    resumed = online(t5(), GRPO(), FAST)
+    for name, state in saved.items():
+        getattr(resumed, name).load_state(state)
+    resumed.generator.version = 2
+    again = train(resumed, Plan(steps=4, minibatches=2), start=2)
+    assert rewards(again) == rewards(steps)[2:]
+    expected = weights_of(whole.model)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed.model).items())
+
+
+def fit(model, algorithm, unit_of, steps, **spec):
+    """Train offline; gives the learner and the steps' metrics."""
+    learner = DeviceLearner(model, LearnerSpec(**spec), lay_out, total_steps=steps)
+    trainer = Trainer(learner, algorithm.loss(), lay_out, count, 4096)
+
+    async def run():
+        return [step.metrics async for step in offline(unit_of, trainer, batch=32, steps=steps)]
+
+    return learner, asyncio.run(run())
+
+
+def greedy(model, prompts, **sampling):
+    """The model's most probable answers."""
+
+    async def everything():
+        generator = embedded_generator(model)
+        wanted = [tiny_models.request(p, i, temperature=0.0, **sampling) for i, p in enumerate(prompts)]
+        return await asyncio.gather(*(generator.generate(one) for one in wanted))
+
+    return [sample.tokens_T[sample.action_T].tolist() for sample in asyncio.run(everything())]
+
+
+def test_supervised_fine_tuning_learns_to_copy_the_prompt(text):
+    """Words of three from eight letters, copied by cross-attention: held-out words too."""
+    model = build_model(ModelSpec(architecture="encoder-decoder", context=32), (), 0, text=text)
+
+    def word(seed):
+        return np.random.default_rng(seed).integers(20, 28, 3).astype(np.int32)
+
+    def unit_of(ordinal):
+        answer = np.append(word(ordinal), model.text.end)
+        return (tiny_models.row(word(ordinal), answer, weight=np.ones(4, np.float32)),)
+
+    _, metrics = fit(model, SFT(), unit_of, 120, learning_rate=3e-3, schedule="linear", warmup=10)
+    assert metrics[-1]["nll"] < 0.2
+    held_out = [word(10_000 + i) for i in range(50)]
+    found = greedy(model, held_out, max_new_tokens=6)
+    assert np.mean([answer[:3] == one.tolist() for answer, one in zip(found, held_out, strict=True)]) > 0.9
+
+
+def test_ilql_finds_the_better_of_two_answers(text):
+    """The data answers at random with one of two tokens; only the one that the prompt names is rewarded."""
+    spec = ModelSpec(architecture="encoder-decoder", layers=1, context=32)
+    model = build_model(spec, (), 0, text=text)
+    algorithm = ILQL(target_every=1)
+    model.add_q_heads(algorithm.target_rate, algorithm.target_every)
+
+    def unit_of(ordinal):
+        draw = np.random.default_rng(ordinal)
+        asked, given = draw.integers(20, 22, 2)
+        tokens_T = np.array([asked, given, model.text.end], np.int32)
+        fields = {"step_reward": np.array([float(asked == given), 0.0], np.float32), "weight": np.ones(2, np.float32)}
+        return (Row(tokens_T, np.array([False, True, True]), fields),)
+
+    fit(model, algorithm, unit_of, 60, learning_rate=2e-3)
+    prompts = [np.array([20]), np.array([21])]
+    assert [answer[0] for answer in greedy(model, prompts, max_new_tokens=1, beta=16.0)] == [20, 21]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO()])
+def test_a_model_from_scratch_learns_online(algorithm, text):
+    model = build_model(ModelSpec(architecture="encoder-decoder", context=64), (), 0, text=text)
+    critic = "shared" if isinstance(algorithm, PPO) else "none"
+    parts = online(model, algorithm, LearnerSpec(learning_rate=3e-3, critic=critic), batch=len(PROMPTS), score=small_tokens)
+    found = rewards(train(parts, Plan(steps=30)))
+    assert np.mean(found[-3:]) > max(0.9, found[0] + 0.2)
