@@ -209,6 +209,18 @@ def test_a_reward_model_shares_the_blocks_it_has_in_common(architecture, text):
     assert saved == apart - bytes_held([model, scorer]) > 0
 
 
+def test_a_reward_model_takes_the_compute_type_of_the_blocks_it_shares(text):
+    model = built("qwen2", text)
+    scorer = scorer_of(model, "qwen2", text)
+    freeze_below(model, 1)
+    expected = copy.deepcopy(scorer)
+    for parameter in (*model.network.parameters(), *expected.network.parameters()):
+        parameter.data = parameter.data.to(torch.bfloat16)
+    expected = expected.scores(hidden(expected)[0])
+    assert share_frozen(scorer, model) > 0
+    assert torch.equal(scorer.scores(hidden(scorer)[0]), expected)
+
+
 def test_a_reward_model_with_other_weights_keeps_them(text):
     model = built("qwen2", text)
     freeze_below(model, 1)

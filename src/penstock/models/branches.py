@@ -86,12 +86,16 @@ def share_frozen(other: LanguageModel, model: LanguageModel) -> int:
     """Let another model of the same shape (a reward model, a reference) share each frozen tensor that equals its own.
 
     Where all tensors of a frozen block are shared, ``other`` runs the policy's block, so a pass of both computes it once.
-    Gives the bytes that are held once instead of twice. A model of another shape is left as it is.
+    Where they are equal but for the policy's compute type, ``other`` takes that type. Gives the bytes that are held once
+    instead of twice. A model of another shape is left as it is.
     """
     border = _border(model)
     own = dict(other.network.base_model.named_parameters())
     mine = dict(model.network.base_model.named_parameters())
     pairs = [(own[name], p) for name, p in mine.items() if not p.requires_grad and name in own]
+    if other.dtype != model.dtype and all(a.shape == b.shape and torch.equal(a.to(b.dtype), b) for a, b in pairs):
+        for parameter in other.network.parameters():  # it was trained on the same weights: it computes as the policy does
+            parameter.data = parameter.data.to(model.dtype)
     same = {id(a): b for a, b in pairs if a is not b and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)}
     saved = sum(p.nbytes for p in {id(p): p for p in same.values()}.values())
     for module in other.network.modules():

@@ -23,12 +23,16 @@ class Shape:
     tied: bool = True
 
     @property
-    def parameters(self) -> int:
-        """Parameters: attention, gated feed-forward, two norms a layer, embeddings (small biases left out)."""
+    def layer_parameters(self) -> int:
+        """Parameters of one layer: attention, gated feed-forward, two norms (small biases left out)."""
         head = self.head_width or self.width // self.heads
         attention = self.width * head * (2 * self.heads + 2 * self.key_value_heads)
-        layer = attention + 3 * self.width * self.hidden + 2 * self.width
-        return self.layers * layer + self.width + self.vocabulary * self.width * (1 if self.tied else 2)
+        return attention + 3 * self.width * self.hidden + 2 * self.width
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the layers, the final norm and the embeddings, and of an output head that is not tied to them."""
+        return self.layers * self.layer_parameters + self.width + self.vocabulary * self.width * (1 if self.tied else 2)
 
     @property
     def cache_bytes_per_token(self) -> int:

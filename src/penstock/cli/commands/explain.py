@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.cli.recipe import build, wants_help
 from penstock.core.errors import SpecError
 from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
+from penstock.models.memory import footprint, trained_parameters
 from penstock.models.presets import PRESETS, Shape, shape_of
 
 HELP = "usage: penstock explain RECIPE [--field value …]\n\nShows derived sizes, a memory estimate and what will run where."
@@ -65,6 +66,8 @@ def facts(stage: Stage, made: Run) -> list[tuple[str, str]]:
     else:
         found += online_facts(stage)
     learner = stage.learner
+    if sized is not None and (learner.lora is not None or learner.unfrozen_layers >= 0):
+        found.append(("trained", f"{trained_parameters(sized, learner) / 1e6:.2f}M of the policy's parameters"))
     found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
     if sized is not None:
@@ -88,20 +91,22 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
 
 def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
     """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
-    master = 4 if stage.learner.compute == "float32" else 6
-    weights, optimizer = sized.parameters * master, sized.parameters * 12
-    copies = 1 + (stage.learner.critic == "separate")
-    reference = sized.parameters * 4 if "reference" in getattr(stage.algorithm, "needs", ()) else 0
+    learner = stage.learner
+    reference = "reference" in getattr(stage.algorithm, "needs", ())
+    own, held = footprint(sized, learner), footprint(sized, learner, reference=reference)
     kept = 34 * sized.width + 6 * sized.hidden
-    activations = stage.learner.token_budget * sized.layers * kept
-    logits = min(stage.learner.token_budget * sized.vocabulary, 1 << 24) * 4 * 3
+    activations = learner.token_budget * sized.layers * kept
+    logits = min(learner.token_budget * sized.vocabulary, 1 << 24) * 4 * 3
+    shares = learner.lora is not None or learner.unfrozen_layers >= 0
+    sharing = " (the rest is the policy's)" if reference and shares else ""
+    bits = "8 bits" if learner.optimizer == "adamw8bit" else "float32"
     found = [
-        ("memory: weights", _size(weights * copies)),
-        ("memory: optimizer", f"{_size(optimizer * copies)} (gradients and two moments, float32)"),
-        ("memory: reference", _size(reference) if reference else "none"),
+        ("memory: weights", _size(own.weights + own.masters)),
+        ("memory: optimizer", f"{_size(own.gradients + own.moments)} (gradients, and two moments in {bits})"),
+        ("memory: reference", _size(held.weights - own.weights) + sharing if reference else "none"),
         ("memory: activations", f"about {_size(activations + logits)} at a full micro-batch"),
     ]
-    total = (weights + optimizer) * copies + reference + activations + logits
+    total = held.total + activations + logits
     if isinstance(stage, Online):
         cache = stage.slots * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
         found.append(("memory: cache", f"{_size(cache)} for {stage.slots} rows, and the prompts once each"))
