@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.algos import DPPO, GMPO, GPG, GRPO, OPO, ClippedRatio, ImportanceWeight
+from penstock.algos import DPPO, GMPO, GPG, GRPO, OPO, PPO, ClippedRatio, ImportanceWeight
 from penstock.cli.recipe import build
 from penstock.core.errors import SpecError
 from penstock.core.run import RewardScaling
@@ -26,6 +26,16 @@ def test_an_objective_and_its_interval_are_chosen_apart():
 
 def test_flags_that_fit_only_together_may_come_in_any_order():
     assert algorithm_of("--grpo.algorithm.objective", "DPPO", "--grpo.algorithm.clip", "null").objective == DPPO()
+
+
+def test_an_algorithm_and_the_critic_it_needs_are_set_at_once():
+    stage = build("quickstart", ["--grpo.algorithm", "PPO", "--grpo.learner.critic", "shared"]).stages[1]
+    assert (stage.algorithm, stage.learner.critic) == (PPO(), "shared")
+
+
+def test_flags_that_fit_neither_alone_nor_together_are_refused_by_the_first():
+    with pytest.raises(SpecError, match="PPO needs a critic"):
+        build("quickstart", ["--grpo.algorithm", "PPO", "--grpo.max_lag", "-1"])
 
 
 def test_a_field_of_an_objective_is_a_flag():

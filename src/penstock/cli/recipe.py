@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.core.errors import PenstockError, SpecError, blame
 from penstock.core.run import Run
-from penstock.core.spec import field_types, override, read_value, suggestion
+from penstock.core.spec import field_types, override, parse, plain, read_value, suggestion, unchecked
 
 Recipe = Callable[..., Run]
 
@@ -158,7 +158,8 @@ def show_help(name: str) -> None:
 
 
 def set_leaves(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str] = ()) -> Run:
-    """Set one field after another. One that is impossible now is tried again after the others: two may fit only together."""
+    """Set one field after another. One that is impossible now is tried again after the others, and at last together with
+    them: an algorithm and the critic that it needs fit only at once."""
     left = list(leaves)
     while left:
         refused: list[tuple[tuple[str, str], SpecError]] = []
@@ -168,12 +169,24 @@ def set_leaves(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str]
             except SpecError as error:
                 refused.append(((path, text), error))
         if len(refused) == len(left):
-            raise refused[0][1]
+            return set_together(run, left, known, refused[0][1])
         left = [leaf for leaf, _ in refused]
     return run
 
 
-def set_leaf(run: Run, path: str, text: str, known: Sequence[str] = ()) -> Run:
+def set_together(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str], refusal: SpecError) -> Run:
+    """Set fields none of which is possible alone; raises ``refusal`` where they are not possible together either."""
+    try:
+        for path, text in leaves:
+            run = set_leaf(run, path, text, known, unchecked)
+        return parse(Run, plain(run))
+    except SpecError:
+        raise refusal from None
+
+
+def set_leaf(
+    run: Run, path: str, text: str, known: Sequence[str] = (), change: Callable[..., Any] = dataclasses.replace
+) -> Run:
     """Set a field of the run, or of a stage by ``STAGE.field…``; a bare field that one stage alone has is found there.
 
     ``known`` are flags that exist beside those fields, for suggestions.
@@ -195,7 +208,7 @@ def set_leaf(run: Run, path: str, text: str, known: Sequence[str] = ()) -> Run:
         every = {*known, *field_types(Run), *stages, *(name for stage in run.stages for name in field_types(type(stage)))}
         raise SpecError(f"unknown flag --{path}{suggestion(head, sorted(every - {'stages'}))}")
     try:
-        return override(run, target, text)
+        return override(run, target, text, change)
     except SpecError as error:
         named = any(str(error).startswith(f"{stage}: ") for stage in stages.values())
         raise SpecError(str(error) if named else f"--{path}: {error}") from error

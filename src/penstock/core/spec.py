@@ -6,12 +6,13 @@ types by their dotted path; :func:`plain` is its inverse; :func:`difference` lis
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from penstock.core.errors import SpecError
@@ -187,10 +188,19 @@ def difference(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {old!r} → {new!r}"]
 
 
-def override(target: SpecType, path: str, text: str) -> SpecType:
+def unchecked(target: SpecType, **changes: Any) -> SpecType:
+    """A copy with changed fields that no check has seen: a step on the way to a combination that is checked as a whole."""
+    made = copy.copy(target)
+    for name, value in changes.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def override(target: SpecType, path: str, text: str, change: Callable[..., Any] = dataclasses.replace) -> SpecType:
     """A copy of a spec with the leaf at a dotted ``path`` replaced by the value written as ``text``.
 
-    An element of a tuple of named specs is addressed by its ``name``. Raises SpecError for an unknown path or wrong type.
+    An element of a tuple of named specs is addressed by its ``name``. ``change`` makes the copies: ``unchecked`` puts the
+    checks off. Raises SpecError for an unknown path or wrong type.
     """
     head, _, rest = path.partition(".")
     known = field_types(type(target))
@@ -203,15 +213,15 @@ def override(target: SpecType, path: str, text: str) -> SpecType:
         if name not in names or not deeper:
             raise SpecError(f'{head}: no element "{name}"{suggestion(name, [str(n) for n in names])}')
         index = names.index(name)
-        current = (*current[:index], override(current[index], deeper, text), *current[index + 1 :])
-        return typing.cast(SpecType, dataclasses.replace(typing.cast(Any, target), **{head: current}))
+        current = (*current[:index], override(current[index], deeper, text, change), *current[index + 1 :])
+        return typing.cast(SpecType, change(typing.cast(Any, target), **{head: current}))
     if rest:
         if not dataclasses.is_dataclass(current):
             raise SpecError(f"{head}={current!r} has no fields, so {path} cannot be set")
-        changed = override(current, rest, text)
+        changed = override(current, rest, text, change)
     else:
         changed = read_value(known[head], text, path)
-    return typing.cast(SpecType, dataclasses.replace(typing.cast(Any, target), **{head: changed}))
+    return typing.cast(SpecType, change(typing.cast(Any, target), **{head: changed}))
 
 
 def read_value(kind: Any, text: str, path: str) -> Any:
