@@ -32,6 +32,7 @@ from penstock.algos.compositions import (
 )
 from penstock.algos.correction import ImportanceWeight
 from penstock.algos.cpo import CPO
+from penstock.algos.distillation import Distillation, Divergence
 from penstock.algos.dpo import DPO
 from penstock.algos.entropy import EntropyBonus
 from penstock.algos.grpo import GRPO
@@ -75,6 +76,8 @@ __all__ = [
     "BradleyTerry",
     "ClipCov",
     "ClippedRatio",
+    "Distillation",
+    "Divergence",
     "EntropyBonus",
     "ImportanceWeight",
     "KLCov",

@@ -106,7 +106,8 @@ class KLPenalty:
     """Subtracted from the reward of every token, or added to the loss."""
     coefficient: float = 0.0
     """Weight of the penalty; where it starts, if it adapts."""
-    estimator: Estimator = "k1"
+    estimator: Estimator | Literal["full"] = "k1"
+    """From the drawn token alone; or ``full``: the exact KL of the whole next-token distribution, in the loss only."""
     target: float = 0.0
     """KL per sequence in nats that the coefficient is steered to; 0 keeps the coefficient fixed."""
     horizon: float = 10000.0
@@ -128,14 +129,21 @@ class KLPenalty:
             'kl.estimator="k1" in the loss has a gradient of mean zero; use "k2" or "k3", or kl.place="reward"',
         )
         require(
+            self.estimator != "full" or (self.place == "loss" and not self.target),
+            'kl.estimator="full" is computed where the loss is, so it cannot be charged to rewards nor steered; set '
+            'kl.place="loss" and kl.target=0',
+        )
+        require(
             not self.reweight or (self.place == "loss" and self.estimator == "k3"),
             'kl.reweight makes the gradient right for kl.place="loss" and kl.estimator="k3" only; set these or reweight=false',
         )
 
     @property
     def needs(self) -> frozenset[str]:
-        """The columns that the penalty reads: the reference's log-probs, unless it is off."""
-        return frozenset({"reference"} if self.coefficient else ())
+        """What the penalty reads, unless it is off: the reference's log-probs, or all of its distribution ("teacher")."""
+        if not self.coefficient:
+            return frozenset()
+        return frozenset({"teacher"} if self.estimator == "full" else {"reference"})
 
     def current(self, control: Control) -> float:
         """The coefficient in force.
@@ -154,7 +162,7 @@ class KLPenalty:
 
     def charge(self, reward_A: Any, logp_A: Any, reference_logp_A: Any, coefficient: float) -> Any:
         """Rewards less ``coefficient`` times the estimate of each token; unchanged if the penalty stands in the loss."""
-        if self.place == "loss" or not coefficient:
+        if self.place == "loss" or self.estimator == "full" or not coefficient:
             return reward_A
         return reward_A - coefficient * ESTIMATORS[self.estimator](logp_A, reference_logp_A)
 

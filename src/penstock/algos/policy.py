@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.algos.advantages import Array
 from penstock.algos.correction import ImportanceWeight, correction_weights
+from penstock.algos.distillation import Divergence
 from penstock.algos.entropy import NO_BONUS, EntropyBonus
 from penstock.algos.kl import IN_REWARD, KLPenalty
 from penstock.algos.labels import (
@@ -203,7 +204,13 @@ class PolicyLoss:
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"logp", "entropy"} if self.entropy.on else {"logp"})
+        more = {"entropy"} if self.entropy.on else set()
+        return frozenset({"logp"} | more | ({"divergence"} if "teacher" in self.kl.needs else set()))
+
+    @property
+    def divergence(self) -> Divergence:
+        """What the learner computes for the penalty of ``kl.estimator="full"``: the KL from policy to reference."""
+        return Divergence(kind="reverse")
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses
@@ -240,6 +247,8 @@ class PolicyLoss:
         from penstock.algos import losses
 
         scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
+        if self.kl.estimator == "full":
+            return losses.weighted_mean(outputs.divergence_A, scaled_A, denominator=over)
         ratio_A = gap_A.exp() if self.kl.reweight else None
         reference_A, estimator = fields["reference_logp"], self.kl.estimator
         return losses.kl_loss(outputs.logp_A, reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from penstock.algos.advantages import Array, generalised_advantages, vtrace, whiten
+from penstock.algos.distillation import Divergence
 from penstock.algos.labels import Trajectory, token_weight, trajectories
 from penstock.algos.policy import FromSamples, PolicyLoss
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
@@ -99,6 +100,11 @@ class PPOLoss:
     @property
     def needs(self) -> frozenset[str]:
         return self.policy.needs | {"value"}
+
+    @property
+    def divergence(self) -> Divergence:
+        """What the learner computes for a penalty on the whole distribution."""
+        return self.policy.divergence
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses

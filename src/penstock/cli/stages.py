@@ -10,6 +10,7 @@ from typing import Any
 from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.core.contracts import Holder
+from penstock.core.errors import ModelError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
 from penstock.core.types import Group, Metrics, Sampling
 from penstock.data.layout import count, lay_out
@@ -102,11 +103,14 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     """PPO, GRPO and their kin, on the local runtime: the generator aliases the learner's parameters."""
     algorithm: Any = stage.algorithm
     model = models.load(stage.model, corpus_of(stage.data, base))
-    reference = models.reference(stage, model) if "reference" in algorithm.needs else None
+    reference = models.reference(stage, model) if algorithm.needs & {"reference", "teacher"} else None
     seed = seed_of(run.seed, stage.name)
     sampling = replace(stage.sampling, seed=seed)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
+    if "teacher" in algorithm.needs and reference is not None:
+        check_vocabulary(reference.model, model, stage.name)
+        learner.teacher = reference
     generator = embedded_generator(model, slots=stage.slots)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     greedy = "greedy" in algorithm.needs
@@ -155,6 +159,13 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
         acknowledge=stream.acknowledge,
         epoch=len(source),
     )
+
+
+def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
+    """Refuse a teacher whose tokens are others: distributions over different vocabularies cannot be compared."""
+    same = teacher.text.tokenizer.get_vocab() == student.text.tokenizer.get_vocab()
+    if not same or teacher.config.vocab_size != student.config.vocab_size:
+        raise ModelError(f"{stage}: the teacher's vocabulary is not the student's; take one with the same tokenizer")
 
 
 def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: LanguageModel, base: Path) -> Callable[[], Any]:

@@ -118,6 +118,8 @@ class Outputs:
     """Value of the action taken by the slow target heads, without gradient."""
     state_value_A: Any = None
     """Value of the state before the action, by the head that belongs to the Q heads."""
+    divergence_A: Any = None
+    """Divergence of the whole next-token distribution from a frozen teacher's, nats, as the loss's ``divergence`` says."""
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,10 @@ class Online:
             not (self.learner.dropout or self.learner.token_dropout or (self.learner.lora and self.learner.lora.dropout)),
             f"{self.name}: dropout makes the learner's log-probs differ from the generator's; set it to 0 in online stages",
         )
+        require(
+            self.reference is not None or not getattr(self.algorithm, "named_reference", False),
+            f"{self.name}: {type(self.algorithm).__name__} needs a teacher; set reference to its folder or @stage",
+        )
         needs_critic = "value" in getattr(self.algorithm, "needs", ())
         require(
             needs_critic == (self.learner.critic != "none"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.core.run import LearnerSpec
 from penstock.core.types import FloatArray, Metrics, Unit
 from penstock.models.encoder_decoder import plan_of
 from penstock.models.language_model import LanguageModel
+from penstock.train.divergence_outputs import divergence_outputs
 from penstock.train.dropout import dropped
 from penstock.train.optimizer import Masters
 from penstock.train.q_outputs import q_outputs
@@ -24,6 +26,7 @@ from penstock.train.schedule import rate_at
 from penstock.train.token_scores import token_scores
 
 LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
+Divergences = Callable[[Tensor], Tensor]
 
 
 class Scoring:
@@ -54,6 +57,13 @@ class Scoring:
                 for row, value in zip(batch.row_ids, outputs.score_B.float().tolist(), strict=True):
                     found["score"][row] = value
         return Scores(**found)
+
+    @torch.no_grad()
+    def source_hidden(self, tensors: Any) -> Tensor:
+        """Hidden states ``[A, H]`` that predict the action tokens of a batch: what a teacher gives a divergence."""
+        with self.model.once():
+            hidden_NH = self.model.hidden(tensors.tokens_N[None], tensors.position_N[None], tensors.plan)[0]
+        return hidden_NH.index_select(0, tensors.source_A)
 
     def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
         """One pass over a laid out batch."""
@@ -89,6 +99,8 @@ class DeviceLearner(Scoring):
         self.masters = Masters(model, spec)
         self.updates = 0
         self.noise = torch.Generator().manual_seed(seed)
+        self.teacher: Scoring | None = None
+        """The frozen model of losses that need a "divergence"; set by whoever makes the learner."""
 
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
         """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator).
@@ -99,13 +111,29 @@ class DeviceLearner(Scoring):
         tensors = on_device(batch, self.model)
         adapters = self.spec.lora.dropout if self.spec.lora is not None else 0.0
         with dropped(self.model, self.spec.token_dropout, self.spec.dropout, self.noise, adapters):
-            outputs = forward(self.model, tensors, loss.needs, self.temperature)
+            outputs = forward(self.model, tensors, loss.needs, self.temperature, self._divergence(loss, tensors))
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
             self.masters.adam.zero_grad(set_to_none=True)
             raise TrainingError(f"the loss is {value.item()} at optimizer step {self.updates}; the step was not taken")
         value.backward()
         return {"loss": float(value.detach())} | {name: float(metric) for name, metric in metrics.items()}
+
+    def _divergence(self, loss: Loss, tensors: Any) -> Divergences | None:
+        if "divergence" not in loss.needs:
+            return None
+        if self.teacher is None:
+            raise TrainingError("the loss needs a divergence from a teacher, and the learner has none")
+        teacher, hidden_AH = self.teacher.model, self.teacher.source_hidden(tensors)
+        return partial(
+            divergence_outputs,
+            logits_of=self.model.logits,
+            teacher_AH=hidden_AH,
+            teacher_logits_of=teacher.logits,
+            between=loss.divergence,  # type: ignore[attr-defined]
+            vocabulary=self.model.config.vocab_size,
+            temperature=self.temperature,
+        )
 
     def step(self) -> Metrics:
         """Clip, optimise, advance the schedule; gives gradient norm and learning rate."""
@@ -158,8 +186,17 @@ def on_device(batch: Batch, model: LanguageModel) -> Any:
     )
 
 
-def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
-    """Run the modules that ``needs`` asks for, only at the positions that need them; frozen blocks run once for all."""
+def forward(
+    model: LanguageModel,
+    tensors: Any,
+    needs: frozenset[str],
+    temperature: float,
+    divergence: Divergences | None = None,
+) -> Outputs:
+    """Run the modules that ``needs`` asks for, only at the positions that need them; frozen blocks run once for all.
+
+    ``divergence`` computes that of a teacher from hidden states ``[A, H]``.
+    """
     plan = tensors.plan
     tokens, position = tensors.tokens_N[None], tensors.position_N[None]
     found: dict[str, Tensor | None] = {}
@@ -187,6 +224,8 @@ def forward(model: LanguageModel, tensors: Any, needs: frozenset[str], temperatu
             raise TrainingError("the loss needs Q heads and the model has none; call add_q_heads before the learner is made")
         hidden_AH = hidden_NH.index_select(0, tensors.source_A)
         found |= q_outputs(model.q_heads, hidden_AH, tensors.target_A, model.config.vocab_size)
+    if divergence is not None and hidden_NH is not None:
+        found["divergence_A"] = divergence(hidden_NH.index_select(0, tensors.source_A))
     if "score" in needs:
         assert hidden_NH is not None
         found["score_B"] = model.scores(hidden_NH.index_select(0, tensors.last_B))

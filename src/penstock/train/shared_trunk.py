@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from penstock.core.contracts import Outputs
 from penstock.models.language_model import LanguageModel
 from penstock.models.lora import adapter_off
@@ -34,6 +36,11 @@ class SharedTrunkScoring(Scoring):
 
 class AdapterOffScoring(Scoring):
     """Scores with the model as it was before its low-rank adapters: the reference of a policy that trains them."""
+
+    def source_hidden(self, tensors: Any) -> Tensor:
+        """Hidden states ``[A, H]`` without the adapters."""
+        with adapter_off(self.model.network):
+            return super().source_hidden(tensors)
 
     def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
         with adapter_off(self.model.network):

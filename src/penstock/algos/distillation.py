@@ -1,0 +1,98 @@
+"""On-policy distillation: a teacher corrects the student's own answers, token by token, with its whole distribution.
+
+Agarwal et al. 2024 (GKD, arXiv 2306.13649), Gu et al. 2024 (MiniLLM, arXiv 2306.08543).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from penstock.algos.labels import trajectories
+from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
+from penstock.core.run import require
+from penstock.core.spec import spec
+from penstock.core.types import Group, Metrics, Row, Unit
+
+
+@spec
+class Divergence:
+    """How far the student's next-token distribution is from the teacher's, over the whole vocabulary."""
+
+    kind: Literal["reverse", "forward", "jensen-shannon"] = "reverse"
+    """``KL(student ‖ teacher)``, ``KL(teacher ‖ student)``, or the generalised Jensen-Shannon divergence."""
+    mixture: float = 0.5
+    """The teacher's share of the middle distribution; for ``jensen-shannon`` only."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.mixture < 1, f"mixture={self.mixture} is outside (0, 1); 0.5 is the symmetric divergence")
+
+    def __call__(self, student_AV: Any, teacher_AV: Any) -> Any:
+        """The divergence of log-probs ``[A, V]``, as a tensor ``[A]`` in nats."""
+        from penstock.algos import divergences
+
+        if self.kind == "jensen-shannon":
+            return divergences.jensen_shannon(student_AV, teacher_AV, self.mixture)
+        return (divergences.reverse_kl if self.kind == "reverse" else divergences.forward_kl)(student_AV, teacher_AV)
+
+
+@spec
+class Distillation:
+    """The student draws, the teacher (the stage's ``reference``) says how it would have gone on at every token.
+
+    Rewards play no part in what is learned; those of the stage measure it. The gradient is that of the divergence at the
+    states that the student visits; that it also decides which states it visits is left out, as usual.
+    """
+
+    feedback: ClassVar[str] = "samples"
+    least_samples: ClassVar[int] = 1
+    needs: ClassVar[frozenset[str]] = frozenset({"teacher"})
+    named_reference: ClassVar[bool] = True
+    """The model that the stage starts from would be no teacher."""
+    bounded: ClassVar[bool] = True
+    """No probability ratio stands in the loss, so samples of an older policy do no harm."""
+
+    divergence: Divergence = Divergence()
+
+    def initial_control(self) -> Control:
+        """Nothing moves."""
+        return Control()
+
+    def control(self, control: Control, metrics: Metrics) -> Control:
+        """Nothing moves."""
+        return control
+
+    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+        """One unit per group with a valid sample; every token of an answer counts alike."""
+        return [
+            tuple(
+                Row(t.sample.tokens_T, t.sample.action_T, {"weight": np.ones(len(t), np.float32), "reward": t.reward})
+                for t in group
+            )
+            for group in trajectories(groups, columns)
+        ]
+
+    def loss(self) -> DistillationLoss:
+        """The divergence, a mean over the batch's action tokens."""
+        return DistillationLoss(self.divergence)
+
+
+@dataclass(frozen=True)
+class DistillationLoss:
+    """Mean divergence from the teacher; reads the per-action field ``weight``."""
+
+    divergence: Divergence
+    """What the learner computes where ``needs`` holds "divergence"."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"divergence"})
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import losses
+
+        loss = losses.weighted_mean(outputs.divergence_A, fields["weight"], denominator=denominator.tokens)
+        return loss, {"loss": loss.detach(), "distillation/divergence": loss.detach()}

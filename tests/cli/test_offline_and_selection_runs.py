@@ -1,0 +1,111 @@
+"""Whole runs of distillation, selection, the full KL and offline RL on letters, and that a killed one goes on exactly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import tiny_recipes
+import torch
+from safetensors.torch import load_file
+
+from penstock.algos import GRPO, ILQL, RFT, Distillation, KLPenalty
+from penstock.cli.session import Session
+from penstock.core.errors import ModelError
+from penstock.core.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
+from penstock.core.types import Sampling
+
+
+def rated() -> list[dict[str, object]]:
+    return [{**row, "reward": float(place % 3)} for place, row in enumerate(tiny_recipes.rows())]
+
+
+RATED = DataSpec(source=f"{__file__}:rated", completion="{{ answer }}")
+SFT, ONLINE = tiny_recipes.tiny().stages
+
+
+def run_of(*stages) -> Run:
+    return Run(name="run", stages=stages, **tiny_recipes.SETTINGS)
+
+
+def ilql(steps: int = 4) -> Offline:
+    vowels = (RewardSpec(function=f"{tiny_recipes.__file__}:vowels"),)
+    return Offline(
+        name="ilql",
+        model=tiny_recipes.MODEL,
+        data=RATED,
+        algorithm=ILQL(target_every=1),
+        learner=tiny_recipes.LEARNER,
+        batch=4,
+        steps=steps,
+        evaluation=EvaluationSpec(data=replace(RATED, size=3), rewards=vowels, max_new_tokens=4, betas=(4.0,)),
+    )
+
+
+def online(algorithm, **changes):
+    return replace(ONLINE, algorithm=algorithm, evaluation=None, **changes)
+
+
+def metrics(folder, name):
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [event["values"][name] for event in events if name in event.get("values", {})]
+
+
+def test_distillation_from_an_earlier_stage_lowers_the_divergence(tmp_path):
+    teacher = replace(SFT, steps=12)
+    student = online(Distillation(), name="student", model=tiny_recipes.MODEL, reference=ModelSpec(path="@sft"), steps=12)
+    Session(run_of(teacher, student), tmp_path / "run").execute()
+    seen = metrics(tmp_path / "run", "distillation/divergence")
+    assert len(seen) == 12
+    assert seen[-1] < 0.7 * seen[0]
+
+
+def test_a_teacher_of_other_tokens_is_refused(tmp_path):
+    other = replace(tiny_recipes.MODEL, vocabulary=270)
+    student = online(Distillation(), name="student", model=other, reference=ModelSpec(path="@sft"))
+    with pytest.raises(ModelError, match="vocabulary"):
+        Session(run_of(SFT, student), tmp_path / "run").execute()
+
+
+def test_the_full_kl_is_zero_at_first_and_then_measured(tmp_path):
+    kl = KLPenalty(place="loss", estimator="full", coefficient=0.1)
+    Session(run_of(SFT, online(GRPO(kl=kl), steps=3)), tmp_path / "run").execute()
+    first, *later = metrics(tmp_path / "run", "kl/loss")
+    assert first == pytest.approx(0.0, abs=1e-6)
+    assert max(later) > 0
+
+
+def test_selection_raises_its_quantile_from_batch_to_batch_and_learns(tmp_path):
+    selection = online(RFT(start=0.0, end=0.9, rise=2), steps=8, samples=8, sampling=Sampling(max_new_tokens=4))
+    summary = Session(run_of(SFT, selection), tmp_path / "run").execute()
+    assert summary["stages"]["grpo"]["metrics"]["batch/units"] >= 1
+    rows = metrics(tmp_path / "run", "batch/rows")
+    assert len(rows) == 8
+    assert sum(rows[-3:]) < sum(rows[:3])
+
+
+def test_an_ilql_run_saves_heads_that_the_next_stage_and_the_folder_have(tmp_path):
+    summary = Session(run_of(ilql()), tmp_path / "run").execute()
+    heads = load_file(tmp_path / "run" / "model" / "q_heads.safetensors")
+    assert heads["online.0.outer.bias"].any()
+    assert not torch.equal(heads["online.0.outer.bias"], heads["target.0.outer.bias"])
+    assert {"evaluation/reward", "evaluation/beta=4/reward"} <= set(summary["stages"]["ilql"]["last"])
+
+
+def test_an_ilql_run_that_was_cut_goes_on_bit_for_bit(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    Session(run_of(ilql(6)), whole).execute()
+    session = Session(run_of(ilql(6)), cut)
+    session.listeners = [lambda event: stop(event)]
+
+    def stop(event):
+        if event.get("kind") == "metrics" and event.get("step") == 5 and "q/loss" in event["values"]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.execute()
+    Session(run_of(ilql(6)), cut).execute(resume=True)
+    for name in ("model.safetensors", "q_heads.safetensors"):
+        expected, found = load_file(whole / "model" / name), load_file(cut / "model" / name)
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
