@@ -1,6 +1,7 @@
 """Encoder-decoders on disk and from scratch: what is saved loads again, here and in transformers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from penstock.core.run import ModelSpec
 from penstock.data.layout import lay_out
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.files import load_model, save_model
+from penstock.models.presets import preset_shape, shape_of
 from penstock.models.scratch import build_model
 from penstock.train.learner import Scoring
 from tiny_models import row
@@ -105,6 +107,16 @@ def test_relative_biases_start_large_enough_to_tell_positions_apart(text):
 def test_layers_are_those_of_each_half(text):
     model = build_model(ModelSpec(architecture="encoder-decoder", layers=3), (), 0, text=text)
     assert (len(model.network.encoder.block), len(model.network.decoder.block)) == (3, 3)
+
+
+@pytest.mark.parametrize("layers", [0, 3])
+def test_the_computed_size_is_that_of_the_model(layers, text, tmp_path):
+    spec = ModelSpec(architecture="encoder-decoder", layers=layers, vocabulary=300)
+    model = build_model(spec, (), 0, text=text)
+    counted = sum(tensor.numel() for _, tensor in model.policy_weights())
+    planned = replace(preset_shape("1m", layers, encoder=True), vocabulary=len(text))
+    for shape in (planned, shape_of(save_model(model, tmp_path / "model"))):
+        assert shape.parameters == pytest.approx(counted, rel=1e-3)  # but for the relative biases
 
 
 def test_a_range_of_first_weights_is_refused_for_encoder_decoders():

@@ -71,7 +71,7 @@ def footprint(
     """
     number = 2 if learner.compute == "bfloat16" else 4
     trained, critic = trained_parameters(shape, learner), shape.width + 1 if learner.critic != "none" else 0
-    trunk = trunk_parameters(shape, shape.layers) + shape.vocabulary * shape.width  # with the input embeddings
+    trunk = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.width)  # all but an output head of its own
     weights = float(shape.parameters * number)
     if learner.lora is not None:
         matrices = shape.layers * (shape.layer_parameters - 2 * shape.width)

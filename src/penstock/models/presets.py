@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.core.errors import ModelError
@@ -11,7 +11,7 @@ from penstock.core.errors import ModelError
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a Llama-like decoder."""
+    """Dimensions of a Llama-like decoder, or of an encoder-decoder of the T5 shape."""
 
     width: int
     hidden: int
@@ -21,18 +21,28 @@ class Shape:
     head_width: int = 0
     vocabulary: int = 0
     tied: bool = True
+    encoder_layers: int = 0
+    """Layers of the encoder, if there is one; ``layers`` are then the decoder's, which have a second attention each."""
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one attention: queries, keys, values, output."""
+        head = self.head_width or self.width // self.heads
+        return self.width * head * (2 * self.heads + 2 * self.key_value_heads)
 
     @property
     def layer_parameters(self) -> int:
         """Parameters of one layer: attention, gated feed-forward, two norms (small biases left out)."""
-        head = self.head_width or self.width // self.heads
-        attention = self.width * head * (2 * self.heads + 2 * self.key_value_heads)
-        return attention + 3 * self.width * self.hidden + 2 * self.width
+        return self.attention_parameters + 3 * self.width * self.hidden + 2 * self.width
 
     @property
     def parameters(self) -> int:
         """Parameters of the layers, the final norm and the embeddings, and of an output head that is not tied to them."""
-        return self.layers * self.layer_parameters + self.width + self.vocabulary * self.width * (1 if self.tied else 2)
+        found = self.layers * self.layer_parameters + self.width + self.vocabulary * self.width * (1 if self.tied else 2)
+        if self.encoder_layers:
+            found += self.layers * (self.attention_parameters + self.width)
+            found += self.encoder_layers * self.layer_parameters + self.width
+        return found
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -47,6 +57,15 @@ PRESETS = {
 }
 
 
+def preset_shape(preset: str, layers: int = 0, encoder: bool = False) -> Shape:
+    """A preset, with so many layers if they are given; an encoder-decoder divides the preset's between its halves."""
+    shape = PRESETS[preset]
+    if not encoder:
+        return replace(shape, layers=layers or shape.layers)
+    each = layers or shape.layers // 2
+    return replace(shape, layers=each, encoder_layers=each, key_value_heads=shape.heads)
+
+
 def shape_of(folder: Path) -> Shape:
     """The shape a model folder's ``config.json`` describes.
 
@@ -58,6 +77,17 @@ def shape_of(folder: Path) -> Shape:
         raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
     config = json.loads(file.read_text(encoding="utf-8"))
     try:
+        if config.get("is_encoder_decoder"):
+            return Shape(
+                width=config["d_model"],
+                hidden=config["d_ff"],
+                layers=config.get("num_decoder_layers") or config["num_layers"],
+                heads=config["num_heads"],
+                key_value_heads=config["num_heads"],
+                head_width=config["d_kv"],
+                vocabulary=config["vocab_size"],
+                encoder_layers=config["num_layers"],
+            )
         heads = config["num_attention_heads"]
         return Shape(
             width=config["hidden_size"],

@@ -17,7 +17,7 @@ from transformers import (
 from penstock.core.run import ModelSpec
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel
-from penstock.models.presets import PRESETS
+from penstock.models.presets import PRESETS, preset_shape
 from penstock.models.text import Text, train_tokenizer
 
 RELATIVE_RANGE = 3.0
@@ -64,16 +64,15 @@ def _build_encoder_decoder(spec: ModelSpec, seed: int, head: Head, text: Text) -
 
     The preset's layers are divided between encoder and decoder, which keeps its size; ``spec.layers`` counts those of each.
     """
-    shape = PRESETS[spec.preset]
-    layers = spec.layers or shape.layers // 2
+    shape = preset_shape(spec.preset, spec.layers, encoder=True)
     extra: dict[str, Any] = {"n_positions": spec.context, "decoder_start_token_id": text.pad, "tie_word_embeddings": True}
     config = T5Config(
         vocab_size=len(text),
         d_model=shape.width,
         d_kv=shape.width // shape.heads,
         d_ff=shape.hidden,
-        num_layers=layers,
-        num_decoder_layers=layers,
+        num_layers=shape.encoder_layers,
+        num_decoder_layers=shape.layers,
         num_heads=shape.heads,
         feed_forward_proj="gated-gelu",
         dropout_rate=0.0,

@@ -11,7 +11,7 @@ from penstock.cli.recipe import build, wants_help
 from penstock.core.errors import SpecError
 from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
 from penstock.models.memory import footprint, trained_parameters
-from penstock.models.presets import PRESETS, Shape, shape_of
+from penstock.models.presets import Shape, preset_shape, shape_of
 
 HELP = "usage: penstock explain RECIPE [--field value …]\n\nShows derived sizes, a memory estimate and what will run where."
 
@@ -44,8 +44,8 @@ def explain(made: Run) -> list[str]:
 def shape(spec: ModelSpec, made: Run) -> Shape | None:
     """The shape of a stage's model; None where only a hub knows it."""
     if not spec.path:
-        preset = PRESETS[spec.preset]
-        return dataclasses.replace(preset, layers=spec.layers or preset.layers, vocabulary=spec.vocabulary)
+        made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
+        return dataclasses.replace(made_new, vocabulary=spec.vocabulary)
     if spec.path.startswith("@"):
         earlier = next(stage for stage in made.stages if stage.name == spec.path[1:])
         return shape(earlier.model, made)
@@ -95,7 +95,7 @@ def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
     reference = "reference" in getattr(stage.algorithm, "needs", ())
     own, held = footprint(sized, learner), footprint(sized, learner, reference=reference)
     kept = 34 * sized.width + 6 * sized.hidden
-    activations = learner.token_budget * sized.layers * kept
+    activations = learner.token_budget * max(sized.layers, sized.encoder_layers) * kept
     logits = min(learner.token_budget * sized.vocabulary, 1 << 24) * 4 * 3
     shares = learner.lora is not None or learner.unfrozen_layers >= 0
     sharing = " (the rest is the policy's)" if reference and shares else ""
