@@ -7,6 +7,7 @@ import torch
 
 from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty
 from penstock.core.contracts import Denominator, Outputs
+from penstock.ui.metrics import KNOWN
 
 COUNTS = Denominator(tokens=6, rows=4, units=2)  # of a batch twice the size of this micro-batch
 BATCH = SimpleNamespace(row_A=torch.tensor([0, 0, 1]))
@@ -74,3 +75,20 @@ def test_no_metric_holds_on_to_the_graph():
     found = Outputs(logp_A=logp_A, entropy_A=logp_A.exp(), value_A=value_A)
     _, metrics = PPO(entropy=EntropyBonus(coefficient=0.1), kl=IN_LOSS).loss()(found, fields(), BATCH, COUNTS)
     assert not any(value.requires_grad for value in metrics.values())
+
+
+def test_the_terms_of_a_loss_are_logged_under_the_names_that_have_labels():
+    algorithm = PPO(entropy=EntropyBonus(coefficient=0.1), kl=IN_LOSS)
+    _, metrics = algorithm.loss()(outputs(), fields(), BATCH, COUNTS)
+    logged = {name for name in KNOWN if name.split("/")[0] in ("policy", "value", "loss")}
+    assert logged == {"policy/loss", "policy/clip_fraction", "policy/entropy", "value/loss", "value/clip_fraction", "loss"}
+    assert logged <= set(metrics)
+
+
+def test_a_correction_weighs_the_objective_and_neither_penalty_nor_entropy():
+    plain_loss, plain = GRPO(kl=IN_LOSS).loss()(outputs(), fields(), BATCH, COUNTS)
+    given = {**fields(), "correction": tensor(2.0, 0.0, 1.0), "proximal_logp": tensor(-1.0, -1.0, -1.0)}
+    loss, metrics = GRPO(kl=IN_LOSS).loss()(outputs(), given, BATCH, COUNTS)
+    assert metrics["kl/loss"] == plain["kl/loss"]
+    assert loss.item() == pytest.approx((-2 * 1 - 0 + 2) / 6 + plain["kl/loss"].item())
+    assert plain_loss.item() == pytest.approx((-1 - 1 + 2) / 6 + plain["kl/loss"].item())
