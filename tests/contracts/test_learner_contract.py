@@ -1,7 +1,7 @@
 """What every learner must do, on whatever devices it runs.
 
 An implementation joins by one entry in ``LEARNERS``: a function from a model and a spec to a learner laid out for ten
-optimizer steps. The tests see weights, scores, metrics and states alone, never a gradient.
+optimizer steps, and which tiny model it trains. The tests see weights, scores, metrics and states alone, never a gradient.
 """
 
 import copy
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tiny_models
+import tiny_t5
 from penstock.core.contracts import Learner, State
 from penstock.core.errors import TrainingError
 from penstock.core.run import LearnerSpec
@@ -23,15 +24,21 @@ def on_one_device(model, spec):
     return DeviceLearner(model, spec, lay_out, total_steps=10)
 
 
-LEARNERS = {"one device": on_one_device}
+LEARNERS = {"one device": (on_one_device, "qwen2"), "one device, encoder-decoder": (on_one_device, "t5")}
 
 LOGP = frozenset({"logp"})
 
 
 @pytest.fixture(params=LEARNERS)
-def make(request, tiny):
+def make(request, tiny, text):
     """``make(**spec)``: a learner over the same tiny model every time."""
-    return lambda **spec: LEARNERS[request.param](tiny(), LearnerSpec(**({"learning_rate": 1e-3} | spec)))
+    learner, kind = LEARNERS[request.param]
+
+    def made(**spec):
+        model = tiny_t5.build(text, kind) if kind in tiny_t5.ARCHITECTURES else tiny(kind)
+        return learner(model, LearnerSpec(**({"learning_rate": 1e-3} | spec)))
+
+    return made
 
 
 @dataclass(frozen=True)

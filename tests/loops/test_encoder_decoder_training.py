@@ -14,7 +14,9 @@ from penstock.algos.grpo import GRPO
 from penstock.algos.ilql import ILQL
 from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
-from penstock.core.run import LearnerSpec, ModelSpec
+from penstock.core.errors import TrainingError
+from penstock.core.learner import LearnerSpec, LoRA
+from penstock.core.run import ModelSpec
 from penstock.core.types import Row, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
@@ -103,6 +105,39 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(t5):
     assert rewards(again) == rewards(steps)[2:]
     expected = weights_of(whole.model)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed.model).items())
+
+
+def test_adapters_are_trained_with_ratio_one_and_the_rest_stays(t5):
+    pytest.importorskip("peft")
+    model = t5()
+    shared = model.network.shared.weight.clone()
+    parts = online(model, GRPO(), LearnerSpec(learning_rate=0.02, lora=LoRA(rank=4)))
+    for step in train(parts, Plan(steps=3)):
+        assert step.metrics["max/ratio_deviation"] < 1e-4
+    assert torch.equal(model.network.shared.weight, shared)
+    assert any("lora" in name for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+class Interview:
+    """Answers the first answer with two tokens."""
+
+    def __init__(self, prompt):
+        self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
+
+    def reset(self):
+        return self.tokens_T
+
+    async def step(self, sample):
+        self.turns += 1
+        return np.array([50, 51], np.int32) if self.turns == 1 else None
+
+
+def test_several_turns_are_refused_before_anything_is_trained_on(t5):
+    model = t5()
+    before = weights_of(model)
+    with pytest.raises(TrainingError, match="an encoder-decoder answers once"):
+        train(online(model, GRPO(), FAST, make_env=Interview), Plan(steps=1))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
 
 
 def fit(model, algorithm, unit_of, steps, **spec):
