@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) is too old; Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing (once; some minutes)"
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,lora,adam8bit]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit]'
 	@touch $@
 
 setup: $(INSTALLED)

@@ -7,7 +7,7 @@ was; the reference of a KL term is the same model with its adapters switched off
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from penstock.core.errors import ModelError
 from penstock.core.learner import LoRA
+from penstock.models.quantized import dequantized, quantize, quantized_layers
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
@@ -38,13 +39,14 @@ def linear_layers(network: Any) -> dict[str, nn.Module]:
     return {n: m for n, m in network.named_modules() if type(m).__name__ in kinds and id(m) not in heads}
 
 
-def add_lora(network: Any, spec: LoRA, seed: int) -> Any:
+def add_lora(network: Any, spec: LoRA, seed: int, compute: torch.dtype = torch.float32) -> Any:
     """Freeze a network and put adapters beside its linear layers, in place; gives peft's description of them.
 
-    The first weights are a pure function of ``seed``.
+    The first weights are a pure function of ``seed``. Where the spec says so, the frozen linear layers are held in 4 bits and
+    compute in ``compute``.
 
     Raises:
-        ModelError: peft is missing, or a target is the name of no linear layer.
+        ModelError: peft is missing, a target is the name of no linear layer, or 4 bits are not possible here.
     """
     peft, layers = _peft(), linear_layers(network)
     known = sorted({name.rpartition(".")[2] for name in layers})
@@ -64,6 +66,9 @@ def add_lora(network: Any, spec: LoRA, seed: int) -> Any:
         task_type="SEQ_2_SEQ_LM" if network.config.is_encoder_decoder else "CAUSAL_LM",
     )
     network.requires_grad_(False)
+    if spec.quantize == "nf4":
+        quantize(network, layers, compute)
+        network.is_loaded_in_4bit = True  # peft looks here
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, network, ADAPTER)
@@ -91,29 +96,24 @@ def adapter_off(network: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def merged(network: nn.Module, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def merged(network: Any, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """``tensors`` of a network (by its own names) as those of the plain model: adapters added to their matrices.
 
-    Adapted matrices are new tensors, made one by one; the others are the network's own.
+    Matrices that are adapted or in 4 bits are new tensors, made one by one; the others are the network's own.
     """
-    layers = dict(adapted_layers(network))
+    layers, small = dict(adapted_layers(network)), dict(quantized_layers(network))
     for name, tensor in tensors.items():
-        layer, _, rest = name.partition(".base_layer.")
-        if layer not in layers:
-            if ".lora_" not in name:
-                yield name, tensor
-        elif rest == "weight":
-            yield f"{layer}.weight", _whole(layers[layer], tensor) + layers[layer].get_delta_weight(ADAPTER).to(tensor.device)
-        elif "weight." not in rest:  # what a quantized matrix keeps beside itself
-            yield f"{layer}.{rest}", tensor
-
-
-def _whole(layer: Any, tensor: Tensor) -> Tensor:
-    if hasattr(tensor, "quant_state") or hasattr(layer.base_layer.weight, "quant_state"):
-        from penstock.models.quantized import dequantized
-
-        return dequantized(layer.base_layer.weight)
-    return tensor
+        if ".lora_" in name:
+            continue
+        owner, _, rest = name.rpartition(".weight")
+        if owner in small:
+            if rest:
+                continue  # scales and tables beside the matrix
+            tensor = dequantized(small[owner]).to(network.get_input_embeddings().weight.dtype)
+        layer = layers.get(owner.removesuffix(".base_layer")) if owner.endswith(".base_layer") else None
+        if layer is not None:
+            tensor = tensor + layer.get_delta_weight(ADAPTER)
+        yield name.replace(".base_layer.", "."), tensor
 
 
 def save_adapter(network: Any, config: Any, folder: Path) -> None:

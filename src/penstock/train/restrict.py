@@ -21,7 +21,8 @@ def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:
             adapter is for; or the package of adapters is missing.
     """
     if spec.lora is not None and model.adapter is None:
-        model.adapter = add_lora(model.network, spec.lora, seed)
+        compute = torch.bfloat16 if spec.compute == "bfloat16" else torch.float32
+        model.adapter = add_lora(model.network, spec.lora, seed, compute)
     if spec.unfrozen_layers >= 0 and model.border is None:
         freeze_below(model, spec.unfrozen_layers)
     if spec.compute == "bfloat16":
@@ -41,4 +42,5 @@ def to_compute_type(model: LanguageModel, dtype: torch.dtype) -> None:
     """Convert the trunks' parameters; buffers (rotary frequencies) and the value head stay float32."""
     for module in (model.network, model.critic_trunk):
         for parameter in module.parameters() if module is not None else ():
-            parameter.data = parameter.data.to(dtype)
+            if parameter.is_floating_point():  # not the bytes of a matrix in 4 bits
+                parameter.data = parameter.data.to(dtype)
