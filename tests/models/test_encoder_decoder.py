@@ -17,7 +17,7 @@ import tiny_t5
 from penstock.core.errors import ModelError, TrainingError
 from penstock.core.types import Row
 from penstock.data import layout
-from penstock.models.encoder_decoder import EncoderDecoderModel, check_encoder_decoder, plan_of
+from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel, check_encoder_decoder, plan_of
 from penstock.models.relative_attention import Segments, Spans, relative_bucket
 from penstock.train.learner import Scoring
 from tiny_models import row, tokens
@@ -198,5 +198,6 @@ def test_the_value_head_reads_the_decoder(text):
         np.testing.assert_allclose(ours, model.value_head(hidden).detach(), atol=1e-3)
 
 
-def test_prompt_and_answer_together_fit_the_context(t5):
-    assert t5.context == tiny_models.CONTEXT
+@pytest.mark.parametrize(("said", "context"), [(tiny_models.CONTEXT, tiny_models.CONTEXT), (None, CONTEXT)])
+def test_the_context_is_the_configurations_or_a_finite_one(said, context, text):
+    assert tiny_t5.build(text, n_positions=said).context == context

@@ -27,6 +27,9 @@ from penstock.models.text import Text
 MODEL_TYPES = ("t5", "mt5", "umt5")
 """Types of transformers whose layers are those of T5 (Raffel et al. 2020, arXiv:1910.10683)."""
 
+CONTEXT = 2048
+"""Tokens of a sample where the configuration sets no ``n_positions``: relative positions know no end, caches need one."""
+
 
 class DecoderAttention(Protocol):
     """How the decoder of one forward pass attends to its own tokens and to the encoder's."""
@@ -135,8 +138,8 @@ class EncoderDecoderModel(LanguageModel):
 
     @property
     def context(self) -> int:
-        """Longest sequence in tokens, prompt and answer together (``n_positions``); without end where none is set."""
-        return int(getattr(self.config, "n_positions", None) or 1 << 30)
+        """Longest sequence in tokens, prompt and answer together: ``n_positions`` of the configuration, or :data:`CONTEXT`."""
+        return int(getattr(self.config, "n_positions", None) or CONTEXT)
 
     @property
     def start(self) -> int:
