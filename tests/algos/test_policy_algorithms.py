@@ -276,6 +276,13 @@ def test_a_group_tells_something_if_its_valid_rewards_differ(algorithm, rewards,
     assert algorithm.has_signal(made) is expected
 
 
+@pytest.mark.parametrize(("second", "expected"), [([2.0, 1.0], True), ([1.0, 2.0], True), ([0.0, 0.0], True)])
+def test_under_process_supervision_steps_tell_something_though_sums_agree(second, expected):
+    made = group(sample([2, 6], [1.0, 2.0]), sample([3, 6], second))
+    assert GRPO(supervision="process").has_signal(made) is expected
+    assert not GRPO(supervision="process").has_signal(group(sample([2], 1.0), sample([3, 6], [1.0, 1.0])))
+
+
 @pytest.mark.parametrize(("baseline", "expected"), [(1.0, False), (0.0, True), (None, False)])
 def test_a_group_tells_remax_something_if_it_differs_from_the_greedy_answer(baseline, expected):
     made = group(sample([2], 1.0), sample([3], 1.0), greedy(sample([4], baseline)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from penstock.algos.advantages import Array, group_centred, group_normalised, process_normalised
 from penstock.algos.kl import IN_LOSS, KLPenalty
-from penstock.algos.labels import Trajectory
-from penstock.algos.policy import FromGroups
+from penstock.algos.labels import Trajectory, action_rewards
+from penstock.algos.policy import FromGroups, scored_samples
 from penstock.core.run import require
 from penstock.core.spec import spec
+from penstock.core.types import Group
 
 
 @spec
@@ -45,3 +48,10 @@ class GRPO(FromGroups):
         if self.supervision == "process":
             return [list(process_normalised(group)) for group in rewards]
         return super().estimate(kept, rewards)
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether rewards of samples differ, or under process supervision those of steps."""
+        if self.supervision == "outcome":
+            return super().has_signal(group)
+        rewards = [action_rewards(sample) for sample in scored_samples(group)]
+        return len(rewards) >= self.least_samples and any(map(np.any, process_normalised(rewards)))

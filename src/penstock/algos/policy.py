@@ -84,7 +84,7 @@ class FromSamples:
 
     def has_signal(self, group: Group) -> bool:
         """Whether anything can be learned from a scored group; one without may be replaced (see ``Online.refill``)."""
-        return len(_scored(group)) >= self.least_samples
+        return len(scored_samples(group)) >= self.least_samples
 
     def initial_control(self) -> Control:
         """Where the slow variables of a run start."""
@@ -177,11 +177,11 @@ class FromGroups(WithoutCritic, ABC):
 
     def has_signal(self, group: Group) -> bool:
         """Whether the group has enough valid samples and their rewards are not all equal."""
-        reward_G = [action_rewards(sample).sum() for sample in _scored(group)]
+        reward_G = [action_rewards(sample).sum() for sample in scored_samples(group)]
         return len(reward_G) >= self.least_samples and float(np.ptp(reward_G)) > 0
 
 
-def _scored(group: Group) -> list[Any]:
+def scored_samples(group: Group) -> list[Any]:
     """The samples of a group that may be trained on."""
     return [sample for sample in group.samples if sample.valid and not sample.extras.get("greedy")]
 
