@@ -121,7 +121,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
     source = prompts(stage.data, base, seed)
-    check_prompts(source, stage.data, stage.steps * stage.batch, model)
+    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
 
     async def steps(start: int) -> AsyncIterator[Step]:
