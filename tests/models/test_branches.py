@@ -256,3 +256,29 @@ def test_an_architecture_that_overwrites_its_blocks_output_is_refused(text):
 def test_a_branch_is_given_whole_and_only_to_a_branch(text):
     with pytest.raises(ModelError, match="only there"):
         built("qwen2", text).add_critic("branch")
+
+
+def test_a_copy_of_the_policy_has_branches_of_its_own(text):
+    model = built("qwen2", text)
+    freeze_below(model, 1)
+    model.add_critic("branch", critic_branch(model))
+    expected = hidden(model, model.critic_trunk)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    runs = []
+    twin.border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
+    with twin.once():
+        hidden(twin)
+        assert torch.equal(hidden(twin, twin.critic_trunk), expected)
+    assert len(runs) == 1
+
+
+def test_a_copy_of_a_reference_still_shares_the_frozen_blocks(text):
+    model = built("qwen2", text)
+    freeze_below(model, 1)
+    reference = reference_branch(model)
+    again = copy.deepcopy(reference.network.base_model)
+    assert torch.equal(model.hidden(*PLACE, again), hidden(reference))
+    assert again.layers[0]._held[0] is model.network.base_model.layers[0]

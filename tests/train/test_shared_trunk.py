@@ -8,13 +8,15 @@ import copy
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, accumulate, learner_of, some_units
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, learner_of, some_units
 
 import tiny_models
 from penstock.core.contracts import Columns
 from penstock.core.errors import SpecError
-from penstock.core.learner import LearnerSpec
-from penstock.data.layout import lay_out
+from penstock.core.learner import LearnerSpec, LoRA
+from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Labeller
 from penstock.models.branches import reference_branch
@@ -202,3 +204,52 @@ def test_a_critic_that_was_loaded_with_a_model_folder_is_taken_over(tiny):
 def test_what_cannot_be_is_refused_by_the_spec(fields, problem):
     with pytest.raises(SpecError, match=problem):
         LearnerSpec(**fields)
+
+
+SAVERS = {
+    "frozen": {"unfrozen_layers": 1, "critic": "branch"},
+    "frozen, shared critic": {"unfrozen_layers": 1, "critic": "shared"},
+    "none unfrozen": {"unfrozen_layers": 0, "critic": "branch"},
+    "adapters": {"lora": LoRA(rank=2), "critic": "shared"},
+}
+
+
+def moved(model, saver):
+    """A learner whose critic and adapters have left zero."""
+    if saver == "adapters":
+        pytest.importorskip("peft")
+    learner = learner_of(model, **SAVERS[saver])
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if parameter.requires_grad and (".lora_" in name or "value_head" in name):
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(len(name)))
+    return learner
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 99), budget=st.integers(16, 80), share=st.booleans(), order=st.permutations(range(4)))
+def test_loss_and_gradient_do_not_depend_on_micro_batches_prefixes_or_order(saver, seed, budget, share, order, built):
+    units = some_units(seed, (2, 1, 3, 1))
+    found = []
+    for laid, size, sharing in ((units, 4096, True), ([units[i] for i in order], budget, share)):
+        model = copy.deepcopy(built["qwen2"]).double()  # so peaked a model that float32 would show its own rounding
+        loss = accumulate(moved(model, saver), laid, BOTH, size, sharing)
+        found.append((loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (whole, expected), (split, gradients) = found
+    assert split == pytest.approx(whole, abs=1e-6)
+    assert_same_gradients(gradients, expected, within=1e-6)
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_shares_of_two_ranks_add_up_to_the_gradient_of_all(saver, tiny):
+    units = some_units(1, (2, 1, 3, 1))
+    denominator, found = count(units), []
+    for parts in ((units,), (units[:1], units[1:])):
+        model = tiny()
+        learner = moved(model, saver)
+        for part in parts:
+            for batch in lay_out(part, 4096, True):
+                learner.accumulate(batch, BOTH, denominator)
+        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert_same_gradients(found[1], found[0])

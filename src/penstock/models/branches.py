@@ -46,8 +46,10 @@ class FrozenBlock(nn.Module):
         return block(*arguments, **more)  # the border's hook on the last frozen block keeps its output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenBlock:
-        made = FrozenBlock(*self._held)
-        memo[id(self)] = made
+        block, border = self._held
+        if id(block) in memo:  # the policy is copied too, and its copy's branches belong to the copy
+            block, border = memo[id(block)], copy.deepcopy(border, memo)
+        memo[id(self)] = made = FrozenBlock(block, border)
         return made
 
 
