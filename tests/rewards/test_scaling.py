@@ -54,6 +54,14 @@ def test_reference_scaling_keeps_the_deviation_of_the_first_batch():
     assert after == moments
 
 
+def test_a_first_batch_of_equal_rewards_is_no_reference():
+    spec = RewardScaling(by="reference")
+    first, moments = scaled([rewarded(1.0, 1.0)], spec, Moments())
+    second, _ = scaled([rewarded(0.0, 2.0)], spec, moments)  # of 1, 1, 0, 2: sqrt(2/3)
+    assert totals(first) == [1.0, 1.0]
+    assert totals(second) == pytest.approx([0.0, 2 / (2 / 3) ** 0.5])
+
+
 def test_a_given_deviation_is_the_reference():
     found, _ = scaled([rewarded(1.0, 3.0)], RewardScaling(by="reference", deviation=4.0), Moments())
     assert totals(found) == [0.25, 0.75]

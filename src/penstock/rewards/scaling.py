@@ -43,12 +43,13 @@ def scaled(groups: Sequence[Group], spec: RewardScaling, moments: Moments) -> tu
     """The groups with scaled and clipped rewards, and the moments for the next batch.
 
     ``running`` divides by the deviation of all rewards so far, this batch's included; ``reference`` by that of the first
-    batch, or by a given number; ``group`` by that of each group. A reward per token is divided by the deviation of the
-    samples' sums. A deviation of 0 divides nothing. Clipping comes last and acts on each token's reward. Samples without a
-    valid reward shift no moment and stay as they are; neither does a greedy baseline, which is scaled like its siblings.
+    batch (of the first ones, while all their rewards are equal), or by a given number; ``group`` by that of each group. A
+    reward per token is divided by the deviation of the samples' sums. A deviation of 0 divides nothing. Clipping comes last
+    and acts on each token's reward. Samples without a valid reward shift no moment and stay as they are; neither does a
+    greedy baseline, which is scaled like its siblings.
     """
     totals = [sample.reward or 0.0 for group in groups for sample in group.samples if _counts(sample)]
-    if spec.by == "running" or (spec.by == "reference" and not moments.count):
+    if spec.by == "running" or (spec.by == "reference" and not moments.deviation):
         moments = moments.seen(totals)
     one = spec.deviation or moments.deviation
     by_group = {"none": lambda group: 0.0, "group": _deviation}.get(spec.by, lambda group: one)
