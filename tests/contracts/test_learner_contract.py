@@ -5,7 +5,7 @@ optimizer steps, and which tiny model it trains. The tests see weights, scores, 
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import tiny_models
 import tiny_t5
 from penstock.core.contracts import Learner, State
 from penstock.core.errors import TrainingError
-from penstock.core.run import LearnerSpec
+from penstock.core.learner import LearnerSpec, LoRA
 from penstock.data.layout import count, lay_out
 from penstock.train.learner import DeviceLearner
 
@@ -24,7 +24,28 @@ def on_one_device(model, spec):
     return DeviceLearner(model, spec, lay_out, total_steps=10)
 
 
-LEARNERS = {"one device": (on_one_device, "qwen2"), "one device, encoder-decoder": (on_one_device, "t5")}
+def with_frozen_layers(model, spec):
+    return on_one_device(model, replace(spec, unfrozen_layers=1))
+
+
+def with_adapters(model, spec):
+    pytest.importorskip("peft")
+    critic = "shared" if spec.critic == "separate" else spec.critic  # the spec refuses whole layers beside adapters
+    return on_one_device(model, replace(spec, lora=LoRA(rank=4), critic=critic))
+
+
+def with_8_bit_moments(model, spec):
+    pytest.importorskip("torchao")
+    return on_one_device(model, replace(spec, optimizer="adamw8bit"))
+
+
+LEARNERS = {
+    "one device": (on_one_device, "qwen2"),
+    "one device, encoder-decoder": (on_one_device, "t5"),
+    "frozen layers": (with_frozen_layers, "gpt2"),
+    "adapters": (with_adapters, "qwen2"),
+    "8-bit moments": (with_8_bit_moments, "llama"),
+}
 
 LOGP = frozenset({"logp"})
 
