@@ -26,9 +26,26 @@ PURE = (
 """Modules whose public functions are equations."""
 
 PLUMBING = {
-    "read", "counted", "policy_metrics", "value_metrics", "weighted_mean", "check_one_advantage_a_row", "pairs", "batch_mean",
-    "row_sums", "row_means", "row_sum", "row_mean", "pair_accuracy", "label_accuracy", "mismatched", "fixed", "log_ratio", "distinct", "choose",
-}  # fmt: skip
+    "read",
+    "counted",
+    "policy_metrics",
+    "value_metrics",
+    "weighted_mean",
+    "check_one_advantage_a_row",
+    "pairs",
+    "batch_mean",
+    "row_sums",
+    "row_means",
+    "row_sum",
+    "row_mean",
+    "pair_accuracy",
+    "label_accuracy",
+    "mismatched",
+    "fixed",
+    "log_ratio",
+    "distinct",
+    "choose",
+}
 """Public functions of those modules that are no equations."""
 
 PAPER = re.compile(r"\(([^()]*?(?:\b(?:19|20)\d\d\b|arXiv \d{4}\.\d{5}|\b\d{4}\.\d{5}\b)[^()]*(?:\([^()]*\)[^()]*)*)\)")
