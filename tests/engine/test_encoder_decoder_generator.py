@@ -32,6 +32,13 @@ def t5(text):
     return tiny_t5.build(text)
 
 
+def unrecorded(model, **options):
+    """An engine that runs its steps as they are: recording one costs more than the short runs here."""
+    generator = EncoderDecoderGenerator(model, **options)
+    generator.decode._traceable = False
+    return generator
+
+
 def other_weights(model, seed=9):
     other = copy.deepcopy(model)
     tiny_models.randomise(other.network, seed=seed)
@@ -81,7 +88,7 @@ def test_greedy_equals_generate_of_transformers(architecture, text):
 def alone(t5):
     """Samples that were each drawn alone, by an engine of their own."""
     requests = ragged(7, temperature=0.9) + [request(np.array([30, 31, 32]), 50, sample) for sample in range(3)]
-    return requests, [run(EncoderDecoderGenerator(t5), [one])[0] for one in requests]
+    return requests, [run(unrecorded(t5), [one])[0] for one in requests]
 
 
 @settings(max_examples=10)
@@ -89,7 +96,7 @@ def alone(t5):
 def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(t5, alone, order, slots, chunk, count):
     requests, expected = alone
     chosen = order[:count]
-    found = run(EncoderDecoderGenerator(t5, slots=slots, chunk=chunk), [requests[place] for place in chosen])
+    found = run(unrecorded(t5, slots=slots, chunk=chunk), [requests[place] for place in chosen])
     assert_same_draws(found, [expected[place] for place in chosen])
 
 
@@ -97,7 +104,7 @@ def test_requests_that_come_while_others_are_decoded_change_nothing(t5, alone):
     requests, expected = alone
 
     async def in_two_waves():
-        generator = EncoderDecoderGenerator(t5, slots=4)
+        generator = unrecorded(t5, slots=4)
         first = await started(generator, requests[:5], tokens=12)
         second = [asyncio.create_task(generator.generate(one)) for one in requests[5:]]
         return await asyncio.gather(*first, *second)
@@ -109,20 +116,20 @@ def test_limits_are_obeyed_per_request(t5):
     """One row is greedy, one is held to its two best tokens; the third is free and must not notice."""
     prompt = np.array([20, 21, 22])
     requests = [request(prompt, 0, temperature=0.0), request(prompt, 1, top_k=2), request(prompt, 2)]
-    generator = EncoderDecoderGenerator(t5)
+    generator = unrecorded(t5)
     assert_same_draws(run(generator, requests), [run(generator, [one])[0] for one in requests])
 
 
 @pytest.mark.parametrize("slots", [16, 3])
 def test_a_prompt_is_encoded_once_for_all_its_samples(slots, t5):
-    generator = EncoderDecoderGenerator(t5, slots=slots)
+    generator = unrecorded(t5, slots=slots)
     run(generator, [request(np.arange(20, 45), sample=g) for g in range(12)])
     assert generator.prefilled_tokens == 25
 
 
 def test_a_finished_row_frees_its_place_at_once(t5):
     async def midway():
-        generator = EncoderDecoderGenerator(t5, slots=2)
+        generator = unrecorded(t5, slots=2)
         lengths = [3, 30, 30]
         wanted = [request(np.array([20 + i]), i, max_new_tokens=n) for i, n in enumerate(lengths)]
         tasks = await started(generator, wanted, tokens=9)
@@ -138,19 +145,19 @@ def test_a_finished_row_frees_its_place_at_once(t5):
 @each_policy
 def test_loading_the_same_weights_in_flight_changes_no_token(kv, t5):
     async def interrupted():
-        generator = EncoderDecoderGenerator(copy.deepcopy(t5), slots=3)
+        generator = unrecorded(copy.deepcopy(t5), slots=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, None, kv))
         return await asyncio.gather(*tasks)
 
     found = asyncio.run(interrupted())
-    assert_same_draws(found, run(EncoderDecoderGenerator(t5, slots=3), LONG))
+    assert_same_draws(found, run(unrecorded(t5, slots=3), LONG))
     assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0, 1}
 
 
 def test_samples_aborted_by_an_update_go_on_where_they_were(t5):
     async def interrupted():
-        generator = EncoderDecoderGenerator(copy.deepcopy(t5), slots=3)
+        generator = unrecorded(copy.deepcopy(t5), slots=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, None, "abort"))
         partial = await asyncio.gather(*tasks)
@@ -158,14 +165,14 @@ def test_samples_aborted_by_an_update_go_on_where_they_were(t5):
 
     partial, found = asyncio.run(interrupted())
     assert sum(len(drawn(sample)) for sample in partial) < sum(len(drawn(sample)) for sample in found)
-    assert_same_draws(found, run(EncoderDecoderGenerator(t5, slots=3), LONG))
+    assert_same_draws(found, run(unrecorded(t5, slots=3), LONG))
 
 
 def test_after_recompute_every_token_has_the_log_prob_of_its_version(t5):
     old, new, model = t5, other_weights(t5), copy.deepcopy(t5)
 
     async def replaced():
-        generator = EncoderDecoderGenerator(model, slots=3)
+        generator = unrecorded(model, slots=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
         return await asyncio.gather(*tasks)
@@ -185,7 +192,7 @@ def test_kept_caches_go_on_under_the_new_weights(t5):
     model, new = copy.deepcopy(t5), other_weights(t5)
 
     async def replaced():
-        generator = EncoderDecoderGenerator(model)
+        generator = unrecorded(model)
         (task,) = await started(generator, LONG[:1], tokens=5)
         await generator.load(WeightUpdate(1, new.policy_weights(), "keep"))
         return await task
@@ -201,7 +208,7 @@ def test_a_request_that_comes_after_an_update_shares_no_old_encoding(t5):
     model, new = copy.deepcopy(t5), other_weights(t5)
 
     async def replaced():
-        generator = EncoderDecoderGenerator(model)
+        generator = unrecorded(model)
         tasks = await started(generator, LONG[:2], tokens=5)
         await generator.load(WeightUpdate(1, new.policy_weights(), "keep"))
         late = await generator.generate(request(np.arange(20, 26), sample=7))
@@ -214,7 +221,7 @@ def test_a_request_that_comes_after_an_update_shares_no_old_encoding(t5):
 
 
 def test_the_context_ends_a_sample(t5):
-    (sample,) = run(EncoderDecoderGenerator(t5), [request(np.full(CONTEXT - 6, 20), max_new_tokens=50)])
+    (sample,) = run(unrecorded(t5), [request(np.full(CONTEXT - 6, 20), max_new_tokens=50)])
     assert (len(sample.tokens_T), len(drawn(sample)), sample.finish) == (CONTEXT, 6, "length")
     np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(t5, sample), atol=1e-4)
 
@@ -222,11 +229,11 @@ def test_the_context_ends_a_sample(t5):
 @pytest.mark.parametrize("prompt", [None, 0, 6])
 def test_scoring_without_knowing_the_prompt_is_refused(prompt, t5):
     with pytest.raises(GenerationError, match="give the number of tokens that are the prompt"):
-        asyncio.run(EncoderDecoderGenerator(t5).score(np.arange(20, 25, dtype=np.int32), prompt=prompt))
+        asyncio.run(unrecorded(t5).score(np.arange(20, 25, dtype=np.int32), prompt=prompt))
 
 
 def test_the_same_tokens_score_differently_with_another_prompt(t5):
-    generator, tokens_T = EncoderDecoderGenerator(t5), np.arange(20, 28, dtype=np.int32)
+    generator, tokens_T = unrecorded(t5), np.arange(20, 28, dtype=np.int32)
     one, other = (asyncio.run(generator.score(tokens_T, prompt=prompt)) for prompt in (2, 4))
     assert (one[:2] == 0).all()
     assert (other[:4] == 0).all()
