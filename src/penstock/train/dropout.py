@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from penstock.models.language_model import LanguageModel
 
 BRANCHES = ("self_attn", "attn", "attention", "mlp", "o", "DenseReluDense")
-"""Names of the modules whose output is added to the residual stream, in the architectures of transformers (the last two: T5)."""
+"""Names of the modules whose output is added to the residual stream in the architectures of transformers (the last two: T5)."""
 
 
 @contextmanager
