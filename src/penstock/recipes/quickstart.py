@@ -16,8 +16,8 @@ from penstock.data.sources import open_source
 
 BITS = 14
 
-MISSED = 0.15
-"""Chance that the teacher overlooks a one. He is right about one number in three, and so is who learns from him alone."""
+MISSED = 0.18
+"""Chance that the teacher overlooks a one. He is right about one number in four, and so is who learns from him alone."""
 
 
 def binary_numbers(size: int, seed: int, held_out: bool, missed: float = 0.0) -> list[Mapping[str, Any]]:
@@ -47,7 +47,7 @@ def numbers(size: int, seed: int, held_out: bool = False, missed: float = 0.0) -
     )
 
 
-def quickstart(seed: int = 0, steps: int = 160) -> Run:
+def quickstart(seed: int = 0, steps: int = 120) -> Run:
     """Counting the ones of binary numbers (reasoning-gym): SFT on a careless teacher's answers, then GRPO; minutes on a CPU.
 
     Args:
@@ -75,9 +75,9 @@ def quickstart(seed: int = 0, steps: int = 160) -> Run:
                 algorithm=GRPO(clip=(0.2, 0.28)),
                 learner=LearnerSpec(learning_rate=3e-4, schedule="linear", warmup=10, token_budget=16384),
                 sampling=Sampling(max_new_tokens=4),
-                samples=8,
+                samples=16,
                 batch=64,
-                slots=512,
+                slots=1024,
                 steps=steps,
                 evaluation=EvaluationSpec(data=numbers(4000, seed=3 * 10**6, held_out=True), every=20),
             ),
