@@ -145,7 +145,7 @@ def _offline(algorithm: Algorithm, imitated: Offline, pairs: DataSpec) -> Offlin
 
 
 def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluation: EvaluationSpec) -> Online:
-    """Every step draws 16 walks from each of the 20 nodes."""
+    """Every step draws eight walks from each of the 20 nodes."""
     learns: dict[str, Any] = {
         "ppo": PPO(),
         "grpo": GRPO(),
@@ -163,10 +163,10 @@ def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluat
             learning_rate=3e-4, warmup=5, token_budget=16384, critic="shared" if algorithm == "ppo" else "none"
         ),
         sampling=Sampling(max_new_tokens=LONGEST + 1),
-        samples=16,
+        samples=8,
         batch=20,
         steps=60,
-        slots=320,
+        slots=160,
         evaluation=evaluation,
     )
 
