@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from penstock.algos import GRPO, ILQL, RFT, Distillation, KLPenalty
+from penstock.cli.commands.eval import measure, pick
 from penstock.cli.session import Session
 from penstock.core.errors import ModelError
 from penstock.core.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
@@ -90,7 +91,11 @@ def test_an_ilql_run_saves_heads_that_the_next_stage_and_the_folder_have(tmp_pat
     heads = load_file(tmp_path / "run" / "model" / "q_heads.safetensors")
     assert heads["online.0.outer.bias"].any()
     assert not torch.equal(heads["online.0.outer.bias"], heads["target.0.outer.bias"])
-    assert {"evaluation/reward", "evaluation/beta=4/reward"} <= set(summary["stages"]["ilql"]["last"])
+    last = summary["stages"]["ilql"]["last"]
+    again, _ = measure(pick(run_of(ilql()), ""), run_of(ilql()), tmp_path / "run", str(tmp_path / "run" / "model"))
+    assert {name: again[name] for name in again if name.endswith("/reward")} == {
+        name: last[name] for name in ("evaluation/reward", "evaluation/beta=4/reward")
+    }
 
 
 def test_an_ilql_run_that_was_cut_goes_on_bit_for_bit(tmp_path):

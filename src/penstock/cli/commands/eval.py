@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.cli.recipe import build, take, wants_help
 from penstock.core.errors import SpecError
-from penstock.core.run import ModelSpec, Online, Run
+from penstock.core.run import ModelSpec, Online, Run, Stage
 
 HELP = """usage: penstock eval RUN [--stage NAME]
        penstock eval RECIPE --model FOLDER [--stage NAME] [--field value …]
@@ -50,9 +50,9 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def pick(made: Run, name: str) -> Online:
-    """The stage to evaluate with."""
-    able = [stage for stage in made.stages if isinstance(stage, Online) and stage.evaluation is not None]
+def pick(made: Run, name: str) -> Stage:
+    """The stage to evaluate with: an online one, or one whose evaluation names rewards of generated samples."""
+    able = [s for s in made.stages if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
     chosen = [stage for stage in able if stage.name == name] if name else able[-1:]
     if not chosen:
         known = ", ".join(stage.name for stage in able) or "none"
@@ -60,7 +60,7 @@ def pick(made: Run, name: str) -> Online:
     return chosen[0]
 
 
-def measure(stage: Online, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
+def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
     """Metrics and groups of one evaluation."""
     from penstock.cli.build import Models
     from penstock.cli.folder import RunFolder
