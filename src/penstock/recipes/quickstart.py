@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ MISSED = 0.18
 def binary_numbers(size: int, seed: int, held_out: bool, missed: float = 0.0) -> list[Mapping[str, Any]]:
     """Rows of reasoning-gym's ``count_bits``. Every tenth number is held out, so no prompt is in both parts.
 
+    To be learned from, every answer is as frequent as any other: among numbers drawn alike, few or many ones are rare. The
+    held-out part is as drawn.
+
     Args:
         size: numbers that are drawn, before the part is chosen.
         seed: seed of the draw.
@@ -32,8 +36,18 @@ def binary_numbers(size: int, seed: int, held_out: bool, missed: float = 0.0) ->
     task = DataSpec(source="gym:count_bits", options={"min_n": 1, "max_n": 2**BITS - 1, "seed": seed}, size=size)
     drawn, seen = open_source(task, Path.cwd()), np.random.Generator(np.random.Philox(seed))
     rows = [drawn[index]["metadata"] | {"answer": drawn[index]["answer"]} for index in range(len(drawn))]
-    rows = [row | {"answer": str(seen.binomial(int(row["answer"]), 1 - missed))} for row in rows]
-    return [row for row in rows if (row["number"] % 10 == 0) is held_out]
+    rows = [row for row in rows if (row["number"] % 10 == 0) is held_out]
+    rows = rows if held_out else balanced(rows)
+    return [row | {"answer": str(seen.binomial(int(row["answer"]), 1 - missed))} for row in rows]
+
+
+def balanced(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As many rows, taken from every answer in turn; those of a rare answer come more than once."""
+    by_answer: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_answer.setdefault(row["answer"], []).append(row)
+    turns = [itertools.cycle(by_answer[answer]) for answer in sorted(by_answer, key=int)]
+    return [next(turn) for turn, _ in zip(itertools.cycle(turns), rows, strict=False)]
 
 
 def numbers(size: int, seed: int, held_out: bool = False, missed: float = 0.0) -> DataSpec:
@@ -47,7 +61,7 @@ def numbers(size: int, seed: int, held_out: bool = False, missed: float = 0.0) -
     )
 
 
-def quickstart(seed: int = 0, steps: int = 120) -> Run:
+def quickstart(seed: int = 0, steps: int = 100) -> Run:
     """Counting the ones of binary numbers (reasoning-gym): SFT on a careless teacher's answers, then GRPO; minutes on a CPU.
 
     Args:
