@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+DEVELOP := $(VENV)/installed-to-develop
 
-.PHONY: help setup quickstart test test-slow lint format bench clean
+.PHONY: help setup develop quickstart test test-slow lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,15 +24,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) is too old; Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing (once; some minutes)"
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[math,gym,hub]'
+	@touch $@
+
+$(DEVELOP): $(INSTALLED)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit]'
 	@touch $@
 
 setup: $(INSTALLED)
 
+develop: $(DEVELOP)
+
 quickstart: setup
 	$(BIN)/penstock train quickstart
 
-lint: setup
+lint: develop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,14 +46,14 @@ lint: setup
 test: lint
 	$(BIN)/pytest -m "not slow"
 
-test-slow: setup
+test-slow: develop
 	$(BIN)/pytest -m slow
 
-format: setup
+format: develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup
+bench: develop
 	$(BIN)/python benchmarks/vs_trl.py
 	$(BIN)/python benchmarks/generation.py
 

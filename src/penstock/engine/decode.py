@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from penstock.core.types import Sampling
 from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, PoolView, round_up
 from penstock.engine.draws import Cuts, draw, needs_cuts
+from penstock.models.attention import quiet_transformers
 from penstock.models.language_model import LanguageModel
 
 
@@ -199,8 +199,7 @@ class DecodeStep:
         """The recorded step; it is recorded at the first call, on the arguments of that step."""
         kind = self._shared, self._shifted
         if kind not in self._traced:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # tracing warns of every shape that Python code looked at
+            with quiet_transformers():  # tracing warns of every shape that Python code looked at, and reads every property
                 self._traced[kind] = torch.jit.trace(self._forward(), arguments, check_trace=False)
         return self._traced[kind]
 
