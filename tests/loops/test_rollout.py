@@ -178,3 +178,11 @@ def test_an_evaluation_in_which_nothing_could_be_scored_is_refused(tiny):
     roll = rollout_of(EmbeddedGenerator(tiny()), score=lambda sample: None)
     with pytest.raises(RewardError, match='none of 3 samples could be scored: reward "letters" raised'):
         asyncio.run(evaluate(roll, [prompt_of(0)]))
+
+
+def test_evaluation_tells_how_varied_the_answers_are(tiny):
+    generator = EmbeddedGenerator(tiny())
+    metrics, groups = asyncio.run(evaluate(rollout_of(generator, score=lambda sample: 0.0), [prompt_of(0), prompt_of(1)]))
+    answers = [sample.tokens_T[sample.action_T].tolist() for group in groups for sample in group.samples]
+    assert metrics["evaluation/distinct_1"] == len({token for answer in answers for token in answer}) / sum(map(len, answers))
+    assert metrics["evaluation/distinct_1"] <= metrics["evaluation/distinct_2"] <= 1

@@ -1,15 +1,16 @@
 """The film-review recipe: its splits, its stages, and on made-up reviews the whole of it."""
 
 import random
+import typing
 
 import pytest
 
-from penstock.algos import PPO, SFT, LabelScore
+from penstock.algos import DPO, ILQL, PPO, RFT, SFT, LabelScore, OnlineDPO
 from penstock.cli.recipe import build
 from penstock.cli.session import Session
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
-from penstock.recipes.sentiment import PARTS, reviews, sentiment
+from penstock.recipes.sentiment import BETAS, PARTS, Algorithm, contests, reviews, sentiment
 
 PRAISE = ("fine", "warm", "moving", "clever")
 BLAME = ("dull", "cold", "silly", "stale")
@@ -99,6 +100,70 @@ def test_the_whole_recipe_runs(folder, tmp_path):
     assert set(summary["stages"]) == {"sft", "reward-1", "reward-2", "reward-3", "gold", "ppo"}
     assert 0 < summary["stages"]["reward-1"]["last"]["evaluation/label/accuracy"] < 1
     assert summary["headline"].startswith("gold probability of praise 0.")
+
+
+def test_pairs_are_a_praise_and_a_blame_of_the_same_part_that_begin_with_the_same_word(folder, tmp_path):
+    (tmp_path / "pos.txt").write_text("a joy\na gem\nwhat fun\nso warm\n", encoding="utf-8")
+    (tmp_path / "neg.txt").write_text("a bore\nso cold\nso stale\n", encoding="utf-8")
+    pairs = contests(folder, "held-out+half-a+half-b")
+    assert {(pair["start"], pair["better"]) for pair in pairs} < {("a", " joy"), ("a", " gem"), ("so", " warm")}
+    assert [pair["start"] for pair in sorted(pairs, key=lambda pair: pair["start"])] == ["a", "so"]
+    assert {pair["worse"] for pair in pairs if pair["start"] == "a"} == {" bore"}
+
+
+def test_a_start_and_its_rest_are_the_review(folder):
+    assert all(row["start"] + row["rest"] == row["text"] for row in reviews(folder, "half-a"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "judges"),
+    [("rft", RFT, 3), ("online-dpo", OnlineDPO, 3), ("dpo", DPO, 1), ("ilql", ILQL, 1)],
+)
+def test_every_algorithm_is_judged_as_ppo_is_and_knows_no_label_that_gold_knows(algorithm, kind, judges):
+    *before, last = sentiment(algorithm=algorithm).stages
+    ppo = sentiment().stages[-1]
+    assert [stage.name for stage in before] == ["sft", *[f"reward-{n + 1}" for n in range(judges)], "gold"]
+    assert (last.name, type(last.algorithm)) == (algorithm, kind)
+    assert last.evaluation.rewards == ppo.evaluation.rewards
+    assert last.evaluation.data == ppo.evaluation.data
+    assert last.evaluation.temperature == ppo.evaluation.temperature
+    if algorithm in ("dpo", "ilql"):
+        assert last.data.options["part"] == "half-a"
+
+
+def test_imitation_alone_is_one_stage():
+    assert [stage.name for stage in sentiment(algorithm="sft").stages] == ["sft"]
+
+
+def starting(folder, algorithm, architecture="decoder"):
+    """A step of every stage."""
+    stages = sentiment(algorithm=algorithm).stages
+    words = f"--algorithm {algorithm} --architecture {architecture} --folder {folder} --threads 1 --sft.model.vocabulary 300"
+    for stage in stages:
+        words += f" --{stage.name}.steps 1 --{stage.name}.batch 8 --{stage.name}.evaluation.data.size 4"
+    return build("sentiment", words.split())
+
+
+@pytest.mark.parametrize("algorithm", [name for name in typing.get_args(Algorithm) if name != "ppo"])
+def test_a_run_of_each_algorithm_starts(algorithm, folder, tmp_path):
+    summary = Session(starting(folder, algorithm), tmp_path / "run").execute()
+    last = summary["stages"][algorithm]["last"]
+    if algorithm == "sft":
+        assert summary["headline"].startswith("held-out perplexity ")
+        return
+    assert summary["headline"].startswith("gold probability of praise 0.")
+    assert 0 < last["evaluation/gold"] < 1
+    assert 0 < last["evaluation/distinct_2"] <= 1
+    shifted = {f"evaluation/beta={beta:g}/gold" for beta in BETAS} if algorithm == "ilql" else set()
+    assert {name for name in last if name.startswith("evaluation/beta") and name.endswith("/gold")} == shifted
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "ilql"])
+def test_an_encoder_decoder_reads_the_start_and_writes_the_rest(algorithm, folder, tmp_path):
+    run = starting(folder, algorithm, "encoder-decoder")
+    assert {stage.data.prompt for stage in run.stages} == {"{{ start }}"}
+    summary = Session(run, tmp_path / "run").execute()
+    assert 0 < summary["stages"][algorithm]["last"]["evaluation/gold"] < 1
 
 
 @pytest.mark.slow

@@ -287,6 +287,7 @@ def headline(run: Run, summary: Mapping[str, Any]) -> str:
     for name, value in last["last"].items():
         short = name.removeprefix("evaluation/")
         repeats = short != "reward" and value == last["last"].get("evaluation/reward")
-        if name in first and short not in ("length", "failed") and not repeats:
+        aside = short in ("length", "failed") or short.startswith("distinct_")
+        if name in first and not aside and not repeats:
             told.append(f"{short} {first[name]:.4g} → {value:.4g}")
     return f"{'held-out ' if told else ''}{', '.join(told) or 'done'} in {summary['seconds']:.0f} s"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.algos.best_of import best_of_k
+from penstock.algos.diversity import distinct_ngrams
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, Metrics, Prompt, Sample
 from penstock.loops.rollout import Rollout
@@ -15,6 +16,8 @@ from penstock.loops.rollout import Rollout
 
 async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, list[Group]]:
     """Generate and score held-out prompts; gives ``evaluation/…`` metrics and the groups.
+
+    Beside rewards and lengths: ``distinct_1`` to ``distinct_3``, the share of n-grams of answer tokens that are different.
 
     Takes no slots and trains nothing. Waits for the generator and the rewards. All tokens of a group must come from one
     version, which the caller ensures by not publishing meanwhile.
@@ -33,12 +36,19 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
         "evaluation/length": float(np.mean([sample.action_T.sum() for sample in samples])),
         "evaluation/failed": float(len(samples) - len(scored)),
     }
+    metrics |= _diversity(samples)
     named: dict[str, list[float]] = {}
     for sample in scored:
         for name, value in sample.extras.get("rewards", {}).items():
             if value is not None:
                 named.setdefault(name, []).append(float(value))
     return metrics | {f"evaluation/{name}": float(np.mean(values)) for name, values in named.items()}, groups
+
+
+def _diversity(samples: Sequence[Sample]) -> Metrics:
+    answers = [sample.tokens_T[sample.action_T].tolist() for sample in samples]
+    longest = max(map(len, answers), default=0)
+    return {f"evaluation/distinct_{n}": distinct_ngrams(answers, n) for n in (1, 2, 3) if n <= longest}
 
 
 def best_of(groups: Sequence[Group], sizes: Sequence[int], rank_by: str = "") -> Metrics:
