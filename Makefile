@@ -52,6 +52,7 @@ test-slow: develop
 format: develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/algorithms_table.py
 
 bench: develop
 	$(BIN)/python benchmarks/vs_trl.py
