@@ -1,0 +1,38 @@
+"""The process-wide state of torch: threads, memory, and a device that is there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from penstock.core.errors import DeviceError
+from penstock.train.device import keep_freed_memory, set_up
+
+
+def threads_in_a_new_process(asked: int, **environment: str) -> int:
+    code = f"import torch; from penstock.train.device import set_up; set_up('cpu', {asked}); print(torch.get_num_threads())"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return int(found.stdout)
+
+
+@pytest.mark.parametrize(("asked", "variable", "expected"), [(0, "1", 1), (3, "1", 3)])
+def test_threads_are_those_asked_for_or_those_of_the_environment(asked: int, variable: str, expected: int) -> None:
+    assert threads_in_a_new_process(asked, OMP_NUM_THREADS=variable) == expected
+
+
+def test_freed_memory_is_kept_where_the_c_library_can() -> None:
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(DeviceError, match="device=cuda, but torch finds no CUDA device"):
+        set_up("cuda", before)
