@@ -46,6 +46,7 @@ from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.orpo import ORPO
 from penstock.algos.ppo import PPO
 from penstock.algos.process_reward import ProcessReward
+from penstock.algos.rebel import REBEL
 from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
 from penstock.algos.rft import RFT
 from penstock.algos.rloo import LeaveOneOut
@@ -68,6 +69,7 @@ __all__ = [
     "OPO",
     "ORPO",
     "PPO",
+    "REBEL",
     "REINFORCE",
     "RFT",
     "SAPO",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos import AWAC, DPO, GRPO, ILQL, KTO, PPO, RFT, SFT, LeaveOneOut, ReinforcePlusPlus
+from penstock.algos import AWAC, DPO, GRPO, ILQL, KTO, PPO, REBEL, RFT, SFT, LeaveOneOut, ReinforcePlusPlus
 from penstock.core.run import (
     DataSpec,
     EvaluationSpec,
@@ -37,7 +37,7 @@ LONGEST = 9
 BETAS = (1.0, 4.0, 16.0, 64.0)
 """By how much the Q heads shift the logits when ILQL is measured; the last is the headline."""
 
-Algorithm = Literal["sft", "rft", "ppo", "grpo", "rloo", "reinforce-plus-plus", "dpo", "kto", "ilql", "awac"]
+Algorithm = Literal["sft", "rft", "ppo", "grpo", "rloo", "reinforce-plus-plus", "dpo", "kto", "ilql", "awac", "rebel"]
 
 
 @functools.cache
@@ -152,6 +152,7 @@ def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluat
         "rloo": LeaveOneOut(),
         "reinforce-plus-plus": ReinforcePlusPlus(),
         "rft": RFT(),
+        "rebel": REBEL(),
     }
     return Online(
         name=algorithm,
