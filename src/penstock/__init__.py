@@ -1,7 +1,8 @@
 """Penstock: reinforcement learning from human and verifiable feedback on language models.
 
-``penstock.train(run)`` carries out a :class:`Run`; ``penstock.rows`` and ``penstock.reward`` make data and rewards out of
-your own functions. Names are imported when they are first used, so that ``import penstock`` costs nothing.
+``penstock.train`` carries out a :class:`Run`, or makes one of a model and data; ``penstock.rows`` and ``penstock.reward`` make
+data and rewards out of your own functions; algorithms are there by their names (``penstock.DPO``). Names are imported when
+they are first used, so that ``import penstock`` costs nothing.
 """
 
 from __future__ import annotations
@@ -12,66 +13,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.algos import (
-        AWAC,
-        CISPO,
-        CPO,
-        DPO,
-        DPPO,
-        GDPO,
-        GMPO,
-        GPG,
-        GRPO,
-        ILQL,
-        KTO,
-        OPO,
-        ORPO,
-        PPO,
-        REBEL,
-        REINFORCE,
-        RFT,
-        SAPO,
-        SFT,
-        TOPR,
-        BradleyTerry,
-        ClipCov,
-        ClippedRatio,
-        Distillation,
-        Divergence,
-        EntropyBonus,
-        ImportanceWeight,
-        KLCov,
-        KLPenalty,
-        LabelScore,
-        LeaveOneOut,
-        OnlineDPO,
-        PassAtK,
-        PolicyGradient,
-        ProcessReward,
-        ReinforcePlusPlus,
-        ReMax,
-        SafePPO,
-        SimPO,
-        cispo,
-        clip_cov,
-        dapo,
-        dppo,
-        dr_grpo,
-        gmpo,
-        gspo,
-        icepop,
-        kl_cov,
-        pipeline_rl,
-        sapo,
-        topr,
-    )
+    from penstock.algos import *  # noqa: F403 - for type checkers; __getattr__ finds them
     from penstock.api import Result, reward, rows, train
     from penstock.core.errors import PenstockError
-    from penstock.core.learner import LearnerSpec, LoRA
     from penstock.core.run import (
         CheckpointSpec,
         DataSpec,
         EvaluationSpec,
+        LearnerSpec,
         ModelSpec,
         Offline,
         Online,
@@ -81,66 +30,13 @@ if TYPE_CHECKING:
     from penstock.core.types import Sampling
 
 _HOMES = {
-    "penstock.algos": (
-        "AWAC",
-        "CISPO",
-        "CPO",
-        "DPO",
-        "DPPO",
-        "GDPO",
-        "GMPO",
-        "GPG",
-        "GRPO",
-        "ILQL",
-        "KTO",
-        "OPO",
-        "ORPO",
-        "PPO",
-        "REBEL",
-        "REINFORCE",
-        "RFT",
-        "SAPO",
-        "SFT",
-        "TOPR",
-        "BradleyTerry",
-        "ClipCov",
-        "ClippedRatio",
-        "Distillation",
-        "Divergence",
-        "EntropyBonus",
-        "ImportanceWeight",
-        "KLCov",
-        "KLPenalty",
-        "LabelScore",
-        "LeaveOneOut",
-        "OnlineDPO",
-        "PassAtK",
-        "PolicyGradient",
-        "ProcessReward",
-        "ReMax",
-        "ReinforcePlusPlus",
-        "SafePPO",
-        "SimPO",
-        "cispo",
-        "clip_cov",
-        "dapo",
-        "dppo",
-        "dr_grpo",
-        "gmpo",
-        "gspo",
-        "icepop",
-        "kl_cov",
-        "pipeline_rl",
-        "sapo",
-        "topr",
-    ),
     "penstock.api": ("Result", "reward", "rows"),
     "penstock.core.errors": ("PenstockError",),
-    "penstock.core.learner": ("LearnerSpec", "LoRA"),
     "penstock.core.run": (
         "CheckpointSpec",
         "DataSpec",
         "EvaluationSpec",
+        "LearnerSpec",
         "ModelSpec",
         "Offline",
         "Online",
@@ -151,72 +47,20 @@ _HOMES = {
 }
 
 __all__ = [
-    "AWAC",
-    "CISPO",
-    "CPO",
-    "DPO",
-    "DPPO",
-    "GDPO",
-    "GMPO",
-    "GPG",
-    "GRPO",
-    "ILQL",
-    "KTO",
-    "OPO",
-    "ORPO",
-    "PPO",
-    "REBEL",
-    "REINFORCE",
-    "RFT",
-    "SAPO",
-    "SFT",
-    "TOPR",
-    "BradleyTerry",
     "CheckpointSpec",
-    "ClipCov",
-    "ClippedRatio",
     "DataSpec",
-    "Distillation",
-    "Divergence",
-    "EntropyBonus",
     "EvaluationSpec",
-    "ImportanceWeight",
-    "KLCov",
-    "KLPenalty",
-    "LabelScore",
     "LearnerSpec",
-    "LeaveOneOut",
-    "LoRA",
     "ModelSpec",
     "Offline",
     "Online",
-    "OnlineDPO",
-    "PassAtK",
     "PenstockError",
-    "PolicyGradient",
-    "ProcessReward",
-    "ReMax",
-    "ReinforcePlusPlus",
     "Result",
     "RewardSpec",
     "Run",
-    "SafePPO",
     "Sampling",
-    "SimPO",
-    "cispo",
-    "clip_cov",
-    "dapo",
-    "dppo",
-    "dr_grpo",
-    "gmpo",
-    "gspo",
-    "icepop",
-    "kl_cov",
-    "pipeline_rl",
     "reward",
     "rows",
-    "sapo",
-    "topr",
     "train",
 ]
 
@@ -225,11 +69,14 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(home), name)
+    algorithms = importlib.import_module("penstock.algos")
+    if name in algorithms.__all__:
+        return getattr(algorithms, name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *importlib.import_module("penstock.algos").__all__})
 
 
 class _Train(types.ModuleType):

@@ -28,6 +28,11 @@ def test_every_public_name_is_there(name: str) -> None:
     assert callable(getattr(package, name))
 
 
+def test_every_algorithm_is_there_by_name() -> None:
+    assert {package.DPO.__name__, package.ILQL.__name__, package.dapo.__name__} == {"DPO", "ILQL", "dapo"}
+    assert "ReMax" in dir(package)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'learn'"):
         package.learn  # noqa: B018
