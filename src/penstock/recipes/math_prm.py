@@ -104,7 +104,7 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
                 algorithm=SFT(),
                 learner=LearnerSpec(learning_rate=2e-3, schedule="cosine", warmup=20, token_budget=16384),
                 batch=64,
-                steps=250,
+                steps=160,
                 evaluation=EvaluationSpec(data=held_out),
             ),
             Offline(
@@ -114,7 +114,7 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
                 algorithm=ProcessReward(),
                 learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", warmup=20, token_budget=16384),
                 batch=64,
-                steps=150,
+                steps=120,
                 evaluation=EvaluationSpec(data=held_out),
             ),
             Online(
