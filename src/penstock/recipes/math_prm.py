@@ -92,7 +92,6 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
         completion="{{ text }}",
     )
     held_out = replace(data, name="held-out", options={**data.options, "held_out": True, "size": 500, "seed": seed + 1})
-    judge = RewardSpec(function="process:@prm", name="prm", options={"use": "minimum"}, weight=0.0)
     return Run(
         name="math_prm",
         seed=seed,
@@ -117,28 +116,35 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
                 steps=120,
                 evaluation=EvaluationSpec(data=held_out),
             ),
-            Online(
-                name="grpo",
-                model=ModelSpec(path="@sft"),
-                data=data,
-                rewards=(RewardSpec(function="process:@prm", name="step"),),
-                algorithm=GRPO(supervision="process"),
-                learner=LearnerSpec(learning_rate=3e-4, warmup=5, token_budget=16384),
-                sampling=Sampling(max_new_tokens=6 * DIGITS),
-                samples=8,
-                batch=16,
-                steps=steps,
-                evaluation=EvaluationSpec(
-                    data=replace(held_out, size=100),
-                    rewards=(RewardSpec(function="penstock.recipes.math_prm:right_answer", name="right"), judge),
-                    temperature=1.0,
-                    samples=8,
-                    best_of=(1, 8),
-                    rank_by="prm",
-                    every=20,
-                ),
-            ),
+            _grpo(data, held_out, steps),
         ),
         headline="right {first[evaluation/reward]:.1%}, best of 8 {first[evaluation/best_of_8]:.1%}, "
         "after GRPO {last[evaluation/reward]:.1%} in {seconds:.0f} s",
+    )
+
+
+def _grpo(data: DataSpec, held_out: DataSpec, steps: int) -> Online:
+    """Rewarded by the model's probability of each step; measured by right answers, also of the answer that the model picks."""
+    right = RewardSpec(function="penstock.recipes.math_prm:right_answer", name="right")
+    judge = RewardSpec(function="process:@prm", name="prm", options={"use": "minimum"}, weight=0.0)
+    return Online(
+        name="grpo",
+        model=ModelSpec(path="@sft"),
+        data=data,
+        rewards=(RewardSpec(function="process:@prm", name="step"),),
+        algorithm=GRPO(supervision="process"),
+        learner=LearnerSpec(learning_rate=3e-4, warmup=5, token_budget=16384),
+        sampling=Sampling(max_new_tokens=6 * DIGITS),
+        samples=8,
+        batch=16,
+        steps=steps,
+        evaluation=EvaluationSpec(
+            data=replace(held_out, size=100),
+            rewards=(right, judge),
+            temperature=1.0,
+            samples=8,
+            best_of=(1, 8),
+            rank_by="prm",
+            every=20,
+        ),
     )
