@@ -103,7 +103,7 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
                 algorithm=SFT(),
                 learner=LearnerSpec(learning_rate=2e-3, schedule="cosine", warmup=20, token_budget=16384),
                 batch=64,
-                steps=160,
+                steps=250,
                 evaluation=EvaluationSpec(data=held_out),
             ),
             Offline(
@@ -113,7 +113,7 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
                 algorithm=ProcessReward(),
                 learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", warmup=20, token_budget=16384),
                 batch=64,
-                steps=120,
+                steps=200,
                 evaluation=EvaluationSpec(data=held_out),
             ),
             _grpo(data, held_out, steps),
