@@ -21,6 +21,8 @@ from penstock.core.spec import parse, plain
 def from_models(value: Any, models: Path) -> Any:
     """Plain values in which stages that are named (``@sft``) are the folders of a finished run."""
     if isinstance(value, dict):
+        if value.get("kind") == "RewardSpec" and not value["name"]:  # or it would be called after the folder
+            value = value | {"name": value["function"].rpartition("@")[2]}
         return {key: from_models(item, models) for key, item in value.items()}
     if isinstance(value, list):
         return [from_models(item, models) for item in value]

@@ -56,9 +56,10 @@ def test_an_answer_is_right_if_its_last_line_is_the_right_last_step(text, reward
 def test_the_policy_is_never_told_which_answers_are_right():
     sft, prm, grpo = math_prm().stages
     assert isinstance(prm.algorithm, ProcessReward)
-    assert [reward.function for reward in grpo.rewards] == ["process:@prm"]
+    assert all("right" not in reward.function for reward in grpo.rewards)
     assert isinstance(grpo.algorithm, GRPO)
-    assert grpo.algorithm.supervision == "process"
+    assert grpo.algorithm.kl.coefficient > 0
+    assert [reward.name for reward in grpo.rewards] == ["prm", "complete"]
     assert [reward.weight for reward in grpo.evaluation.rewards] == [1.0, 0.0]
     assert sft.evaluation.data.options["held_out"]
 
@@ -74,9 +75,10 @@ def test_a_run_starts(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_best_of_n_and_grpo_surpass_the_teacher(tmp_path):
     stages = Session(build("math_prm", ["--threads", "1"]), tmp_path / "run").execute()["stages"]
     first, last = stages["grpo"]["first"], stages["grpo"]["last"]
-    assert stages["prm"]["last"]["evaluation/step/accuracy"] > 0.9
+    assert stages["prm"]["last"]["evaluation/step/accuracy"] > 0.85
     assert first["evaluation/best_of_8"] > first["evaluation/reward"] + 0.2
     assert last["evaluation/reward"] > first["evaluation/reward"] + 0.15

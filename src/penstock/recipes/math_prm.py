@@ -3,8 +3,8 @@
 A problem is a chain of digits to be added, an answer the running sums, of which only the last digit is kept. The teacher slips
 at times and goes on with what he wrote, so most of his answers are wrong. Every step can be checked, and the process reward
 model learns from steps so labelled (Lightman et al. 2023, arXiv 2305.20050; labels that need no human: Wang et al. 2023, arXiv
-2312.08935). It then serves twice: it picks the best of several answers, and it is the only reward of GRPO with process
-supervision (Shao et al. 2024, arXiv 2402.03300, section 4.1.3). Whether answers are right is measured and never rewarded.
+2312.08935). It then serves twice: it picks the best of several answers, and its least sure step is what GRPO is rewarded by,
+beside a point for an answer that is complete. Whether answers are right is measured and never rewarded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.algos import GRPO, SFT, ProcessReward
+from penstock.algos import GRPO, SFT, KLPenalty, ProcessReward
 from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sample, Sampling
 
@@ -77,7 +77,12 @@ def right_answer(sample: Sample, columns: dict[str, Any]) -> float:
     return float(sample.text.strip().rpartition("\n")[2] == columns["last"])
 
 
-def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
+def complete(sample: Sample, columns: dict[str, Any]) -> float:
+    """Whether an answer has all its steps. Without it the shortest answer is the surest, and soon the only one."""
+    return float(len(sample.text.split()) == len(columns["steps"]))
+
+
+def math_prm(seed: int = 0, steps: int = 40, slip: float = SLIP) -> Run:
     """SFT on a careless teacher, a process reward model, best-of-n and GRPO with its rewards; minutes on a laptop CPU.
 
     Args:
@@ -113,7 +118,7 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
                 algorithm=ProcessReward(),
                 learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", warmup=20, token_budget=16384),
                 batch=64,
-                steps=200,
+                steps=1200,
                 evaluation=EvaluationSpec(data=held_out),
             ),
             _grpo(data, held_out, steps),
@@ -124,23 +129,24 @@ def math_prm(seed: int = 0, steps: int = 60, slip: float = SLIP) -> Run:
 
 
 def _grpo(data: DataSpec, held_out: DataSpec, steps: int) -> Online:
-    """Rewarded by the model's probability of each step; measured by right answers, also of the answer that the model picks."""
+    """Rewarded by the model's least sure step; measured by right answers, also of the answer that the model picks."""
     right = RewardSpec(function="penstock.recipes.math_prm:right_answer", name="right")
-    judge = RewardSpec(function="process:@prm", name="prm", options={"use": "minimum"}, weight=0.0)
+    whole = RewardSpec(function="penstock.recipes.math_prm:complete", name="complete")
+    judge = RewardSpec(function="process:@prm", name="prm", options={"use": "minimum"})
     return Online(
         name="grpo",
         model=ModelSpec(path="@sft"),
         data=data,
-        rewards=(RewardSpec(function="process:@prm", name="step"),),
-        algorithm=GRPO(supervision="process"),
-        learner=LearnerSpec(learning_rate=3e-4, warmup=5, token_budget=16384),
+        rewards=(judge, whole),
+        algorithm=GRPO(kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1)),  # or it climbs where the judge errs
+        learner=LearnerSpec(learning_rate=1e-4, warmup=5, token_budget=16384),
         sampling=Sampling(max_new_tokens=6 * DIGITS),
         samples=8,
         batch=16,
         steps=steps,
         evaluation=EvaluationSpec(
             data=replace(held_out, size=100),
-            rewards=(right, judge),
+            rewards=(right, replace(judge, weight=0.0)),
             temperature=1.0,
             samples=8,
             best_of=(1, 8),
