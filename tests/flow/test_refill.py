@@ -95,9 +95,7 @@ def test_no_more_groups_are_open_than_there_are_slots():
 
 def test_too_many_groups_without_signal_end_the_run_with_the_reason():
     stream = stream_of(2, flat=set(range(1000)), refill=3)
-    with pytest.raises(
-        StreamError, match=r"8 groups without signal .*more than refill=3 .*all rewards were 1"
-    ):
+    with pytest.raises(StreamError, match=r"8 groups without signal .*more than refill=3 .*all rewards were 1"):
         asyncio.run(train(stream, 1))
     assert stream.stats.admitted == 8
 

@@ -38,7 +38,7 @@ def binary_numbers(size: int, seed: int, held_out: bool, missed: float = 0.0) ->
     rows = [drawn[index]["metadata"] | {"answer": drawn[index]["answer"]} for index in range(len(drawn))]
     rows = [row for row in rows if (row["number"] % 10 == 0) is held_out]
     rows = rows if held_out else balanced(rows)
-    return [row | {"answer": str(seen.binomial(int(row["answer"]), 1 - missed))} for row in rows]
+    return [{**row, "answer": str(seen.binomial(int(row["answer"]), 1 - missed))} for row in rows]
 
 
 def balanced(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
