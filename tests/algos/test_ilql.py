@@ -100,6 +100,7 @@ def test_an_undefined_reward_is_refused(reward, problem):
     ("fields", "problem"),
     [
         ({"expectile": 1.0}, "expectile"),
+        ({"monte_carlo": 2.0}, "monte_carlo=2.0 is outside"),
         ({"discount": 1.1}, "discount"),
         ({"conservative": -0.1}, "conservative"),
         ({"target_rate": 0.0}, "target_rate"),
@@ -137,6 +138,20 @@ def test_the_loss_by_hand():
     assert metrics["q/conservative"].item() == pytest.approx(conservative)
     assert metrics["imitation/loss"].item() == pytest.approx(imitation)
     assert loss.item() == pytest.approx(difference + value + 0.1 * conservative + 2 * imitation)
+
+
+def test_the_observed_return_can_stand_in_for_the_next_states_value():
+    (row,) = ILQL(monte_carlo=0.25, discount=0.5).rows({"prompt": "a", "completion": "bc", "reward": 1.0}, Letters())
+    assert row.fields["return"].tolist() == [0.25, 0.5, 1.0]
+    table = QTable()
+    batch, fields = lay_out([(row,)])
+    outputs = table.outputs(batch)
+    metrics = [ILQL(monte_carlo=m, discount=0.5).loss()(outputs, fields, batch, count([(row,)]))[1] for m in (0.0, 0.25)]
+    following = torch.cat([outputs.state_value_A[1:], torch.zeros(1)])
+    backup = fields["step_reward"] + 0.5 * following
+    mixed = 0.75 * backup + 0.25 * fields["return"]
+    for wanted, found in zip((backup, mixed), metrics, strict=True):
+        assert found["q/loss"].item() == pytest.approx((outputs.q_AQ - wanted[:, None]).square().sum(-1).mean().item())
 
 
 def test_imitation_is_weighted_by_the_advantage():

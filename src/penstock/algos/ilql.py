@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from penstock.algos.advantages import returns_to_go
 from penstock.algos.completions import Encoder, completed
 from penstock.algos.sft import SFT
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
@@ -42,6 +43,9 @@ class ILQL:
     """Weight of the policy's likelihood of the data."""
     imitation_beta: float = 0.0
     """The likelihood of an action counts ``exp(imitation_beta · (min target Q - V))``; 0: all alike."""
+    monte_carlo: float = 0.0
+    """Share of the observed return in what Q is fitted to; the rest is ``r + discount · V(s')``. Above 0 the reward of a long
+    text reaches its first tokens at once, and Q leans towards what the data did next."""
     target_rate: float = 0.1
     """Share of the way that target heads move at a time."""
     target_every: int = 5
@@ -49,6 +53,7 @@ class ILQL:
 
     def __post_init__(self) -> None:
         require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
+        require(0 <= self.monte_carlo <= 1, f"monte_carlo={self.monte_carlo} is outside [0, 1]")
         require(0 < self.expectile < 1, f"expectile={self.expectile} is outside (0, 1); 0.7 is usual")
         for name in ("conservative", "imitation", "imitation_beta"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
@@ -66,7 +71,10 @@ class ILQL:
         """
         tokens_T, action_T = completed(example, "completion", tokenizer)
         reward_A = rewards_of(example.get("reward"), action_T)
-        return (Row(tokens_T, action_T, {"weight": np.ones(len(reward_A), np.float32), "step_reward": reward_A}),)
+        fields: dict[str, Any] = {"weight": np.ones(len(reward_A), np.float32), "step_reward": reward_A}
+        if self.monte_carlo:
+            fields["return"] = returns_to_go(reward_A, self.discount).astype(np.float32)
+        return (Row(tokens_T, action_T, fields),)
 
     def loss(self) -> ILQLLoss:
         """The four terms, each a mean over the batch's action tokens."""
@@ -101,7 +109,8 @@ def rewards_of(reward: Any, action_T: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class ILQLLoss:
-    """``TD + expectile + conservative · CQL + imitation · AWAC``; reads the per-action fields ``step_reward``, ``weight``."""
+    """``TD + expectile + conservative · CQL + imitation · AWAC``; reads the per-action fields ``step_reward``, ``weight``
+    and, with ``monte_carlo``, ``return``."""
 
     spec: ILQL
 
@@ -115,6 +124,8 @@ class ILQLLoss:
         spec, weight_A, over = self.spec, fields["weight"], denominator.tokens
         value_A, q_AQ, target_A = outputs.state_value_A, outputs.q_AQ, outputs.target_q_AQ.amin(-1)
         backup_A = fields["step_reward"] + spec.discount * value_learning.next_values(value_A, batch.row_A)
+        if spec.monte_carlo:
+            backup_A = (1 - spec.monte_carlo) * backup_A + spec.monte_carlo * fields["return"]
         difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
         value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=spec.expectile, denominator=over)
         conservative = value_learning.conservative_loss(q_AQ, outputs.q_logsumexp_AQ, weight_A, denominator=over)
