@@ -35,7 +35,7 @@ Architecture = Literal["decoder", "encoder-decoder"]
 PARTS = {"held-out": 0.1, "half-a": 0.45, "half-b": 0.45}
 """The parts that the reviews are split into, and their shares."""
 
-BETAS = (4.0, 16.0, 64.0)
+BETAS = (1.0, 4.0, 16.0)
 """By how much the Q heads shift the logits when ILQL is measured; the last is the headline."""
 
 
@@ -139,15 +139,18 @@ def _offline(algorithm: Algorithm, data: DataSpec, evaluation: EvaluationSpec) -
         name=algorithm,
         model=ModelSpec(path="@sft"),
         data=replace(data, completion="{{ rest }}"),
-        algorithm=ILQL(),
-        learner=LearnerSpec(learning_rate=3e-4, schedule="cosine", warmup=20, dropout=0.1),
+        # A review has one reward, at its end: half of what Q is fitted to is what came of the text.
+        algorithm=ILQL(monte_carlo=0.5, discount=1.0, conservative=0.01),
+        learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", warmup=20, token_dropout=0.3, dropout=0.2),
         evaluation=evaluation,
     )
     if algorithm == "dpo":
         pairs = replace(
             data, source="penstock.recipes.sentiment:contests", name="contests", chosen="{{ better }}", rejected="{{ worse }}"
         )
-        return replace(stage, data=pairs, algorithm=DPO(beta=0.1), learner=replace(stage.learner, learning_rate=1e-4))
+        return replace(
+            stage, data=pairs, algorithm=DPO(beta=0.1), learner=replace(stage.learner, learning_rate=1e-4, token_dropout=0.0)
+        )
     return replace(stage, evaluation=replace(evaluation, betas=BETAS))
 
 
