@@ -25,7 +25,7 @@ USES = {
 }
 """What can be learned from: the columns of its rows, and the algorithm if none is named."""
 
-_OF_RUN = {"name", "seed", "device", "threads", "runtime", "checkpoint", "headline"}
+_OF_RUN = set(field_types(Run)) - {"stages"}
 _NOT_INSIDE = {"data", "evaluation", "rewards"}
 
 MakeData = Callable[[Any], DataSpec]

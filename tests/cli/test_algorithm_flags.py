@@ -60,3 +60,15 @@ def test_an_unknown_objective_is_refused_by_its_name():
 def test_an_unknown_algorithm_is_refused_by_its_name():
     with pytest.raises(SpecError, match="GRRPO"):
         algorithm_of("--grpo.algorithm", "GRRPO")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--grpo.algorithm", "OPOO"], 'did you mean "OPO"'),
+        (["--grpo.learner.lora.rank", "4"], "give lora itself first"),
+    ],
+)
+def test_a_mistyped_spec_is_answered_with_the_way_out(words: list[str], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        build("quickstart", words)

@@ -6,6 +6,7 @@ import pytest
 from penstock.algos import GRPO, ProcessReward
 from penstock.cli.recipe import build
 from penstock.cli.session import Session
+from penstock.core.errors import SpecError
 from penstock.core.types import PromptKey, Sample, SampleKey
 from penstock.recipes.math_prm import DIGITS, SLIP, attempt, math_prm, right_answer, solution, solutions
 
@@ -72,6 +73,12 @@ def test_a_run_starts(tmp_path):
     assert last["evaluation/best_of_1"] == pytest.approx(last["evaluation/reward"])
     assert 0 <= last["evaluation/best_of_8"] <= 1
     assert summary["headline"].startswith("right 0.0%, best of 8 ")
+
+
+@pytest.mark.parametrize("slip", [-0.1, 1.0, 2.0])
+def test_a_slip_that_is_no_chance_is_refused(slip):
+    with pytest.raises(SpecError, match=r"slip=.* is no chance"):
+        math_prm(slip=slip)
 
 
 @pytest.mark.slow

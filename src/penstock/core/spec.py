@@ -114,6 +114,8 @@ def _convert_registered(value: Any, path: str) -> Any:
         return value
     if isinstance(value, str) and value in _REGISTRY:  # the name of a spec alone: its defaults
         return parse(_REGISTRY[value], {}, path)
+    if isinstance(value, str) and value not in _REGISTRY and difflib.get_close_matches(value, _REGISTRY, n=1):
+        raise SpecError(f"{path}={value!r} is not a spec{suggestion(value, sorted(_REGISTRY))}")
     if not isinstance(value, Mapping) or "kind" not in value:
         raise SpecError(f'{path}={value!r} is not a spec; give its fields and a "kind" of {", ".join(sorted(_REGISTRY))}')
     if value["kind"] not in _REGISTRY:
@@ -217,7 +219,7 @@ def override(target: SpecType, path: str, text: str, change: Callable[..., Any] 
         return typing.cast(SpecType, change(typing.cast(Any, target), **{head: current}))
     if rest:
         if not dataclasses.is_dataclass(current):
-            raise SpecError(f"{head}={current!r} has no fields, so {path} cannot be set")
+            raise SpecError(f"{head}={current!r} has no fields, so {path} cannot be set; give {head} itself first")
         changed = override(current, rest, text, change)
     else:
         changed = read_value(known[head], text, path)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock.algos import GRPO, SFT, KLPenalty, ProcessReward
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, require
 from penstock.core.types import Sample, Sampling
 
 DIGITS = 4
@@ -90,6 +90,7 @@ def math_prm(seed: int = 0, steps: int = 40, slip: float = SLIP) -> Run:
         steps: GRPO steps of 16 chains with 8 samples.
         slip: chance that a step of the teacher is wrong.
     """
+    require(0 <= slip < 1, f"slip={slip} is no chance; give a number from 0 to below 1")
     data = DataSpec(
         source="penstock.recipes.math_prm:solutions",
         options={"size": 6000, "seed": seed, "slip": slip},
