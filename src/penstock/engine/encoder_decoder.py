@@ -63,20 +63,13 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
             logp = logits.log_softmax(-1).gather(-1, tokens[prompt:, None]).squeeze(-1)
         return np.concatenate([np.zeros(prompt), logp.cpu().numpy()]).astype(np.float32)
 
-    def _admit(self) -> None:
-        """Give waiting requests an encoding, in order; requests with equal prompts share one of the present weights."""
-        known = {prefix.tokens: prefix for prefix in self.prefixes if prefix.version in (-1, self.version)}
-        promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
-        while self.waiting:
-            tokens = tuple(map(int, self.waiting[0].request.tokens_T))
-            prefix = known.get(tokens)
-            if prefix is None:
-                if promised >= self.slots:
-                    return
-                prefix = known[tokens] = Prefix(tokens, [], row=len(self.prefixes))
-                self.prefixes.append(prefix)
-            prefix.members.append(self.waiting.popleft())
-            promised += 1
+    def _prefix_of(self, sequence: Sequence) -> tuple[int, ...]:
+        """The prompt alone: what was drawn before an interruption is the decoder's to read."""
+        return tuple(map(int, sequence.request.tokens_T))
+
+    def _may_share(self, prefix: Prefix) -> bool:
+        """An encoding lasts while it is of the present weights, or is not made yet."""
+        return prefix.version in (-1, self.version)
 
     def _prefill(self) -> None:
         """Encode prompts of up to ``chunk`` tokens, oldest first, and note their keys and values for every decoder layer."""

@@ -227,19 +227,26 @@ class EmbeddedGenerator:
 
     def _admit(self) -> None:
         """Give waiting requests a prefix, in order; requests with equal tokens share one."""
-        unstarted = {prefix.tokens: prefix for prefix in self.prefixes}
+        known = {prefix.tokens: prefix for prefix in self.prefixes if self._may_share(prefix)}
         promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
         while self.waiting:
-            sequence = self.waiting[0]
-            tokens = (*map(int, sequence.request.tokens_T), *sequence.tokens)
-            prefix = unstarted.get(tokens)
+            tokens = self._prefix_of(self.waiting[0])
+            prefix = known.get(tokens)
             if prefix is None:
                 if promised >= self.slots:
                     return
-                prefix = unstarted[tokens] = Prefix(tokens, [], row=len(self.prefixes))
+                prefix = known[tokens] = Prefix(tokens, [], row=len(self.prefixes))
                 self.prefixes.append(prefix)
             prefix.members.append(self.waiting.popleft())
             promised += 1
+
+    def _prefix_of(self, sequence: Sequence) -> tuple[int, ...]:
+        """The tokens that are read before a sequence draws: its prompt, and what it drew before an interruption."""
+        return (*map(int, sequence.request.tokens_T), *sequence.tokens)
+
+    def _may_share(self, prefix: Prefix) -> bool:
+        """Whether a waiting request with the same tokens may join a prefix that is there."""
+        return True
 
     def _prefill(self) -> None:
         """Run up to ``chunk`` prompt tokens of unfinished prefixes through the model, oldest first."""
