@@ -1,0 +1,80 @@
+"""Reading what the roles of a run recorded (``core/spans.py``), also while it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.core.spans import Span
+
+KNOWN = ("name", "start", "end", "busy", "count")
+LARGEST = 1e12
+"""No time in seconds and no count is larger; what is stems from a damaged file."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What was recorded of a role: its spans in order of their end, and (start, end) of each process that carried it out."""
+
+    role: str
+    spans: tuple[Span, ...]
+    lives: tuple[tuple[float, float], ...]
+
+
+def read_lanes(folder: Path) -> list[Lane]:
+    """The lanes of a run from its ``spans`` folder: the learner first, then by role and number; none where nothing is
+    recorded.
+
+    The life of a process that was killed, or still runs, reaches to its last span.
+    """
+    found = [read_lane(path) for path in sorted(folder.glob("*.jsonl"), key=_order)]
+    return [lane for lane in found if lane.spans or lane.lives]
+
+
+def _order(path: Path) -> tuple[bool, str, int]:
+    kind, _, number = path.stem.rpartition("-")
+    return (path.stem != "learner", kind, int(number)) if number.isdigit() else (path.stem != "learner", path.stem, -1)
+
+
+def read_lane(path: Path) -> Lane:
+    """One role's file. A line that a kill cut short, or that holds no span, is passed over."""
+    spans: list[Span] = []
+    lives: list[list[float]] = []
+    for record in _records(path):
+        if (opened := _time(record, "opened")) is not None:
+            lives.append([opened, opened])
+        elif (closed := _time(record, "closed")) is not None and lives:
+            lives[-1][1] = max(lives[-1][1], closed)
+        elif (span := _span(record)) is not None:
+            spans.append(span)
+            if not lives:
+                lives.append([span.start, span.end])
+            lives[-1] = [min(lives[-1][0], span.start), max(lives[-1][1], span.end)]
+    return Lane(path.stem, tuple(spans), tuple((start, end) for start, end in lives))
+
+
+def _records(path: Path) -> Iterable[Mapping[str, Any]]:
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    yield record
+
+
+def _time(record: Mapping[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None
+
+
+def _span(record: Mapping[str, Any]) -> Span | None:
+    name, start, end = record.get("name"), _time(record, "start"), _time(record, "end")
+    if not isinstance(name, str) or start is None or end is None or end < start:
+        return None
+    busy, count = _time(record, "busy"), _time(record, "count")
+    fields = {key: value for key, value in record.items() if key not in KNOWN}
+    return Span(name, start, end, end - start if busy is None else busy, 1 if count is None else int(count), fields)
