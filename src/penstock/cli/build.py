@@ -16,6 +16,7 @@ from penstock.cli.check import row_name
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import DataError, RewardError
 from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage, models_behind
+from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
@@ -220,9 +221,11 @@ class StageRewards:
                 self._models += made
                 provided[spec.function] = _with_options(made)
         self.mixture = Mixture(specs, provided, base)
+        self.spans: Spans = NO_SPANS
 
     async def __call__(self, group: Group) -> Group:
-        return await self.mixture(group)
+        with self.spans.overlapping("reward"):
+            return await self.mixture(group)
 
     async def close(self) -> None:
         """End the processes and threads of all rewards."""

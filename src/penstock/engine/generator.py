@@ -7,7 +7,6 @@ finished go. Between two steps weights may change.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Collection
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from penstock.core.errors import GenerationError
+from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import (
     CachePolicy,
     FinishReason,
@@ -62,6 +62,7 @@ class EmbeddedGenerator:
         self.generated_tokens = 0
         self.prefilled_tokens = 0
         self.busy_seconds = 0.0
+        self.spans: Spans = NO_SPANS
         self._driver: asyncio.Task[None] | None = None
 
     # ---- the contract
@@ -209,7 +210,7 @@ class EmbeddedGenerator:
     @torch.no_grad()
     def step(self) -> None:
         """One turn of the engine."""
-        started = time.perf_counter()
+        started, known = self.spans.clock(), self.generated_tokens
         self._drop_cancelled()
         self._admit()
         self._prefill()
@@ -218,7 +219,9 @@ class EmbeddedGenerator:
             prefixes = [s.prefix.row for s in self.running if s.prefix is not None]
             seen = max(len(p.tokens) for p in self.prefixes)
             self._collect(*self.decode(prefixes, seen, max(s.own for s in self.running)))
-        self.busy_seconds += time.perf_counter() - started
+        ended = self.spans.clock()
+        self.busy_seconds += ended - started
+        self.spans.extend("generate", started, ended, tokens=self.generated_tokens - known, in_flight=len(self.running))
 
     def _drop_cancelled(self) -> None:
         cancelled = [s for s in self._all() if s.future.cancelled()]

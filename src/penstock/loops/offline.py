@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.core.contracts import Scorer
 from penstock.core.errors import TrainingError
+from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import FloatArray, Unit
 from penstock.loops.learn import Step, Trainer
 
@@ -62,6 +63,7 @@ async def offline(
     batch: int,
     steps: int,
     start: int = 0,
+    spans: Spans = NO_SPANS,
 ) -> AsyncIterator[Step]:
     """Train on the units of ordinals ``step · batch …``; yields after each optimizer step.
 
@@ -71,7 +73,8 @@ async def offline(
     for index in range(start, steps):
         began = time.perf_counter()
         units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
-        metrics = trainer.step(labeller.label(units) if labeller else units)
+        with spans.span("train", step=index):
+            metrics = trainer.step(labeller.label(units) if labeller else units)
         seconds = time.perf_counter() - began
         tokens = sum(len(row.tokens_T) for unit in units for row in unit)
         metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}
