@@ -58,6 +58,10 @@ class TrainingError(PenstockError):
     """Training would be wrong from here on: a non-finite loss or gradient, a step that trained nothing."""
 
 
+class NonFiniteError(TrainingError):
+    """A loss or a gradient is NaN or infinite; the step was not taken."""
+
+
 @contextmanager
 def blame(error: type[PenstockError], where: str) -> Iterator[None]:
     """Re-raise anything unexpected inside the block as ``error``, naming ``where`` it happened."""

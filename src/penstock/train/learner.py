@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.core.contracts import Batch, Denominator, Loss, Outputs, Scores, State
-from penstock.core.errors import CheckpointError, TrainingError
+from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.core.run import LearnerSpec
 from penstock.core.types import FloatArray, Metrics, Unit
 from penstock.models.encoder_decoder import plan_of
@@ -106,7 +106,7 @@ class DeviceLearner(Scoring):
         """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator).
 
         Raises:
-            TrainingError: the loss is not finite; gradients gathered so far are dropped.
+            NonFiniteError: the loss is not finite; gradients gathered so far are dropped.
         """
         tensors = on_device(batch, self.model)
         adapters = self.spec.lora.dropout if self.spec.lora is not None else 0.0
@@ -115,7 +115,7 @@ class DeviceLearner(Scoring):
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
             self.masters.adam.zero_grad(set_to_none=True)
-            raise TrainingError(f"the loss is {value.item()} at optimizer step {self.updates}; the step was not taken")
+            raise NonFiniteError(f"the loss is {value.item()} at optimizer step {self.updates}; the step was not taken")
         value.backward()
         return {"loss": float(value.detach())} | {name: float(metric) for name, metric in metrics.items()}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, TrainingError
+from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.core.learner import LearnerSpec
 from penstock.train.adam8bit import AdamW8bit
 
@@ -91,7 +91,7 @@ class Masters:
         """Clip, step at ``rate``, clear gradients; gives the gradient norm before clipping.
 
         Raises:
-            TrainingError: the norm is not finite; gradients are cleared and the weights are unchanged.
+            NonFiniteError: the norm is not finite; gradients are cleared and the weights are unchanged.
         """
         gradients = [m.grad for m in self.masters if m.grad is not None]
         if not gradients:
@@ -100,7 +100,7 @@ class Masters:
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters, limit))
         if not torch.isfinite(torch.tensor(norm)):
             self.adam.zero_grad(set_to_none=True)
-            raise TrainingError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
+            raise NonFiniteError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
         self.adam.step(rate)
         self.adam.zero_grad(set_to_none=True)
         self._write_back()
