@@ -15,6 +15,7 @@ from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.single_turn import SingleTurn
+from penstock.flow.rules import Rules
 from penstock.flow.stream import Stream
 from penstock.loops.learn import Labeller, Trainer
 from penstock.loops.rollout import Rollout
@@ -138,7 +139,7 @@ def online(
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix)
     roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
     refill = more.get("refill", 0)
-    stream = Stream(batch, max_lag, keep=algorithm.has_signal if refill else None, refill=refill)
+    stream = Stream(Rules(batch, max_lag, keep=algorithm.has_signal if refill else None, refill=refill))
     channel = AliasChannel([generator], more.get("kv", "keep"))
     return Online(model, algorithm, learner, generator, stream, labeller, trainer, channel, roll)
 

@@ -12,6 +12,7 @@ from loop_examples import BareRows, CountingLearner, prompt_of, sample_of
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Row
 from penstock.data.layout import count, lay_out
+from penstock.flow.rules import Rules
 from penstock.flow.stream import Stream
 from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, sample_metrics
 from penstock.loops.offline import offline
@@ -50,13 +51,13 @@ def groups_of(count, batch=2):
 
 async def steps_over(groups, learner, plan, *, channel=None):
     """Run the learn loop in batches of two beside a rollout that delivers ready groups; gives its steps and labeller."""
-    stream = Stream(2)
+    stream = Stream(Rules(2))
     labeller = Labeller(BareRows(), learner, None, 1.0)
 
     async def deliver():
         while True:
-            ordinal = await stream.admit()
-            await stream.put(ordinal, groups[ordinal])
+            (ticket,) = await stream.admit()
+            await stream.put(ticket, groups[ticket.ordinal])
 
     delivery = asyncio.create_task(deliver())
     steps = learn(stream, labeller, trainer_of(learner), channel or NotedChannel(), plan)
@@ -128,9 +129,9 @@ def test_weights_go_out_after_the_last_optimizer_step_of_a_batch():
 
 def test_slots_stay_closed_while_the_caller_holds_a_step():
     async def hold():
-        stream = Stream(1)
+        stream = Stream(Rules(1))
         learner = CountingLearner()
-        await stream.put(await stream.admit(), groups_of(1)[0])
+        await stream.put((await stream.admit())[0], groups_of(1)[0])
         steps = learn(stream, Labeller(BareRows(), learner, None, 1.0), trainer_of(learner), NotedChannel(), Plan(steps=2))
         await anext(steps)
         waiting = asyncio.create_task(stream.admit())
@@ -138,7 +139,7 @@ def test_slots_stay_closed_while_the_caller_holds_a_step():
             await asyncio.sleep(0)
         held = waiting.done()
         following = asyncio.create_task(anext(steps))
-        ordinal = await asyncio.wait_for(waiting, 1)
+        ((ordinal, _, _),) = await asyncio.wait_for(waiting, 1)
         following.cancel()
         return held, ordinal
 

@@ -10,6 +10,7 @@ from loop_examples import PROMPTS, ByToken, environment, prompt_of, small_tokens
 from penstock.core.errors import GenerationError, RewardError
 from penstock.core.types import Sampling, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.flow.rules import Rules
 from penstock.flow.stream import Stream
 from penstock.loops.evaluate import evaluate
 from penstock.loops.rollout import Rollout, rollout
@@ -110,7 +111,7 @@ def test_samples_that_an_update_aborts_are_resumed(tiny):
 
 
 def test_no_more_groups_are_started_than_there_are_slots(tiny):
-    stream = Stream(2, max_lag=1)
+    stream = Stream(Rules(2, max_lag=1))
 
     async def run_until_full():
         asked = []
@@ -143,14 +144,14 @@ def test_an_error_of_the_generator_ends_the_rollout_with_its_message(tiny):
             raise GenerationError(f"{request.key}: refused")
 
     with pytest.raises(GenerationError, match=r"test/0/0#.: refused"):
-        asyncio.run(asyncio.wait_for(rollout(Stream(1), prompt_of, rollout_of(Refusing())), 5))
+        asyncio.run(asyncio.wait_for(rollout(Stream(Rules(1)), prompt_of, rollout_of(Refusing())), 5))
 
 
 def test_cancelling_the_rollout_stops_generation(tiny):
     async def cancelled():
         generator = EmbeddedGenerator(tiny())
         long = Sampling(max_new_tokens=100)
-        task = asyncio.create_task(rollout(Stream(4), prompt_of, rollout_of(generator, sampling=long)))
+        task = asyncio.create_task(rollout(Stream(Rules(4)), prompt_of, rollout_of(generator, sampling=long)))
         while generator.stats().generated_tokens < 20:
             await asyncio.sleep(0)
         task.cancel()

@@ -12,11 +12,13 @@ from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, e
 from penstock.core.contracts import Holder
 from penstock.core.errors import ModelError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
+from penstock.core.spans import NO_RECORDER, Recorder
 from penstock.core.types import Group, Metrics, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import prompts
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.flow.local import run_roles
+from penstock.flow.rules import Rules
 from penstock.flow.stream import Stream
 from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
@@ -49,12 +51,14 @@ class Ready:
     """Units in one pass over the data."""
 
 
-def prepare(stage: Stage, run: Run, models: Models, base: Path) -> Ready:
+def prepare(stage: Stage, run: Run, models: Models, base: Path, recorder: Recorder = NO_RECORDER) -> Ready:
     """Load and build everything a stage needs; errors in data, models or rewards surface here."""
-    return prepare_offline(stage, run, models, base) if isinstance(stage, Offline) else prepare_online(stage, run, models, base)
+    if isinstance(stage, Offline):
+        return prepare_offline(stage, run, models, base, recorder)
+    return prepare_online(stage, run, models, base, recorder)
 
 
-def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Ready:
+def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
     """SFT, reward models, preferences."""
     algorithm: Any = stage.algorithm
     head: Head = "score" if "score" in algorithm.needs else "lm"
@@ -74,7 +78,8 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
     labeller = OfflineLabeller(algorithm, learner, reference)
 
     async def steps(start: int) -> AsyncIterator[Step]:
-        async for step in offline(unit_of, trainer, labeller, batch=stage.batch, steps=stage.steps, start=start):
+        spans = recorder.role("learner")
+        async for step in offline(unit_of, trainer, labeller, batch=stage.batch, steps=stage.steps, start=start, spans=spans):
             yield step
 
     assess, rewards = None, None
@@ -99,7 +104,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path) -> Rea
     return Ready(model, {"learner": learner}, steps, assess, close, epoch=epoch)
 
 
-def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready:
+def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
     """PPO, GRPO and their kin, on the local runtime: the generator aliases the learner's parameters."""
     algorithm: Any = stage.algorithm
     model = models.load(stage.model, corpus_of(stage.data, base))
@@ -115,8 +120,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
     rewards = StageRewards(stage.rewards, models, model.text, base)
     greedy = "greedy" in algorithm.needs
     roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples, greedy)
-    keep = algorithm.has_signal if stage.refill else None
-    stream = Stream(stage.batch, stage.max_lag, keep=keep, refill=stage.refill)
+    stream = Stream(rules_of(stage))
     control = algorithm.initial_control()
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
@@ -145,6 +149,10 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
         if evaluation.labelled is not None:
             measure = audited(measure, evaluation.labelled, rewards, model, base)
 
+    generator.spans = recorder.role("generator-0")
+    for reward in closing:
+        reward.spans = recorder.role("reward-0")
+
     async def close() -> None:
         for reward in closing:
             await reward.close()
@@ -159,6 +167,12 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path) -> Ready
         acknowledge=stream.acknowledge,
         epoch=len(source),
     )
+
+
+def rules_of(stage: Online) -> Rules:
+    """What the stream of a stage enforces."""
+    algorithm: Any = stage.algorithm
+    return Rules(stage.batch, stage.max_lag, keep=algorithm.has_signal if stage.refill else None, refill=stage.refill)
 
 
 def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:

@@ -67,10 +67,6 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         """The prompt alone: what was drawn before an interruption is the decoder's to read."""
         return tuple(map(int, sequence.request.tokens_T))
 
-    def _may_share(self, prefix: Prefix) -> bool:
-        """An encoding lasts while it is of the present weights, or is not made yet."""
-        return prefix.version in (-1, self.version)
-
     def _prefill(self) -> None:
         """Encode prompts of up to ``chunk`` tokens, oldest first, and note their keys and values for every decoder layer."""
         parts: list[Prefix] = []

@@ -94,4 +94,4 @@ class Prefix:
 
     def restart(self) -> None:
         """Forget the cache: the weights under it are gone, and nobody reads it any more."""
-        self.users, self.done, self.logits_V = 0, 0, None
+        self.users, self.done, self.version, self.logits_V = 0, 0, -1, None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from penstock.core.contracts import Algorithm, Batch, Channel, Columns, Control, Denominator, Learner, Loss, Scorer, State
 from penstock.core.errors import TrainingError
 from penstock.core.run import NO_SCALING, RewardScaling
+from penstock.core.sentinels import Alarm
 from penstock.core.types import Group, Metrics, Row, Unit, Version
-from penstock.flow.stream import Stream
+from penstock.flow.rules import Lease, Rules
+from penstock.loops.sentinels import Sentinels, Watch
 from penstock.rewards.scaling import Moments, scaled
 
 LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
@@ -27,6 +30,8 @@ class Step:
     version: Version
     metrics: Metrics
     groups: tuple[Group, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+    """Sentinels that tripped or cleared."""
 
 
 @dataclass
@@ -39,15 +44,25 @@ class Trainer:
     count: Count
     token_budget: int
     share_prefix: bool = True
+    sentinels: Sentinels = field(default_factory=Sentinels)
 
-    def step(self, units: Sequence[Unit]) -> Metrics:
-        """Accumulate all units under one global denominator and step; metrics of the loss and of the step."""
+    def watch(self, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:
+        """The sentinels over one batch."""
+        return Watch(self.sentinels, self.learner, index, groups, max_lag)
+
+    def step(self, units: Sequence[Unit], watch: Watch | None = None) -> Metrics:
+        """Accumulate all units under one global denominator and step; metrics of the loss and of the step.
+
+        A ``watch`` is given with the first minibatch of a batch and compares its log-probs with the generator's.
+        """
+        units, loss = watch.measured(units, self.loss) if watch else (units, self.loss)
         denominator = self.count(units)
         totals: Metrics = {}
         for batch in self.lay_out(units, self.token_budget, self.share_prefix):
-            for name, value in self.learner.accumulate(batch, self.loss, denominator).items():
+            for name, value in self.learner.accumulate(batch, loss, denominator).items():
                 peak = name.startswith("max/")
                 totals[name] = max(totals.get(name, value), value) if peak else totals.get(name, 0.0) + value
+        totals = watch.judged(totals) if watch else totals
         return totals | self.learner.step()
 
 
@@ -147,8 +162,21 @@ class Plan:
     seed: int = 0
 
 
+class Leasing(Protocol):
+    """The learner's side of a stream, wherever it is."""
+
+    @property
+    def rules(self) -> Rules: ...
+
+    async def lease(self, version: Version) -> Lease: ...
+
+    def trained(self, lease: Lease) -> None: ...
+
+    async def release(self, lease: Lease) -> None: ...
+
+
 async def learn(
-    stream: Stream, labeller: Labeller, trainer: Trainer, channel: Channel, plan: Plan, start: int = 0
+    stream: Leasing, labeller: Labeller, trainer: Trainer, channel: Channel, plan: Plan, start: int = 0
 ) -> AsyncIterator[Step]:
     """Train on batch after batch; yields after each, before its slots open again.
 
@@ -163,20 +191,21 @@ async def learn(
         waited = time.perf_counter()
         lease = await stream.lease(version=index)
         began = time.perf_counter()
-        _refuse_total_failure(lease.groups)
-        units = labeller.label(lease.groups)
+        groups = lease.groups + lease.again
+        _refuse_total_failure(groups)
+        units = labeller.label(groups)
         parts = [
             trainer.step(part)
             for epoch in range(plan.epochs)
             for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch))
         ]
         stream.trained(lease)
-        metrics = mean_metrics(parts) | describe(labeller, lease.groups, units)
-        metrics["batch/left_out"] = float(len(lease.groups) - len(units))
-        metrics |= {"batch/replaced": float(len(lease.passed))} if stream.keep else {}
+        metrics = mean_metrics(parts) | describe(labeller, groups, units)
+        metrics["batch/left_out"] = float(len(groups) - len(units))
+        metrics |= {"batch/replaced": float(len(lease.passed))} if stream.rules.refill else {}
         metrics |= {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         await channel.publish(index + 1)
-        yield Step(index, index + 1, metrics, lease.groups)
+        yield Step(index, index + 1, metrics, groups)
         await stream.release(lease)
 
 

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from penstock.core.contracts import Env, Generator, PromptSource, Reward
 from penstock.core.errors import EnvError, GenerationError
-from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling
-from penstock.flow.stream import Stream
+from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
+from penstock.flow.rules import Ticket
 
 MakeEnv = Callable[[Prompt], Env]
+Hold = Callable[[Version], Awaitable[None]]
+
+UNLIMITED = 1 << 30
+"""Groups in flight where the stream's slots are the only limit."""
+
+
+class Drawing(Protocol):
+    """The rollout's side of a stream, wherever it is."""
+
+    async def admit(self, *, most: int) -> list[Ticket]: ...
+
+    async def put(self, ticket: Ticket, group: Group) -> bool: ...
+
+    async def withdrawn(self) -> list[Ticket]: ...
 
 
 @dataclass(frozen=True)
@@ -78,27 +93,47 @@ def _joined(before: Sample, after: Sample) -> Sample:
     return replace(after, **columns)
 
 
-async def rollout(stream: Stream, prompts: PromptSource, roll: Rollout) -> None:
-    """Start a group for every slot, for ever.
+async def rollout(
+    stream: Drawing, prompts: PromptSource, roll: Rollout, hold: Hold | None = None, most: int = UNLIMITED
+) -> None:
+    """Start a group for every ticket, for ever.
 
-    Takes slots from the stream and prompts by ordinal; gives scored groups to the stream. Waits while all slots are taken;
-    unblocked when the learner has published. A failure to generate ends the loop with its error.
+    Takes tickets from the stream, at most ``most`` at a time, and prompts by ordinal; gives groups to the stream. Waits while
+    all slots are taken; unblocked when the learner has published. ``hold`` waits until the generator holds a version, which
+    must be the ticket's ``floor`` or younger before its group is begun. Groups of tickets that came together are begun
+    together, before the first decode step. A group whose ticket is withdrawn is dropped. A failure to generate ends the loop
+    with its error.
     """
+    running: dict[Ticket, asyncio.Task[None]] = {}
 
-    async def one(ordinal: int) -> None:
-        await stream.put(ordinal, await roll.group(prompts(ordinal)))
+    async def one(ticket: Ticket) -> None:
+        if hold is not None:
+            await hold(ticket.floor)
+        await stream.put(ticket, await roll.group(prompts(ticket.ordinal)))
 
-    running: set[asyncio.Task[None]] = set()
-    try:
-        admission = asyncio.ensure_future(stream.admit())
+    async def drop_withdrawn() -> None:
         while True:
-            await asyncio.wait({admission, *running}, return_when=asyncio.FIRST_COMPLETED)
-            for group in [group for group in running if group.done()]:
-                group.result()
-                running.discard(group)
-            if admission.done():
-                running.add(asyncio.create_task(one(admission.result())))
-                admission = asyncio.ensure_future(stream.admit())
+            for ticket in await stream.withdrawn():
+                if ticket in running:
+                    running[ticket].cancel()
+
+    dropping = asyncio.create_task(drop_withdrawn())
+    admission: asyncio.Future[list[Ticket]] | None = None
+    try:
+        while True:
+            if admission is None and len(running) < most:
+                admission = asyncio.ensure_future(stream.admit(most=most - len(running)))
+            waits = {*running.values(), dropping} | ({admission} if admission else set())
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for ticket, task in list(running.items()):
+                if task.done():
+                    del running[ticket]
+                    task.cancelled() or task.result()
+            if dropping in done:
+                dropping.result()
+            if admission is not None and admission.done():
+                running |= {ticket: asyncio.create_task(one(ticket)) for ticket in admission.result()}
+                admission = None
     finally:
-        for task in (admission, *running):
+        for task in (dropping, *([admission] if admission else []), *running.values()):
             task.cancel()

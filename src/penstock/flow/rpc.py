@@ -1,0 +1,341 @@
+"""Calls between processes of a run, over authenticated connections.
+
+A :class:`Server` runs handlers for its peers; :func:`connect` gives a :class:`Client` that calls them. Messages are lists:
+``call`` and ``tell`` with a number, a verb and values, ``cancel`` with a number, and exactly one ``value`` or ``error`` for
+each number. At most :data:`WINDOW` numbers of a client are open at a time, which bounds what waits at both ends; a tell
+is one of them until the server has carried it out. The server never stops reading, so that it sees a cancel or the end of
+a connection at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core import errors
+from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RemoteError, WireError
+from penstock.flow import wire
+from penstock.flow.link import Link, admit, introduce
+
+WINDOW = 64
+"""Calls and tells of one client that may be open at a time; further ones wait in the client."""
+
+GREETING_AT_ONCE = 64
+"""Connections that may be in the handshake at a time."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end of a connection. ``id`` is unique among all peers a server ever had."""
+
+    id: int
+    name: str
+    role: str
+
+    def __str__(self) -> str:
+        return f'{self.role} "{self.name}"'
+
+
+Handler = Callable[..., Awaitable[Any]]
+"""``async (peer, **values) -> value``; cancelled when the caller gives up or its connection ends."""
+
+
+class Server:
+    """Carries out calls of its peers.
+
+    Args:
+        handlers: a coroutine function for each verb.
+        token: the run's secret, which every peer must know.
+        on_leave: awaited once for each peer whose connection ended, after its handlers did.
+        report: told in one line what went wrong without a caller to hear of it: a stranger, garbage, a tell that failed.
+        name: what peers call this server in their errors.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        token: str,
+        on_leave: Callable[[Peer], Awaitable[None]] | None = None,
+        report: Callable[[str], None] | None = None,
+        name: str = "server",
+    ) -> None:
+        self.handlers, self.name = dict(handlers), name
+        self.peers: dict[int, Peer] = {}
+        self._token, self._on_leave = token, on_leave
+        self.report = report or (lambda line: None)
+        self._ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeting = asyncio.Semaphore(GREETING_AT_ONCE)
+        self._listener: socket.socket | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen; returns the address ``host:port`` (port 0 takes a free one)."""
+        self._listener = socket.create_server((host, port), backlog=GREETING_AT_ONCE)
+        self._listener.setblocking(False)
+        self._spawn(self._accept(self._listener))
+        return "{}:{}".format(*self._listener.getsockname()[:2])
+
+    async def stop(self) -> None:
+        """Stop listening, end all connections, and wait until every peer has left."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._greeting.acquire()
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except ConnectionError:
+                self._greeting.release()  # it left before it was accepted
+                continue
+            except OSError as cause:
+                self.report(f"{self.name} accepts no more connections: {cause}")
+                return
+            self._spawn(self._serve(connection, "{}:{}".format(*address[:2])))
+
+    async def _serve(self, connection: socket.socket, address: str) -> None:
+        link = Link(connection, address)
+        try:
+            try:
+                name, role = await admit(link, self._token, self.name)
+            except (WireError, ConnectionLost) as error:
+                return self.report(f"{self.name} refused a connection: {error}")
+            except TimeoutError:
+                return self.report(f"{self.name} refused a connection: {address} did not greet in time")
+            finally:
+                self._greeting.release()
+            peer = Peer(next(self._ids), name, role)
+            link.peer = f"{peer} ({address})"
+            await self._attend(peer, link)
+        finally:
+            await link.close()
+
+    async def _attend(self, peer: Peer, link: Link) -> None:
+        self.peers[peer.id] = peer
+        session = _Session(self, peer, link)
+        try:
+            await session.run()
+        except WireError as error:
+            self.report(f"{self.name} ended a connection: {error}")
+        except ConnectionLost:
+            pass  # leaving is no error; on_leave hears of it
+        finally:
+            await session.end()
+            del self.peers[peer.id]
+            if self._on_leave is not None:
+                try:
+                    await self._on_leave(peer)
+                except Exception as error:
+                    self.report(f"{self.name} failed when {peer} left: {type(error).__name__}: {error}")
+
+
+class _Session:
+    """The open calls of one peer. Takes its messages, gives replies; waits for nothing but the next message."""
+
+    def __init__(self, server: Server, peer: Peer, link: Link) -> None:
+        self.server, self.peer, self.link = server, peer, link
+        self.running: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        while True:
+            match await self.link.receive():
+                case ["call" | "tell" as kind, int(number), str(verb), dict(values)] if number not in self.running:
+                    # A reply may reach the client before its task has ended here, hence the second window.
+                    if len(self.running) >= 2 * WINDOW:
+                        raise WireError(f"{self.link.peer} has more than {WINDOW} calls open")
+                    self.running[number] = asyncio.create_task(self.carry_out(number, verb, values, kind == "tell"))
+                case ["cancel", int(number)]:
+                    if number in self.running:
+                        self.running[number].cancel()
+                case _:
+                    raise WireError(f"{self.link.peer} sent a message that is neither call, tell nor cancel")
+
+    async def carry_out(self, number: int, verb: str, values: dict[str, Any], silent: bool) -> None:
+        try:
+            await self.link.send(await self.reply(number, verb, values, silent))
+        except ConnectionLost:
+            pass  # nobody is left to hear it
+        finally:
+            del self.running[number]
+
+    async def reply(self, number: int, verb: str, values: dict[str, Any], silent: bool) -> list[wire.Buffer]:
+        try:
+            if verb not in self.server.handlers:
+                raise WireError(f'{self.server.name} has no verb "{verb}"; it has {", ".join(sorted(self.server.handlers))}')
+            value = await self.server.handlers[verb](self.peer, **values)
+            return wire.pack(["value", number, None if silent else value])
+        except asyncio.CancelledError:
+            if self.link.lost:
+                raise
+            return wire.pack(["error", number, "CancelledError", "cancelled"])
+        except Exception as error:
+            if silent:
+                self.server.report(f'{self.server.name}: "{verb}" told by {self.peer} failed: {type(error).__name__}: {error}')
+            return wire.pack(["error", number, type(error).__name__, str(error)])
+
+    async def end(self) -> None:
+        """Cancel what runs and wait until it has ended."""
+        tasks = list(self.running.values())
+        self.link.lose(f"{self.peer} left")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def connect(address: str, token: str, *, name: str, role: str, deadline: float = 30.0) -> Client:
+    """Connect to a server of this run.
+
+    Raises:
+        ConnectionLost: nobody listens at ``address``, or it hung up.
+        WireError: who listens is no server of this run.
+        DeadlinePassed: it took longer than ``deadline`` seconds.
+    """
+    host, _, port = address.rpartition(":")
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        async with asyncio.timeout(deadline):
+            await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
+    except TimeoutError as cause:
+        connection.close()
+        raise DeadlinePassed(f"{address} did not accept a connection within {deadline:g} s") from cause
+    except OSError as cause:
+        connection.close()
+        raise ConnectionLost(f"no server listens at {address}: {cause}") from cause
+    link = Link(connection, address)
+    try:
+        async with asyncio.timeout(deadline):
+            there = await introduce(link, token, name, role)
+    except BaseException as cause:
+        await link.close()
+        if isinstance(cause, TimeoutError):
+            raise DeadlinePassed(f"{address} did not greet within {deadline:g} s") from cause
+        raise
+    link.peer = f"{there} at {address}"
+    return Client(link)
+
+
+class Client:
+    """Calls a server. Made by :func:`connect`.
+
+    Attributes:
+        server: name and address of the server, for errors.
+        lost: set once the connection has ended, whoever ended it.
+        reason: why it ended.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.server = link.peer
+        self.lost = asyncio.Event()
+        self.reason = ""
+        self._link = link
+        self._numbers = itertools.count(1)
+        self._window = asyncio.Semaphore(WINDOW)
+        self._open: dict[int, asyncio.Future[Any]] = {}
+        self._reader = asyncio.create_task(self._read())
+
+    async def call(self, verb: str, /, *, deadline: float, **values: Any) -> Any:
+        """What the server's handler of ``verb`` returns. Cancelling the call cancels the handler.
+
+        A call that was cancelled or ran out of time may still have been carried out.
+
+        Raises:
+            DeadlinePassed: there was no reply within ``deadline`` seconds; the handler is cancelled.
+            ConnectionLost: the connection ended.
+            RemoteError: the handler failed with an error that is no PenstockError; those are raised as they are.
+        """
+        try:
+            async with asyncio.timeout(deadline) as limit:
+                number, reply = await self._request("call", verb, values)
+                try:
+                    return await reply
+                finally:
+                    if number in self._open:
+                        self._link.post(wire.pack(["cancel", number]))
+        except TimeoutError as cause:
+            if not limit.expired():
+                raise
+            raise DeadlinePassed(f'{self.server} did not answer "{verb}" within {deadline:g} s') from cause
+
+    async def tell(self, verb: str, /, **values: Any) -> None:
+        """Have a handler run without waiting for it: begun in the order of calls and tells. What fails is reported there.
+
+        Returns when the message has left; waits while the window is full or the server does not read.
+
+        Raises:
+            ConnectionLost: the connection ended.
+        """
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        _, reply = await self._request("tell", verb, values, sent)
+        reply.cancel()  # nobody waits for it; its number stays open until the server is done
+        await sent
+
+    async def close(self) -> None:
+        """End the connection; open calls fail."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _request(
+        self, kind: str, verb: str, values: dict[str, Any], sent: asyncio.Future[None] | None = None
+    ) -> tuple[int, asyncio.Future[Any]]:
+        await self._window.acquire()
+        number = next(self._numbers)
+        try:
+            if self.lost.is_set():
+                raise ConnectionLost(self.reason)
+            self._link.post(wire.pack([kind, number, verb, values]), sent)
+        except BaseException:
+            self._window.release()
+            raise
+        self._open[number] = asyncio.get_running_loop().create_future()
+        return number, self._open[number]
+
+    async def _read(self) -> None:
+        """Takes replies, gives them to those who wait. Ends with the connection and then fails all who wait."""
+        self.reason = f"the connection to {self.server} was closed here"
+        try:
+            while True:
+                match await self._link.receive():
+                    case ["value", int(number), value] if number in self._open:
+                        self._settle(number, value)
+                    case ["error", int(number), str(kind), str(message)] if number in self._open:
+                        self._settle(number, self._error(kind, message))
+                    case _:
+                        raise WireError(f"{self.server} sent a message that is neither value nor error of an open call")
+        except (ConnectionLost, WireError) as error:
+            self.reason = str(error)
+        finally:
+            self.lost.set()
+            for number in list(self._open):
+                self._settle(number, ConnectionLost(self.reason))
+            await self._link.close()
+
+    def _settle(self, number: int, outcome: Any) -> None:
+        reply = self._open.pop(number)
+        self._window.release()
+        if reply.done():
+            return  # its caller has gone
+        if isinstance(outcome, PenstockError):
+            reply.set_exception(outcome)
+        else:
+            reply.set_result(outcome)
+
+    def _error(self, kind: str, message: str) -> PenstockError:
+        known = getattr(errors, kind, None)
+        if isinstance(known, type) and issubclass(known, PenstockError):
+            return known(message)
+        return RemoteError(f"{self.server}: {kind}: {message}")

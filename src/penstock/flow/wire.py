@@ -1,0 +1,243 @@
+"""Values as frames: a msgpack header that holds structure and numbers, then the raw bytes of the arrays.
+
+A frame is ``magic, version, header length, body length`` (16 bytes), the header, the body. The header is one value; each
+array in it names its dtype and shape, and its bytes are the next ones of the body, aligned to their item size. Nothing is
+pickled: a class travels only if it was registered, and by its name.
+
+What travels: None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays of the dtypes in :data:`DTYPES`, and the
+registered nouns of :mod:`penstock.core.types`. All come back equal and of the same type, except that numpy scalars become
+numbers and a bytearray or memoryview becomes bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+
+from penstock.core.errors import WireError
+from penstock.core.types import (
+    GeneratorStats,
+    Group,
+    Prompt,
+    PromptKey,
+    Request,
+    Row,
+    Sample,
+    SampleKey,
+    Sampling,
+)
+
+MAX_HEADER = 1 << 26
+"""Bytes of a header: numbers, texts and bytes."""
+
+MAX_BODY = 1 << 30
+"""Bytes of a body: arrays."""
+
+PRELUDE = struct.Struct("<4sIQ")
+"""Magic with version, header length, body length."""
+
+MAGIC = b"PEN\x01"
+
+DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+"""Dtypes that travel, as numpy spells them. Append only: a frame names a dtype by its place."""
+
+SMALL = 1 << 16
+"""Arrays below it are copied together; larger ones are sent from where they lie."""
+
+Buffer = bytes | bytearray | memoryview
+Noun = TypeVar("Noun", bound=type)
+
+_TUPLE, _NOUN, _ARRAY, _INTEGER = range(1, 5)  # codes of msgpack extension types
+_DTYPES = tuple(np.dtype(name) for name in DTYPES)
+_CODE = {name: code for code, name in enumerate(DTYPES)}
+_TUPLE_MARK = msgpack.ExtType(_TUPLE, b"")
+_PADDING = bytes(8)
+
+
+class _Mark:
+    """First element of a list that stands for a tuple or for a noun; no value that travels is one."""
+
+    __slots__ = ("arity", "build", "name")
+
+    def __init__(self, name: str, build: Callable[..., Any], arity: int | None) -> None:
+        self.name, self.build, self.arity = name, build, arity
+
+
+_TUPLES = _Mark("tuple", lambda *items: items, None)
+_marks: dict[bytes, _Mark] = {}  # by name on the wire
+_nouns: dict[type, tuple[Any, Callable[[Any], tuple[Any, ...]]]] = {}  # class -> extension, fields of an instance
+
+
+def register(noun: Noun) -> Noun:
+    """Let a dataclass or a named tuple travel, by its class name; usable as a decorator. Both ends must register it.
+
+    Raises:
+        WireError: it is neither, a field is no argument of it, or another class of that name is registered.
+    """
+    name = noun.__name__
+    if is_dataclass(noun):
+        if not all(field.init for field in fields(noun)):
+            raise WireError(f"{name} cannot travel: a field of it is no argument of its constructor")
+        names = [field.name for field in fields(noun)]
+        get = operator.attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, n) for n in names)
+    elif issubclass(noun, tuple) and hasattr(noun, "_fields"):
+        names, get = list(noun._fields), tuple
+    else:
+        raise WireError(f"{name} cannot travel: only dataclasses and named tuples can be registered")
+    code = name.encode()
+    if code in _marks and _marks[code].build is not noun:
+        raise WireError(f"two classes named {name} cannot travel; rename one")
+    _marks[code] = _Mark(name, noun, len(names))
+    _nouns[noun] = (msgpack.ExtType(_NOUN, code), get)
+    return noun
+
+
+for _noun in (PromptKey, SampleKey, Prompt, Sampling, Sample, Group, Request, Row, GeneratorStats):
+    register(_noun)
+
+
+def pack(value: Any) -> list[Buffer]:
+    """A value as the buffers of one frame. Large arrays are not copied: leave them alone until the frame was sent.
+
+    Raises:
+        WireError: something in it may not travel, or it is larger than a frame may be.
+    """
+    writer = _Writer()
+    try:
+        header = msgpack.packb(value, default=writer.default, strict_types=True, unicode_errors="surrogatepass")
+    except (ValueError, TypeError, OverflowError, RecursionError) as cause:
+        raise WireError(f"a value cannot travel: {cause}") from cause
+    if len(header) > MAX_HEADER:
+        raise WireError(f"a header of {len(header)} bytes is above {MAX_HEADER}; send bytes and long lists as numpy arrays")
+    if writer.length > MAX_BODY:
+        raise WireError(f"arrays of {writer.length} bytes are above {MAX_BODY}; send them in several messages")
+    return [PRELUDE.pack(MAGIC, len(header), writer.length) + header, *writer.buffers]
+
+
+def lengths(prelude: Buffer, peer: str, max_header: int = MAX_HEADER, max_body: int = MAX_BODY) -> tuple[int, int]:
+    """(header length, body length) in bytes, as a prelude announces them; ``peer`` is who sent it, for the error."""
+    if len(prelude) != PRELUDE.size:
+        raise WireError(f"{peer} sent {len(prelude)} bytes where a frame begins with {PRELUDE.size}")
+    magic, header, body = PRELUDE.unpack(prelude)
+    if magic != MAGIC:
+        raise WireError(f"{peer} sent something that is no frame of this version of Penstock")
+    if header > max_header or body > max_body:
+        raise WireError(f"{peer} announced {header} + {body} bytes; at most {max_header} + {max_body} are read")
+    return header, body
+
+
+def unpack(header: Buffer, body: Buffer, peer: str) -> Any:
+    """The value of a frame. Its arrays are views of ``body``, writable where that is.
+
+    Raises:
+        WireError: the bytes are no frame; names ``peer``, who sent it.
+    """
+    reader = _Reader(body)
+    try:
+        value = msgpack.unpackb(
+            header,
+            ext_hook=reader.extension,
+            list_hook=reader.list,
+            strict_map_key=False,
+            timestamp=1,
+            unicode_errors="surrogatepass",
+        )
+        reader.check_end()
+    except Exception as cause:  # whatever bytes do to the parser or to a constructor, they were not a frame
+        raise WireError(f"{peer} sent a frame that cannot be read: {type(cause).__name__}: {cause}") from cause
+    return value
+
+
+class _Writer:
+    """Turns what msgpack does not know into marked lists and extensions, and collects the body."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.length = 0
+
+    def default(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is np.ndarray:
+            return self.array(value)
+        if kind is tuple:
+            return [_TUPLE_MARK, *value]
+        if kind in _nouns:
+            mark, get = _nouns[kind]
+            return [mark, *get(value)]
+        if kind is int:  # beyond 64 bits
+            return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+        if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
+            plain = value.item()
+            return plain if type(plain) in (bool, int, float, str, bytes) else self.refuse(value)
+        return self.refuse(value)
+
+    def refuse(self, value: Any) -> Any:
+        kind = type(value)
+        raise WireError(
+            f"{kind.__module__}.{kind.__qualname__} cannot travel between processes; "
+            "make it a plain value, a numpy array or a registered noun"
+        )
+
+    def array(self, array: np.ndarray) -> Any:
+        code = _CODE.get(array.dtype.str)
+        if code is None:
+            raise WireError(f"an array of dtype {array.dtype} cannot travel; convert it to one of {', '.join(DTYPES)}")
+        size = array.nbytes
+        padding = -self.length % array.itemsize
+        self.length += padding + size
+        if size < SMALL:
+            if not self.buffers or not isinstance(self.buffers[-1], bytearray):
+                self.buffers.append(bytearray())
+            self.buffers[-1] += _PADDING[:padding] + array.tobytes()
+        else:
+            self.buffers += [_PADDING[:padding], memoryview(np.ascontiguousarray(array)).cast("B")]
+        return msgpack.ExtType(_ARRAY, struct.pack(f"<B{array.ndim}Q", code, *array.shape))
+
+
+class _Reader:
+    """The writer's reverse. Every claim is checked against the bytes that are there."""
+
+    def __init__(self, body: Buffer) -> None:
+        self.body, self.offset, self.open = body, 0, 0
+
+    def extension(self, code: int, data: bytes) -> Any:
+        if code == _ARRAY:
+            return self.array(data)
+        if code == _INTEGER:
+            return int.from_bytes(data, "little", signed=True)
+        if code == _TUPLE:
+            self.open += 1
+            return _TUPLES
+        if code == _NOUN and data in _marks:
+            self.open += 1
+            return _marks[data]
+        raise ValueError(f"nothing is registered as {data[:40]!r} of kind {code}")
+
+    def list(self, items: list[Any]) -> Any:
+        if not items or type(items[0]) is not _Mark:
+            return items
+        mark, *rest = items
+        if mark.arity is not None and len(rest) != mark.arity:
+            raise ValueError(f"{mark.name} has {mark.arity} fields, not {len(rest)}")
+        self.open -= 1
+        return mark.build(*rest)
+
+    def array(self, data: bytes) -> np.ndarray:
+        dtype = _DTYPES[data[0]]
+        shape = struct.unpack(f"<{len(data) // 8}Q", data[1:])
+        offset = self.offset + -self.offset % dtype.itemsize
+        array = np.ndarray(shape, dtype, self.body if 0 not in shape else None, offset if 0 not in shape else 0)
+        self.offset = offset + array.nbytes
+        return array
+
+    def check_end(self) -> None:
+        if self.open:
+            raise ValueError("a mark of a tuple or noun stands where none may")
+        if self.offset != len(self.body):
+            raise ValueError(f"its arrays take {self.offset} bytes of a body of {len(self.body)}")
