@@ -50,6 +50,22 @@ class StreamError(PenstockError):
     """The stream's rules were broken: a stale group, an unknown lease, a deadline that passed."""
 
 
+class WireError(PenstockError):
+    """A value may not travel between processes, or what arrived is not a message; names the peer that sent it."""
+
+
+class ConnectionLost(PenstockError):
+    """The connection to another process ended, or there is none; names the process."""
+
+
+class DeadlinePassed(PenstockError):
+    """Another process did not answer in time; names what was asked and whom."""
+
+
+class RemoteError(PenstockError):
+    """Another process failed with an error that is not one of these; carries its type and message."""
+
+
 class CheckpointError(PenstockError):
     """A checkpoint cannot be written, verified or resumed from."""
 

@@ -28,13 +28,19 @@ _TOGETHER_BYTES = 1 << 17
 
 
 class Link:
-    """A socket that carries frames. ``peer`` is who is at the other end, for errors."""
+    """A socket that carries frames.
+
+    Attributes:
+        peer: who is at the other end, for errors.
+        lost: whether nothing can be sent any more.
+    """
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         connection.setblocking(False)
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
+        self.lost = False
         self._socket = connection
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
@@ -42,12 +48,16 @@ class Link:
         self._outbox: deque[tuple[list[wire.Buffer], asyncio.Future[None] | None]] = deque()
         self._sending: list[asyncio.Future[None]] = []
         self._posted = asyncio.Event()
-        self._lost = False
         self._writer = asyncio.create_task(self._write())
+
+    @property
+    def waiting(self) -> int:
+        """Frames that have not begun to leave."""
+        return len(self._outbox)
 
     def post(self, frame: list[wire.Buffer], sent: asyncio.Future[None] | None = None) -> None:
         """Put a frame behind those that wait to be sent. Who posts bounds how many may wait."""
-        if self._lost:
+        if self.lost:
             raise ConnectionLost(f"the connection to {self.peer} has ended")
         self._outbox.append((frame, sent))
         self._posted.set()
@@ -77,13 +87,13 @@ class Link:
         """End the connection; what waits to be sent is lost. Nobody may be receiving."""
         self._writer.cancel()
         await asyncio.gather(self._writer, return_exceptions=True)
-        self._abandon("it was closed here")
+        self.lose("it was closed here")
         self._socket.close()
 
     async def _read(self, size: int) -> memoryview:
         """Exactly ``size`` bytes, in a buffer of their own."""
         # numpy does not zero what is overwritten at once, which a bytearray does.
-        taken = memoryview(np.empty(size, np.uint8)) if size else memoryview(b"")
+        taken = np.empty(size, np.uint8).data if size else memoryview(b"")
         filled = 0
         while filled < size:
             if self._start < self._end:
@@ -120,7 +130,7 @@ class Link:
                         if not future.done():
                             future.set_result(None)
         except OSError as cause:
-            self._abandon(str(cause))
+            self.lose(str(cause))
 
     def _gather(self) -> list[wire.Buffer]:
         """Buffers of the next frames, small ones joined: one system call for many small frames."""
@@ -139,9 +149,9 @@ class Link:
                 self._sending.append(future)
         return [buffer for buffer in (*buffers, together) if buffer]
 
-    def _abandon(self, why: str) -> None:
-        """Nothing can be sent any more: fail those who wait for it, and let the reader see the end."""
-        self._lost = True
+    def lose(self, why: str) -> None:
+        """Send nothing more: fail those who wait for it, and let both readers see the end."""
+        self.lost = True
         for sent in (*self._sending, *(future for _, future in self._outbox)):
             if sent is not None and not sent.done():
                 sent.set_exception(ConnectionLost(f"the connection to {self.peer} ended: {why}"))

@@ -10,6 +10,7 @@ a connection at once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -148,49 +149,48 @@ class _Session:
 
     def __init__(self, server: Server, peer: Peer, link: Link) -> None:
         self.server, self.peer, self.link = server, peer, link
-        self.running: dict[int, asyncio.Task[None]] = {}
+        self.running: dict[int, asyncio.Task[Any]] = {}
 
     async def run(self) -> None:
         while True:
             match await self.link.receive():
                 case ["call" | "tell" as kind, int(number), str(verb), dict(values)] if number not in self.running:
-                    # A reply may reach the client before its task has ended here, hence the second window.
-                    if len(self.running) >= 2 * WINDOW:
+                    if len(self.running) + self.link.waiting >= WINDOW:
                         raise WireError(f"{self.link.peer} has more than {WINDOW} calls open")
-                    self.running[number] = asyncio.create_task(self.carry_out(number, verb, values, kind == "tell"))
+                    task = asyncio.create_task(self.carry_out(verb, values), name=f"{verb} of {self.peer}")
+                    self.running[number] = task
+                    task.add_done_callback(functools.partial(self.reply, number, verb if kind == "tell" else None))
                 case ["cancel", int(number)]:
                     if number in self.running:
                         self.running[number].cancel()
                 case _:
                     raise WireError(f"{self.link.peer} sent a message that is neither call, tell nor cancel")
 
-    async def carry_out(self, number: int, verb: str, values: dict[str, Any], silent: bool) -> None:
-        try:
-            await self.link.send(await self.reply(number, verb, values, silent))
-        except ConnectionLost:
-            pass  # nobody is left to hear it
-        finally:
-            del self.running[number]
+    async def carry_out(self, verb: str, values: dict[str, Any]) -> Any:
+        if verb not in self.server.handlers:
+            raise WireError(f'{self.server.name} has no verb "{verb}"; it has {", ".join(sorted(self.server.handlers))}')
+        return await self.server.handlers[verb](self.peer, **values)
 
-    async def reply(self, number: int, verb: str, values: dict[str, Any], silent: bool) -> list[wire.Buffer]:
+    def reply(self, number: int, told: str | None, task: asyncio.Task[Any]) -> None:
+        """Answer for a task that is done, also for one that was cancelled before it began. ``told`` is the verb of a tell."""
+        del self.running[number]
+        if self.link.lost:
+            return
+        error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         try:
-            if verb not in self.server.handlers:
-                raise WireError(f'{self.server.name} has no verb "{verb}"; it has {", ".join(sorted(self.server.handlers))}')
-            value = await self.server.handlers[verb](self.peer, **values)
-            return wire.pack(["value", number, None if silent else value])
-        except asyncio.CancelledError:
-            if self.link.lost:
-                raise
-            return wire.pack(["error", number, "CancelledError", "cancelled"])
-        except Exception as error:
-            if silent:
-                self.server.report(f'{self.server.name}: "{verb}" told by {self.peer} failed: {type(error).__name__}: {error}')
-            return wire.pack(["error", number, type(error).__name__, str(error)])
+            frame = wire.pack(["value", number, None if told or error else task.result()])
+        except WireError as cause:
+            error = cause
+        if error is not None:
+            frame = wire.pack(["error", number, type(error).__name__, str(error)])
+            if told:
+                self.server.report(f'{self.server.name}: "{told}" of {self.peer} failed: {type(error).__name__}: {error}')
+        self.link.post(frame)
 
     async def end(self) -> None:
         """Cancel what runs and wait until it has ended."""
-        tasks = list(self.running.values())
         self.link.lose(f"{self.peer} left")
+        tasks = list(self.running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -204,29 +204,33 @@ async def connect(address: str, token: str, *, name: str, role: str, deadline: f
         WireError: who listens is no server of this run.
         DeadlinePassed: it took longer than ``deadline`` seconds.
     """
+    try:
+        async with asyncio.timeout(deadline):
+            link = Link(await _dial(address), address)
+            try:
+                there = await introduce(link, token, name, role)
+            except BaseException:
+                await link.close()
+                raise
+    except TimeoutError as cause:
+        raise DeadlinePassed(f'{address} did not answer the greeting of {role} "{name}" in time') from cause
+    link.peer = f"{there} at {address}"
+    return Client(link)
+
+
+async def _dial(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
-        async with asyncio.timeout(deadline):
-            await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
-    except TimeoutError as cause:
-        connection.close()
-        raise DeadlinePassed(f"{address} did not accept a connection within {deadline:g} s") from cause
+        await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
     except OSError as cause:
         connection.close()
         raise ConnectionLost(f"no server listens at {address}: {cause}") from cause
-    link = Link(connection, address)
-    try:
-        async with asyncio.timeout(deadline):
-            there = await introduce(link, token, name, role)
-    except BaseException as cause:
-        await link.close()
-        if isinstance(cause, TimeoutError):
-            raise DeadlinePassed(f"{address} did not greet within {deadline:g} s") from cause
+    except BaseException:
+        connection.close()
         raise
-    link.peer = f"{there} at {address}"
-    return Client(link)
+    return connection
 
 
 class Client:
@@ -241,7 +245,7 @@ class Client:
     def __init__(self, link: Link) -> None:
         self.server = link.peer
         self.lost = asyncio.Event()
-        self.reason = ""
+        self.reason = f"the connection to {self.server} was closed here"
         self._link = link
         self._numbers = itertools.count(1)
         self._window = asyncio.Semaphore(WINDOW)
@@ -264,7 +268,7 @@ class Client:
                 try:
                     return await reply
                 finally:
-                    if number in self._open:
+                    if number in self._open and not self._link.lost:
                         self._link.post(wire.pack(["cancel", number]))
         except TimeoutError as cause:
             if not limit.expired():
@@ -288,6 +292,7 @@ class Client:
         """End the connection; open calls fail."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
+        await self._end()  # a reader that was cancelled before it began has ended nothing
 
     async def _request(
         self, kind: str, verb: str, values: dict[str, Any], sent: asyncio.Future[None] | None = None
@@ -306,7 +311,6 @@ class Client:
 
     async def _read(self) -> None:
         """Takes replies, gives them to those who wait. Ends with the connection and then fails all who wait."""
-        self.reason = f"the connection to {self.server} was closed here"
         try:
             while True:
                 match await self._link.receive():
@@ -319,10 +323,13 @@ class Client:
         except (ConnectionLost, WireError) as error:
             self.reason = str(error)
         finally:
-            self.lost.set()
-            for number in list(self._open):
-                self._settle(number, ConnectionLost(self.reason))
-            await self._link.close()
+            await self._end()
+
+    async def _end(self) -> None:
+        self.lost.set()
+        for number in list(self._open):
+            self._settle(number, ConnectionLost(self.reason))
+        await self._link.close()
 
     def _settle(self, number: int, outcome: Any) -> None:
         reply = self._open.pop(number)

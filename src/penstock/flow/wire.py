@@ -117,7 +117,7 @@ def pack(value: Any) -> list[Buffer]:
         raise WireError(f"a header of {len(header)} bytes is above {MAX_HEADER}; send bytes and long lists as numpy arrays")
     if writer.length > MAX_BODY:
         raise WireError(f"arrays of {writer.length} bytes are above {MAX_BODY}; send them in several messages")
-    return [PRELUDE.pack(MAGIC, len(header), writer.length) + header, *writer.buffers]
+    return [PRELUDE.pack(MAGIC, len(header), writer.length) + header, *writer.buffers, writer.tail]
 
 
 def lengths(prelude: Buffer, peer: str, max_header: int = MAX_HEADER, max_body: int = MAX_BODY) -> tuple[int, int]:
@@ -159,6 +159,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
+        self.tail = bytearray()  # small arrays since the last large one
         self.length = 0
 
     def default(self, value: Any) -> Any:
@@ -192,11 +193,12 @@ class _Writer:
         padding = -self.length % array.itemsize
         self.length += padding + size
         if size < SMALL:
-            if not self.buffers or not isinstance(self.buffers[-1], bytearray):
-                self.buffers.append(bytearray())
-            self.buffers[-1] += _PADDING[:padding] + array.tobytes()
+            self.tail += _PADDING[:padding]
+            self.tail += array.tobytes()
         else:
-            self.buffers += [_PADDING[:padding], memoryview(np.ascontiguousarray(array)).cast("B")]
+            self.tail += _PADDING[:padding]
+            self.buffers += [self.tail, np.ascontiguousarray(array).data.cast("B")]
+            self.tail = bytearray()
         return msgpack.ExtType(_ARRAY, struct.pack(f"<B{array.ndim}Q", code, *array.shape))
 
 
