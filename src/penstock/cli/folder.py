@@ -1,4 +1,4 @@
-"""A run's folder: ``run.json``, ``events.jsonl``, ``summary.json``, ``checkpoints/``, ``model/`` and ``report.html``."""
+"""A run's folder: ``run.json``, ``events.jsonl``, ``spans/``, ``summary.json``, ``checkpoints/``, ``model/`` and the report."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
+        self.spans = path / "spans"
         self._lock = path / ".lock"
         self._made: list[Path] = []
         """Folders that :meth:`begin` created, innermost first."""

@@ -23,6 +23,7 @@ from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, blame
 from penstock.core.events import Event, EventLog
 from penstock.core.run import Run, Stage
+from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
 from penstock.loops.learn import Step
 from penstock.models.files import save_model
@@ -131,7 +132,9 @@ class Session:
             self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
             self.store = CheckpointStore(self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report)
             self.summary = self.folder.read_summary()
-            with contextlib.closing(EventLog(self.folder.events, self.listeners)) as self.log, StopSignal() as stop:
+            self.recorder = Recorder(self.folder.spans)
+            log = EventLog(self.folder.events, self.listeners)
+            with contextlib.closing(self.recorder), contextlib.closing(log) as self.log, StopSignal() as stop:
                 self._stages(resume, stop)
         except OSError as error:
             raise CheckpointError(f"{self.folder.path}: {error}") from error
@@ -154,7 +157,7 @@ class Session:
             here = loaded if loaded is not None and loaded.entry.position.number == number else None
             self._announce(stage, here)
             with named(stage.name):
-                ready = prepare(stage, self.run, self.models, self.base)
+                ready = prepare(stage, self.run, self.models, self.base, self.recorder)
             self.begun = True
             if resume:  # without a checkpoint the evaluation before the first step comes again as well
                 self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
@@ -189,6 +192,7 @@ class StageRun:
         self.progressed = Progressed({}, {}, {})
         self.started = time.perf_counter()
         self.every = stage.evaluation.every if stage.evaluation else 0
+        self.spans = session.recorder.role("learner")
         self.holders = {**ready.holders, "progress": self.progressed, "random": RandomStates()}
 
     async def execute(self, loaded: Loaded | None) -> None:
@@ -203,8 +207,8 @@ class StageRun:
             await self.ready.close()
         self.progressed.seconds += time.perf_counter() - self.started
         folder = session.folder.stage_model(session.run, self.stage.name)
-        with blame(CheckpointError, f"{folder}: the model cannot be written"):  # a full disk comes as one of many errors
-            save_model(self.ready.model, folder)
+        with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
+            save_model(self.ready.model, folder)  # a full disk comes as one of many errors
         session.finished(self.stage, self.progressed)
         session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
 
@@ -220,7 +224,8 @@ class StageRun:
 
     async def _evaluate(self, step: int) -> Metrics:
         assert self.ready.evaluate is not None
-        metrics, groups = await self.ready.evaluate()
+        with self.spans.span("evaluate", step=step):
+            metrics, groups = await self.ready.evaluate()
         self.session.log.metrics(step, metrics)
         if groups:
             self.session.log.samples(step, sample_rows(groups, SAMPLE_ROWS))
@@ -249,7 +254,8 @@ class StageRun:
         self.progressed.seconds = spent + time.perf_counter() - self.started
         score = self.progressed.last.get("evaluation/reward")
         states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
-        self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
+        with self.spans.span("save", step=step):
+            self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
         self.progressed.seconds = spent
         self.ready.acknowledge()
 

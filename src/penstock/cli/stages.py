@@ -140,15 +140,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder
             yield replace(step, metrics=step.metrics | rates)
             before = generator.stats()  # what the caller generated to evaluate is not the rollout's
 
-    evaluation, measure = stage.evaluation, None
-    closing = [rewards]
-    if evaluation is not None:
-        scored = StageRewards(evaluation.rewards, models, model.text, base) if evaluation.rewards else rewards
-        closing += [scored] if evaluation.rewards else []
-        measure = evaluator(evaluation, roll, scored, model, base)
-        if evaluation.labelled is not None:
-            measure = audited(measure, evaluation.labelled, rewards, model, base)
-
+    measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
     generator.spans = recorder.role("generator-0")
     for reward in closing:
         reward.spans = recorder.role("reward-0")
@@ -167,6 +159,19 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder
         acknowledge=stream.acknowledge,
         epoch=len(source),
     )
+
+
+def measured(
+    spec: EvaluationSpec | None, roll: Rollout, rewards: StageRewards, models: Models, model: LanguageModel, base: Path
+) -> tuple[Callable[[], Any] | None, list[StageRewards]]:
+    """What evaluates an online stage, if it is evaluated, and all rewards of the stage, which must be closed."""
+    if spec is None:
+        return None, [rewards]
+    scored = StageRewards(spec.rewards, models, model.text, base) if spec.rewards else rewards
+    measure = evaluator(spec, roll, scored, model, base)
+    if spec.labelled is not None:
+        measure = audited(measure, spec.labelled, rewards, model, base)
+    return measure, [rewards, scored] if spec.rewards else [rewards]
 
 
 def rules_of(stage: Online) -> Rules:
