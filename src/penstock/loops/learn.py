@@ -186,6 +186,7 @@ async def learn(
 
     Raises:
         TrainingError: every sample of a batch failed, so nothing could be learned.
+        SentinelError: training would be wrong (see ``loops/sentinels.py``), as a rule before the batch is trained on.
     """
     for index in range(start, plan.steps):
         waited = time.perf_counter()
@@ -193,19 +194,19 @@ async def learn(
         began = time.perf_counter()
         groups = lease.groups + lease.again
         _refuse_total_failure(groups)
-        units = labeller.label(groups)
-        parts = [
-            trainer.step(part)
-            for epoch in range(plan.epochs)
-            for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch))
-        ]
+        with trainer.watch(index, groups, stream.rules.max_lag) as watch:
+            units = labeller.label(groups)
+            parts: list[Metrics] = []
+            for epoch in range(plan.epochs):
+                for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
+                    parts.append(trainer.step(part, None if parts else watch))
         stream.trained(lease)
-        metrics = mean_metrics(parts) | describe(labeller, groups, units)
+        metrics = watch.after(mean_metrics(parts) | describe(labeller, groups, units))
         metrics["batch/left_out"] = float(len(groups) - len(units))
         metrics |= {"batch/replaced": float(len(lease.passed))} if stream.rules.refill else {}
         metrics |= {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         await channel.publish(index + 1)
-        yield Step(index, index + 1, metrics, groups)
+        yield Step(index, index + 1, metrics, groups, tuple(watch.alarms))
         await stream.release(lease)
 
 

@@ -73,9 +73,9 @@ async def offline(
     for index in range(start, steps):
         began = time.perf_counter()
         units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
-        with spans.span("train", step=index):
-            metrics = trainer.step(labeller.label(units) if labeller else units)
+        with spans.span("train", step=index), trainer.watch(index) as watch:
+            metrics = watch.after(trainer.step(labeller.label(units) if labeller else units))
         seconds = time.perf_counter() - began
         tokens = sum(len(row.tokens_T) for unit in units for row in unit)
         metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}
-        yield Step(index, index + 1, metrics)
+        yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
