@@ -175,12 +175,17 @@ class WeightUpdate:
 
     ``tensors`` is an iterable of (name, tensor), or None where the generator aliases the learner's parameters. ``checksum``
     is compared when given. The update is applied between two decode steps, wholly or not at all.
+
+    ``incarnation`` counts the learner's starts: one that was restarted may bring the same or an older version again.
+    ``owned`` says that nobody else holds the tensors, so that the generator may keep them instead of copying.
     """
 
     version: Version
     tensors: Any = None
     kv: CachePolicy = "keep"
     checksum: str | None = None
+    incarnation: int = 0
+    owned: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from penstock.engine.cache import CachePool, PrefillPlan
 from penstock.engine.decode import DecodeState, DecodeStep
 from penstock.engine.draws import Cuts, needs_cuts, uniform_stream
 from penstock.engine.sequences import Prefix, Sequence
-from penstock.engine.updates import apply_update
+from penstock.engine.updates import require_newer, switch, verified
 from penstock.models.attention import single_row_plan
 from penstock.models.language_model import LanguageModel
 
@@ -51,6 +51,7 @@ class EmbeddedGenerator:
         self.text = model.text
         self.slots, self.chunk, self.queue = slots, chunk, queue
         self.version: Version = version
+        self.incarnation = 0
         self.prefix_cache = CachePool(model.config, model.dtype, model.device)
         self.own_cache = CachePool(model.config, model.dtype, model.device)
         self.state = DecodeState(slots, model.device)
@@ -103,8 +104,14 @@ class EmbeddedGenerator:
         Raises:
             WeightError: the update was refused; the old weights and version are still in place.
         """
-        apply_update(self.model, update, self.version)
-        self.version = update.version
+        require_newer(update, (self.incarnation, self.version))
+        if update.owned:  # looked at in a thread, while decoding goes on
+            tensors = await asyncio.to_thread(verified, self.model, update)
+            require_newer(update, (self.incarnation, self.version))  # another may have come meanwhile
+        else:
+            tensors = verified(self.model, update)
+        switch(self.model, tensors, update.owned)
+        self.incarnation, self.version = update.incarnation, update.version
         self._renew_cache(update.kv)
         return self.version
 
@@ -248,8 +255,8 @@ class EmbeddedGenerator:
         return (*map(int, sequence.request.tokens_T), *sequence.tokens)
 
     def _may_share(self, prefix: Prefix) -> bool:
-        """Whether a waiting request with the same tokens may join a prefix that is there."""
-        return True
+        """Whether a waiting request with the same tokens may join a prefix that is there: not if older weights read it."""
+        return prefix.version in (-1, self.version)
 
     def _prefill(self) -> None:
         """Run up to ``chunk`` prompt tokens of unfinished prefixes through the model, oldest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -22,18 +22,28 @@ def checksum(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-@torch.no_grad()
-def apply_update(model: LanguageModel, update: WeightUpdate, current: Version) -> None:
-    """Put an update's tensors into the model's parameters, all or none.
+def require_newer(update: WeightUpdate, current: tuple[int, Version]) -> None:
+    """Refuse an update that is not newer than ``current``, an (incarnation, version).
 
     Raises:
-        WeightError: not newer than the current version, a missing or unknown name, a wrong shape, a value that is not
-            finite, or a wrong checksum. The old weights are still in place.
+        WeightError: it is older, or the same again.
     """
-    if update.version <= current:
-        raise WeightError(f"weight update refused: version {update.version} is not newer than {current}")
+    if (update.incarnation, update.version) <= current:
+        again = f" of incarnation {update.incarnation}" if update.incarnation != current[0] else ""
+        raise WeightError(f"weight update refused: version {update.version}{again} is not newer than {current[1]}")
+
+
+@torch.no_grad()
+def verified(model: LanguageModel, update: WeightUpdate) -> dict[str, Tensor]:
+    """An update's tensors by name, checked whole; none where the generator aliases the learner's parameters.
+
+    Those of an owned update have the type of the model's parameters. Only reads the model, so it may run in a thread.
+
+    Raises:
+        WeightError: a missing or unknown name, a wrong shape, a value that is not finite, or a wrong checksum.
+    """
     if update.tensors is None:
-        return  # the generator aliases the learner's parameters: they are already there
+        return {}
     own, new = dict(model.policy_weights()), dict(update.tensors)
     missing, unknown = sorted(own.keys() - new.keys()), sorted(new.keys() - own.keys())
     if missing or unknown:
@@ -43,9 +53,28 @@ def apply_update(model: LanguageModel, update: WeightUpdate, current: Version) -
         if tensor.shape != own[name].shape:
             shapes = f"shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
             raise WeightError(f'weight update {update.version} refused: "{name}" has {shapes}')
-        if not bool(torch.isfinite(tensor).all()):
+        if not finite(tensor):
             raise WeightError(f'weight update {update.version} refused: "{name}" holds a value that is not finite')
     if update.checksum is not None and checksum(new.items()) != update.checksum:
         raise WeightError(f"weight update {update.version} refused: the checksum does not match")
-    for name, tensor in new.items():
-        own[name].copy_(tensor)
+    return {name: tensor.to(own[name].dtype) for name, tensor in new.items()} if update.owned else new
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether every value is finite: NaN and infinity both show in the extremes, which are found at memory speed."""
+    return tensor.numel() == 0 or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
+
+
+@torch.no_grad()
+def switch(model: LanguageModel, tensors: Mapping[str, Tensor], owned: bool) -> None:
+    """Put verified tensors into the model's parameters; runs between two decode steps.
+
+    Owned tensors on the CPU become the parameters' storage, which moves no byte: modules, tied weights and recorded steps hold
+    the parameter and not its memory. On CUDA captured graphs hold addresses, so bytes are copied there.
+    """
+    own = dict(model.policy_weights())
+    for name, tensor in tensors.items():
+        if owned and own[name].device == tensor.device and not tensor.is_cuda:
+            own[name].data = tensor
+        else:
+            own[name].copy_(tensor)

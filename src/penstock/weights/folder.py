@@ -1,0 +1,101 @@
+"""Folders that weights pass through: each belongs to one living process, and what a dead one left behind is cleared away.
+
+The owner holds a lock on a file in its folder. The system lets go of the lock when the process ends, however it ends, so a
+folder whose lock can be taken has no owner any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from penstock.core.errors import WeightError
+
+OWNER = "owner.lock"
+PREFIX = "penstock-weights-"
+"""Folders with this name and an owner file may be cleared away by anyone's start."""
+
+
+def shared_folder(name: str, root: Path = Path("/dev/shm")) -> Path:
+    """The folder of a run in shared memory; ``name`` tells runs of this machine apart.
+
+    Raises:
+        WeightError: this machine has no shared memory there.
+    """
+    if not root.is_dir():
+        raise WeightError(f"{root} does not exist, so weights cannot go through shared memory; use the channel disk")
+    return root / f"{PREFIX}{name}"
+
+
+class OwnedFolder:
+    """A folder that this process owns until :meth:`close`; others of the same user can read what lies in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder; what dead owners left here and beside it is cleared away first.
+
+        Raises:
+            WeightError: another living process owns it, or it cannot be made.
+        """
+        self.path = path
+        made = path.with_name(f".{path.name}.{os.getpid()}")  # locked before it has its name, so nobody clears it away
+        try:
+            clear_leftovers(path.parent)
+            clear_if_dead(path)
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir(mode=0o700, parents=True)
+            self._lock = os.open(made / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
+            locked(self._lock)
+            made.rename(path)
+        except OSError as error:
+            shutil.rmtree(made, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise WeightError(
+                    f"{path}: another process publishes weights here; give each run a folder of its own"
+                ) from error
+            raise WeightError(f"{path}: the folder for weights cannot be made: {error}") from error
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def locked(handle: int, shared: bool = False) -> bool:
+    """Try to lock an open file at once; gives whether it worked. Closing the file gives the lock back."""
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(handle: int) -> None:
+    """Give a lock back."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def clear_leftovers(root: Path) -> list[Path]:
+    """Remove folders under ``root`` whose owners are dead; gives what was removed."""
+    return [folder for folder in root.glob(f"{PREFIX}*") if clear_if_dead(folder)]
+
+
+def clear_if_dead(folder: Path) -> bool:
+    """Remove a folder whose owner is dead; gives whether that was so."""
+    try:
+        handle = os.open(folder / OWNER, os.O_RDWR)
+    except OSError:  # no such folder, not one of ours, or another user's
+        return False
+    try:
+        if not locked(handle) or not os.path.samestat(os.fstat(handle), os.stat(folder / OWNER)):
+            return False
+        shutil.rmtree(folder)
+        return True
+    except OSError:  # another start has cleared it meanwhile
+        return False
+    finally:
+        os.close(handle)

@@ -1,0 +1,188 @@
+"""The image of a model's weights: all tensors in one flat run of bytes, with the table that finds them again.
+
+Every channel carries images: shared memory and process groups as they are, the disk as files and differences. A manifest is
+a plain dict that can travel as JSON: ``kind``, ``version``, ``incarnation``, ``bytes``, ``tensors`` (name, dtype, shape,
+offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+from penstock.core.errors import WeightError
+from penstock.core.types import Version, WeightUpdate
+
+ALIGNMENT = 64
+"""A tensor begins at a multiple of this many bytes."""
+BUCKET = 16 << 20
+"""Bytes that share one checksum and travel in one message."""
+
+Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+"""Gives the (name, tensor) pairs of a model, the same names in the same order at every call."""
+
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32,
+    torch.int64, torch.bool,
+)}  # fmt: skip
+
+
+class Superseded(WeightError):
+    """The weights that a manifest announces have given place to newer ones; ask for the newest manifest."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in the image."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+
+    def of(self, image_I: Tensor) -> Tensor:
+        """The tensor as a view of an image ``[bytes]`` (uint8)."""
+        return image_I[self.offset : self.offset + self.bytes].view(DTYPES[self.dtype]).view(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The places of all tensors, and how long the image is."""
+
+    places: tuple[Place, ...]
+    bytes: int
+
+    @staticmethod
+    def of(weights: Iterable[tuple[str, Tensor]], dtype: str = "") -> Layout:
+        """Lay tensors out one after the other; floating ones are carried as ``dtype``, or as they are if it is empty."""
+        places, end = [], 0
+        for name, tensor in weights:
+            kind = DTYPES[dtype] if dtype and tensor.is_floating_point() else tensor.dtype
+            size = tensor.numel() * kind.itemsize
+            places.append(Place(name, str(kind).removeprefix("torch."), tuple(tensor.shape), end, size))
+            end += math.ceil(size / ALIGNMENT) * ALIGNMENT
+        return Layout(tuple(places), end)
+
+    @torch.no_grad()
+    def write(self, weights: Iterable[tuple[str, Tensor]], image_I: Tensor) -> None:
+        """Copy tensors to their places in an image, from whatever device and type.
+
+        Raises:
+            WeightError: the tensors are not those that were laid out.
+        """
+        count = 0
+        for place, (name, tensor) in zip(self.places, weights, strict=False):
+            if (name, tuple(tensor.shape)) != (place.name, place.shape):
+                raise WeightError(f'the weights have changed since the channel was opened: "{name}" stands for "{place.name}"')
+            place.of(image_I).copy_(tensor)
+            count += 1
+        if count != len(self.places):
+            raise WeightError(f"the weights have changed since the channel was opened: {count} of {len(self.places)} tensors")
+
+    def read(self, image_I: Tensor) -> list[tuple[str, Tensor]]:
+        """(name, tensor) pairs as views of an image."""
+        return [(place.name, place.of(image_I)) for place in self.places]
+
+
+def buckets_of(length: int) -> list[tuple[int, int]]:
+    """(offset, bytes) of the buckets of an image."""
+    return [(start, min(BUCKET, length - start)) for start in range(0, length, BUCKET)]
+
+
+def checksum(part_I: Tensor) -> str:
+    """XXH3 of bytes, in hexadecimal. It finds damage, not forgery: who may write weights is settled by the channel."""
+    return xxhash.xxh3_64_hexdigest(part_I.numpy().data)
+
+
+def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, image_I: Tensor, **more: Any) -> dict[str, Any]:
+    """What is announced of an image; ``order`` is (incarnation, version)."""
+    buckets = buckets_of(layout.bytes)
+    return {
+        "kind": kind,
+        "incarnation": order[0],
+        "version": order[1],
+        "bytes": layout.bytes,
+        "tensors": [asdict(place) | {"shape": list(place.shape)} for place in layout.places],
+        "buckets": [{"offset": o, "bytes": n, "checksum": checksum(image_I[o : o + n])} for o, n in buckets],
+        **more,
+    }
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A manifest that was read and found to be whole."""
+
+    order: tuple[int, Version]
+    layout: Layout
+    checksums: tuple[str, ...]
+    more: Mapping[str, Any]
+    """The manifest itself, for what the channel added."""
+
+    @staticmethod
+    def read(manifest: Mapping[str, Any], kind: str) -> Announced:
+        """Check a manifest before a byte of weights is touched.
+
+        Raises:
+            WeightError: it is of another channel, a field is missing or of the wrong type, or a tensor lies outside the image.
+        """
+        if manifest.get("kind") != kind:
+            raise WeightError(f'a manifest of channel "{manifest.get("kind")}" came to a subscriber of "{kind}"')
+        try:
+            order = (int(manifest["incarnation"]), int(manifest["version"]))
+            length = int(manifest["bytes"])
+            places = tuple(_place(entry) for entry in manifest["tensors"])
+            found = [(int(bucket["offset"]), int(bucket["bytes"])) for bucket in manifest["buckets"]]
+            checksums = tuple(str(bucket["checksum"]) for bucket in manifest["buckets"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise WeightError(f"the weight manifest is malformed: {error!r}") from error
+        _require_inside(places, length)
+        if len(found) != math.ceil(length / BUCKET) or found != buckets_of(length):
+            raise WeightError(f"the weight manifest is malformed: its buckets do not cover {length} bytes")
+        return Announced(order, Layout(places, length), checksums, manifest)
+
+    @property
+    def name(self) -> str:
+        """How messages call this version."""
+        return f"weight update {self.order[1]} (incarnation {self.order[0]})"
+
+    def update(self, image_I: Tensor) -> WeightUpdate:
+        """The update in an image that nobody else writes to; every bucket is verified first.
+
+        Raises:
+            WeightError: a checksum does not match.
+        """
+        for (offset, size), expected in zip(buckets_of(self.layout.bytes), self.checksums, strict=True):
+            if checksum(image_I[offset : offset + size]) != expected:
+                names = [p.name for p in self.layout.places if p.offset < offset + size and offset < p.offset + p.bytes]
+                raise WeightError(
+                    f'{self.name} refused: the checksum of bytes {offset} to {offset + size} ("{names[0]}" … "{names[-1]}") '
+                    f"does not match"
+                )
+        incarnation, version = self.order
+        return WeightUpdate(version, self.layout.read(image_I), incarnation=incarnation, owned=True)
+
+
+def _place(entry: Mapping[str, Any]) -> Place:
+    values = {field.name: entry[field.name] for field in fields(Place)}
+    return Place(**values | {"shape": tuple(int(side) for side in values["shape"])})
+
+
+def _require_inside(places: Sequence[Place], length: int) -> None:
+    for place in places:
+        if place.dtype not in DTYPES:
+            raise WeightError(f'the weight manifest is malformed: "{place.name}" has the unknown type {place.dtype!r}')
+        fits = math.prod(place.shape) * DTYPES[place.dtype].itemsize == place.bytes and place.offset % ALIGNMENT == 0
+        if not fits or place.offset < 0 or place.offset + place.bytes > length:
+            raise WeightError(f'the weight manifest is malformed: "{place.name}" does not fit its place')
+
+
+def empty_image(length: int) -> Tensor:
+    """An image ``[bytes]`` to be filled."""
+    return torch.zeros(length, dtype=torch.uint8)

@@ -1,0 +1,180 @@
+"""The channel through shared memory: the learner writes an image into a buffer, generators copy it out and look at the copy.
+
+A buffer is a file in a folder of shared memory. A reader holds a shared lock on it while it copies, which the system gives
+back when the reader dies; the publisher writes only into a buffer that it can lock alone. So nobody waits for anybody: where
+all buffers are being read, the oldest is unlinked (its readers finish with it, then it is gone) and a new one is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.core.errors import WeightError
+from penstock.core.types import Version, WeightUpdate
+from penstock.weights.folder import OwnedFolder, locked, unlock
+from penstock.weights.image import Announced, Layout, Superseded, Weights, empty_image, manifest_of
+
+KIND = "shared memory"
+BUFFERS = 3
+"""One that is newest, one that a generator may still be copying, one to write."""
+_HEADER = struct.Struct("<8sqqq")
+_MAGIC = b"penstock"
+_DATA = mmap.ALLOCATIONGRANULARITY
+"""Where the image begins in a buffer: after a page for the header."""
+
+Post = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Buffer:
+    """A file of shared memory that holds one image. Its header says of which write; while it is being written, of none."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        """Raises WeightError where the shared memory is too small."""
+        self.path, self.length = path, length
+        self.handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(self.handle, 0, _DATA + length)  # here, and not as a bus error in the middle of a copy
+        except OSError as error:
+            self.discard()
+            raise WeightError(
+                f"{path.parent}: no room for {length / 1e6:.0f} MB of weights: {error.strerror}; enlarge the shared memory "
+                f"({BUFFERS} times the weights; in a container --shm-size) or use the channel disk"
+            ) from error
+        self.map = mmap.mmap(self.handle, _DATA + length)
+
+    def free(self) -> bool:
+        """Whether nobody reads it; it is locked then until :meth:`seal`."""
+        return locked(self.handle)
+
+    def image(self) -> Tensor:
+        """The image ``[bytes]`` to write into; what the buffer held before is void from here on."""
+        self.map[: _HEADER.size] = bytes(_HEADER.size)
+        return torch.frombuffer(self.map, dtype=torch.uint8, count=self.length, offset=_DATA)
+
+    def seal(self, order: tuple[int, Version], serial: int) -> None:
+        """Open it to readers: it holds the ``serial``-th write."""
+        self.map[: _HEADER.size] = _HEADER.pack(_MAGIC, *order, serial)
+        unlock(self.handle)
+
+    def discard(self) -> None:
+        """Unlink the file; readers that have it open finish undisturbed."""
+        self.path.unlink(missing_ok=True)
+        os.close(self.handle)
+
+
+class SharedMemoryPublisher:
+    """Fulfils ``Channel``: writes a version into a buffer, then posts its manifest. Never waits for a subscriber."""
+
+    def __init__(self, weights: Weights, folder: Path, post: Post, incarnation: int = 0, *, dtype: str = "") -> None:
+        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
+
+        Raises:
+            WeightError: another living process publishes in ``folder``.
+        """
+        self.weights, self.post, self.incarnation, self.dtype = weights, post, incarnation, dtype
+        self.folder = OwnedFolder(folder)
+        self.buffers: list[Buffer] = []
+        """From the one written longest ago to the newest."""
+        self._layout: Layout | None = None
+        self._serial = 0
+
+    async def publish(self, version: Version) -> None:
+        """Copy the weights and announce them; they may change again as soon as this returns.
+
+        Raises:
+            WeightError: the shared memory is too small, or the set of tensors has changed.
+        """
+        await self.post(await asyncio.to_thread(self._write, version))
+
+    def close(self) -> None:
+        """Remove all buffers; generators keep what they have copied."""
+        for buffer in self.buffers:
+            with contextlib.suppress(OSError):
+                buffer.discard()
+        self.buffers.clear()
+        self.folder.close()
+
+    def _write(self, version: Version) -> dict[str, Any]:
+        layout = self._layout = self._layout or Layout.of(self.weights(), self.dtype)
+        buffer, order = self._take(layout.bytes), (self.incarnation, version)
+        self._serial += 1
+        try:
+            image_I = buffer.image()
+            layout.write(self.weights(), image_I)
+            manifest = manifest_of(KIND, order, layout, image_I, file=str(buffer.path), serial=self._serial)
+            buffer.seal(order, self._serial)
+        except BaseException:
+            buffer.discard()
+            raise
+        self.buffers.append(buffer)
+        return manifest
+
+    def _take(self, length: int) -> Buffer:
+        """A buffer that nobody reads, locked; the newest one stays for those who are about to read it."""
+        for buffer in self.buffers[:-1]:
+            if buffer.free():
+                self.buffers.remove(buffer)
+                return buffer
+        if len(self.buffers) >= BUFFERS:
+            self.buffers.pop(0).discard()
+        made = Buffer(self.folder.path / f"{self.incarnation}-{self._serial + 1}.weights", length)
+        made.free()
+        return made
+
+
+class SharedMemorySubscriber:
+    """Copies announced images out of shared memory and verifies the copies. Holds nothing between two calls."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is the publisher's; a manifest that points elsewhere is refused."""
+        self.folder = folder
+
+    def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
+        """The update that a manifest announces, verified, in memory of the caller's own; the buffer is free again.
+
+        Raises:
+            Superseded: the buffer is used for newer weights by now.
+            WeightError: the manifest is malformed, the file is cut short or belongs to somebody else, or a checksum does
+                not match.
+        """
+        announced = Announced.read(manifest, KIND)
+        path, serial = Path(str(manifest.get("file"))), manifest.get("serial")
+        if path.parent != self.folder or not isinstance(serial, int):
+            raise WeightError(f"{announced.name} refused: {path} is not a buffer in {self.folder}")
+        try:
+            with path.open("rb", buffering=0) as file:
+                if not locked(file.fileno(), shared=True):
+                    raise Superseded(f"{announced.name}: {path} is being written anew")
+                image_I = _copy(file, announced, serial)
+        except FileNotFoundError as error:
+            raise Superseded(f"{announced.name}: {path} is gone") from error
+        except OSError as error:
+            raise WeightError(f"{announced.name} refused: {path} cannot be read: {error}") from error
+        return announced.update(image_I)
+
+
+def _copy(file: Any, announced: Announced, serial: int) -> Tensor:
+    header = file.read(_HEADER.size)
+    if header != _HEADER.pack(_MAGIC, *announced.order, serial):
+        if header[: len(_MAGIC)] != _MAGIC:
+            raise WeightError(f"{announced.name} refused: {file.name} holds no finished weights")
+        raise Superseded(f"{announced.name}: {file.name} holds other weights by now")
+    image_I = empty_image(announced.layout.bytes)
+    room, filled = image_I.numpy().data, 0
+    file.seek(_DATA)
+    while filled < len(room):
+        count = file.readinto(room[filled:])
+        if not count:
+            raise WeightError(f"{announced.name} refused: {file.name} is cut short by {len(room) - filled} bytes")
+        filled += count
+    return image_I
