@@ -132,7 +132,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder
         generator.version = start
         channel = AliasChannel([generator], stage.kv)
         before = generator.stats()
-        async for step in learn(stream, labeller, trainer, channel, plan, start):
+        async for step in learn(stream, labeller, trainer, channel, plan, start, recorder.role("learner")):
             now = generator.stats()
             drawn, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
             before = now

@@ -13,8 +13,10 @@ from penstock.core.contracts import Algorithm, Batch, Channel, Columns, Control,
 from penstock.core.errors import TrainingError
 from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.sentinels import Alarm
+from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, Metrics, Row, Unit, Version
 from penstock.flow.rules import Lease, Rules
+from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.sentinels import Sentinels, Watch
 from penstock.rewards.scaling import Moments, scaled
 
@@ -176,7 +178,13 @@ class Leasing(Protocol):
 
 
 async def learn(
-    stream: Leasing, labeller: Labeller, trainer: Trainer, channel: Channel, plan: Plan, start: int = 0
+    stream: Leasing,
+    labeller: Labeller,
+    trainer: Trainer,
+    channel: Channel,
+    plan: Plan,
+    start: int = 0,
+    spans: Spans = NO_SPANS,
 ) -> AsyncIterator[Step]:
     """Train on batch after batch; yields after each, before its slots open again.
 
@@ -190,22 +198,27 @@ async def learn(
     """
     for index in range(start, plan.steps):
         waited = time.perf_counter()
-        lease = await stream.lease(version=index)
+        with spans.span("wait", step=index):
+            lease = await stream.lease(version=index)
         began = time.perf_counter()
         groups = lease.groups + lease.again
+        lags = lag_counts(groups, index)
         _refuse_total_failure(groups)
         with trainer.watch(index, groups, stream.rules.max_lag) as watch:
-            units = labeller.label(groups)
+            with spans.span("label", step=index):
+                units = labeller.label(groups)
             parts: list[Metrics] = []
-            for epoch in range(plan.epochs):
-                for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
-                    parts.append(trainer.step(part, None if parts else watch))
+            with spans.span("train", step=index, lag=lags):
+                for epoch in range(plan.epochs):
+                    for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
+                        parts.append(trainer.step(part, None if parts else watch))
         stream.trained(lease)
         metrics = watch.after(mean_metrics(parts) | describe(labeller, groups, units))
         metrics["batch/left_out"] = float(len(groups) - len(units))
         metrics |= {"batch/replaced": float(len(lease.passed))} if stream.rules.refill else {}
-        metrics |= {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
-        await channel.publish(index + 1)
+        metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
+        with spans.span("publish", version=index + 1):
+            await channel.publish(index + 1)
         yield Step(index, index + 1, metrics, groups, tuple(watch.alarms))
         await stream.release(lease)
 
