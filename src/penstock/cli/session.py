@@ -23,6 +23,7 @@ from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, blame
 from penstock.core.events import Event, EventLog
 from penstock.core.run import Run, Stage
+from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
 from penstock.loops.learn import Step
@@ -203,6 +204,9 @@ class StageRun:
                 start = loaded.entry.position.step
                 self._restore(loaded)
             await step_through(self.ready, start, lambda: self._before(start), self._after)
+        except SentinelError as error:
+            self._tell(error.alarms)
+            raise
         finally:
             await self.ready.close()
         self.progressed.seconds += time.perf_counter() - self.started
@@ -237,6 +241,7 @@ class StageRun:
         done, total = step.index + 1, self.stage.steps
         self.session.step = done
         self.session.log.metrics(done, step.metrics)
+        self._tell(step.alarms)
         self.progressed.metrics = step.metrics
         if step.groups and (done % max(1, total // SAMPLE_STEPS) == 0 or done == 1):
             self.session.log.samples(done, sample_rows(step.groups, SAMPLE_ROWS))
@@ -248,6 +253,10 @@ class StageRun:
         if asked and done < total:
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
         return True
+
+    def _tell(self, alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            self.session.log.sentinel(alarm)
 
     def _save(self, step: int) -> None:
         spent = self.progressed.seconds

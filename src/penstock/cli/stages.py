@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.core.contracts import Holder
 from penstock.core.errors import ModelError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
+from penstock.core.sentinels import EXACT, ROUNDED
 from penstock.core.spans import NO_RECORDER, Recorder
 from penstock.core.types import Group, Metrics, Sampling
 from penstock.data.layout import count, lay_out
@@ -24,6 +25,7 @@ from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout, rollout
+from penstock.loops.sentinels import Sentinels
 from penstock.models.language_model import Head, LanguageModel
 from penstock.train.learner import DeviceLearner
 from penstock.weights.alias import AliasChannel
@@ -74,7 +76,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     if "q" in algorithm.needs:
         model.add_q_heads(algorithm.target_rate, algorithm.target_every)
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
-    trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
+    trainer = trainer_of(stage, run, learner)
     labeller = OfflineLabeller(algorithm, learner, reference)
 
     async def steps(start: int) -> AsyncIterator[Step]:
@@ -101,7 +103,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
         if rewards is not None:
             await rewards.close()
 
-    return Ready(model, {"learner": learner}, steps, assess, close, epoch=epoch)
+    return Ready(model, {"learner": learner, "sentinels": trainer.sentinels}, steps, assess, close, epoch=epoch)
 
 
 def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
@@ -123,7 +125,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder
     stream = Stream(rules_of(stage))
     control = algorithm.initial_control()
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
-    trainer = Trainer(learner, algorithm.loss(), lay_out, count, stage.learner.token_budget, stage.learner.share_prefix)
+    trainer = trainer_of(stage, run, learner)
     source = prompts(stage.data, base, seed)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
@@ -151,7 +153,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder
 
     return Ready(
         model,
-        {"learner": learner, "stream": stream, "labeller": labeller},
+        {"learner": learner, "stream": stream, "labeller": labeller, "sentinels": trainer.sentinels},
         steps,
         measure,
         close,
@@ -159,6 +161,14 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder
         acknowledge=stream.acknowledge,
         epoch=len(source),
     )
+
+
+def trainer_of(stage: Stage, run: Run, learner: DeviceLearner) -> Trainer:
+    """The trainer of a stage's loss, with its sentinels."""
+    spec, algorithm = stage.learner, cast(Any, stage.algorithm)
+    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
+    sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
+    return Trainer(learner, algorithm.loss(), lay_out, count, spec.token_budget, spec.share_prefix, sentinels)
 
 
 def measured(

@@ -1,7 +1,8 @@
 """The event log of a run: one JSON object a line in ``events.jsonl``, readable while it grows.
 
-Kinds: ``metrics`` (numbers of a step), ``lifecycle`` (a stage starts, a checkpoint is durable, a fault) and ``samples`` (a
-few trajectories of a step). Every line has ``kind``, ``time`` (Unix seconds), ``stage`` and ``step``.
+Kinds: ``metrics`` (numbers of a step), ``lifecycle`` (a stage starts, a checkpoint is durable, a fault), ``samples`` (a
+few trajectories of a step) and ``sentinel`` (one tripped or cleared). Every line has ``kind``, ``time`` (Unix seconds),
+``stage`` and ``step``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.core.errors import DataError
+from penstock.core.sentinels import Alarm
 
-EventKind = Literal["metrics", "lifecycle", "samples"]
+EventKind = Literal["metrics", "lifecycle", "samples", "sentinel"]
 Event = dict[str, Any]
 
 
@@ -71,12 +73,18 @@ class EventLog:
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self.emit("samples", step, rows=[dict(row) for row in rows])
 
+    def sentinel(self, alarm: Alarm) -> None:
+        self.emit("sentinel", alarm.step, **alarm.fields())
+
     def truncate_after(self, stage: str, step: int) -> None:
-        """Drop metric and sample events of ``stage`` beyond ``step``: they are about to happen again."""
+        """Drop events of ``stage`` beyond ``step``, which are about to happen again; lifecycle and fatal ones stay."""
         kept = [
             event
             for event in read_events(self.path)
-            if event["kind"] == "lifecycle" or event["stage"] != stage or event["step"] <= step
+            if event["kind"] == "lifecycle"
+            or event.get("severity") == "fatal"
+            or event["stage"] != stage
+            or event["step"] <= step
         ]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept), encoding="utf-8")

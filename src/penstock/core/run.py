@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from penstock.core.learner import LearnerSpec
+from penstock.core.sentinels import SentinelMode
 from penstock.core.spec import AnySpec, require, spec
 from penstock.core.types import CachePolicy, Sampling
 
@@ -312,6 +313,8 @@ class Run:
     threads: int = 0
     """CPU threads of matrix products; 0: ``OMP_NUM_THREADS``, or else all cores."""
     runtime: Literal["local"] = "local"
+    sentinels: SentinelMode = "on"
+    """What a step that cannot be right does: stop the run, only warn, or nothing (``docs/sentinels.md``)."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     headline: str = ""
     """Template of the closing line over the run's summary; empty: the last stage's evaluation."""
