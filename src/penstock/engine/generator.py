@@ -105,14 +105,17 @@ class EmbeddedGenerator:
             WeightError: the update was refused; the old weights and version are still in place.
         """
         require_newer(update, (self.incarnation, self.version))
+        stalled = self.spans.clock()
         if update.owned:  # looked at in a thread, while decoding goes on
             tensors = await asyncio.to_thread(verified, self.model, update)
+            stalled = self.spans.clock()
             require_newer(update, (self.incarnation, self.version))  # another may have come meanwhile
         else:
             tensors = verified(self.model, update)
         switch(self.model, tensors, update.owned)
         self.incarnation, self.version = update.incarnation, update.version
         self._renew_cache(update.kv)
+        self.spans.add("update", stalled, self.spans.clock(), version=update.version)
         return self.version
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
