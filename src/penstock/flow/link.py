@@ -22,7 +22,7 @@ from penstock.flow import wire
 GREETING_SECONDS = 5.0
 """How long the handshake may take."""
 
-_GREETING_BYTES = 4096  # a stranger can make us read no more than this
+_GREETING_BYTES = 1024  # a stranger can make us read no more than this
 _SCRATCH_BYTES = 1 << 18
 _TOGETHER_BYTES = 1 << 17
 

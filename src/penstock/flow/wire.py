@@ -115,8 +115,6 @@ def pack(value: Any) -> list[Buffer]:
         raise WireError(f"a value cannot travel: {cause}") from cause
     if len(header) > MAX_HEADER:
         raise WireError(f"a header of {len(header)} bytes is above {MAX_HEADER}; send bytes and long lists as numpy arrays")
-    if writer.length > MAX_BODY:
-        raise WireError(f"arrays of {writer.length} bytes are above {MAX_BODY}; send them in several messages")
     return [PRELUDE.pack(MAGIC, len(header), writer.length) + header, *writer.buffers, writer.tail]
 
 
@@ -192,6 +190,8 @@ class _Writer:
         size = array.nbytes
         padding = -self.length % array.itemsize
         self.length += padding + size
+        if self.length > MAX_BODY:
+            raise WireError(f"arrays of {self.length} bytes are above {MAX_BODY}; send them in several messages")
         if size < SMALL:
             self.tail += _PADDING[:padding]
             self.tail += array.tobytes()
