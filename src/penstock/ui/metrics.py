@@ -32,6 +32,12 @@ KNOWN = {
     "value/clip_fraction": Shown("values clipped", share=True),
     "gradient_norm": Shown("gradient norm"),
     "length/mean": Shown("length", "tokens"),
+    "mismatch/mean": Shown("log-prob gap", "nats"),
+    "mismatch/tokens": Shown("tokens of the log-prob gap"),
+    "policy/effective_sample_size": Shown("effective sample size", share=True),
+    "samples/failed_share": Shown("samples failed", share=True),
+    "groups/flat": Shown("groups of equal reward", share=True),
+    "finish/cut": Shown("samples cut", share=True),
     "learning_rate": Shown("learning rate"),
     "tokens_per_second": Shown("trained", "tokens/s"),
     "generation/tokens_per_second": Shown("generated", "tokens/s"),
@@ -45,14 +51,14 @@ GROUPS = (
     ("Exploration", ("entropy", "length", "finish", "truncated")),
     ("Loss", ("loss", "policy", "value")),
     ("Optimisation", ("gradient_norm", "learning_rate", "max", "advantage", "correction")),
-    ("Staleness", ("lag", "version", "stale")),
+    ("Staleness", ("lag", "version", "stale", "mismatch")),
     ("Speed", ("tokens_per_second", "generation", "seconds", "time", "memory")),
 )
 """Section titles and the first parts of the metric names that belong to them."""
 
 OTHER = "Other"
 
-_UNITS = {"kl": "nats", "length": "tokens", "seconds": "s", "entropy": "nats"}
+_UNITS = {"kl": "nats", "mismatch": "nats", "length": "tokens", "seconds": "s", "entropy": "nats"}
 
 
 def shown(name: str) -> Shown:

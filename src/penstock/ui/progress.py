@@ -19,6 +19,8 @@ from penstock.ui.metrics import KNOWN, duration, numbers, order, shown, value_of
 SAMPLE_SECONDS = 15.0
 """Shortest time between two looks at samples."""
 SAMPLE_ROWS = 2
+ALARM_LIMIT = 600
+"""Characters of an alarm's message."""
 REFRESH_SECONDS = 0.1
 PLAIN_LINES = 20
 """Lines a stage prints where there is no terminal, beside evaluations and faults."""
@@ -89,7 +91,12 @@ class Progress:
         if stage != self._stage:
             with self._unless_gone():
                 self._begin(stage, step if isinstance(step, int) else 0)
-        handler = {"metrics": self._metrics, "samples": self._samples, "lifecycle": self._lifecycle}.get(event.get("kind", ""))
+        handler = {
+            "metrics": self._metrics,
+            "samples": self._samples,
+            "lifecycle": self._lifecycle,
+            "sentinel": self._sentinel,
+        }.get(event.get("kind", ""))
         if handler:
             with self._unless_gone():
                 handler(event)
@@ -159,6 +166,16 @@ class Progress:
         ]
         line = Text(f"{self._stage} {visible(what)}".strip(), style="bold red" if troubled(what) else "bold")
         line.append(f" {' '.join(fields)}" if fields else "", style="not bold")
+        self._print(line)
+
+    def _sentinel(self, event: Event) -> None:
+        state, fatal = str(event.get("state", "")), event.get("severity") == "fatal"
+        style = "bold red" if fatal else "bold green" if state == "cleared" else "bold yellow"
+        line = Text(f"{self._stage} sentinel {visible(state)}: {visible(event.get('sentinel'))}", style=style)
+        told = f", step {event.get('step')}"
+        if not fatal:  # the error that ends the run says the rest
+            told += f": {visible(event.get('message'), ALARM_LIMIT)}"
+        line.append(told, style="not bold")
         self._print(line)
 
     # Views

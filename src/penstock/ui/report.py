@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from penstock.core.events import Event, read_events
 from penstock.ui import metrics
 from penstock.ui.curves import Curve, curve
 from penstock.ui.progress import troubled
+from penstock.ui.sentinels import Tripped, tripped, verdict
 
 HERE = Path(__file__).parent
 SAMPLE_STEPS = 60
@@ -42,6 +43,7 @@ class StageView:
     last: float | None = None
     series: dict[str, dict[int, float]] = field(default_factory=dict)
     samples: dict[int, list[Any]] = field(default_factory=dict)
+    alarms: list[Event] = field(default_factory=list)
 
     @property
     def took(self) -> str:
@@ -64,6 +66,10 @@ class StageView:
                 before, after = (metrics.value_of(name, self.series[name][step]) for step in (steps[0], steps[-1]))
                 found.append((metrics.shown(name).label, before, after))
         return found
+
+    def tripped(self) -> list[Tripped]:
+        """The stage's sentinels that tripped."""
+        return [replace(one, name=clean(one.name), message=clean(one.message)) for one in tripped(self.alarms)]
 
     def sample_steps(self) -> list[tuple[int, list[dict[str, Any]]]]:
         """The samples shown, step by step."""
@@ -160,6 +166,8 @@ def gather(stages: dict[str, StageView], events: Iterable[Event]) -> list[Event]
             stage.done = max(stage.done, step)
             for metric, value in metrics.numbers(event.get("values")).items():
                 stage.series.setdefault(metric, {})[step] = value
+        elif event["kind"] == "sentinel":
+            stage.alarms.append(event)
         elif event["kind"] == "samples" and isinstance(event.get("rows"), list):
             stage.samples.setdefault(step, []).extend(event["rows"])
     return timeline
@@ -210,7 +218,7 @@ def write_report(run_folder: Path) -> Path:
     log = folder / "events.jsonl"
     stages = stages_of(run)
     timeline = gather(stages, read_events(log) if log.exists() else [])
-    shown = [stage for stage in stages.values() if stage.series or stage.samples or stage.steps]
+    shown = [stage for stage in stages.values() if stage.series or stage.samples or stage.steps or stage.alarms]
     times = [time for stage in shown for time in (stage.first, stage.last) if time is not None]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -223,6 +231,7 @@ def write_report(run_folder: Path) -> Path:
         name=clean(run.get("name") or folder.resolve().name),
         headline=clean(summary.get("headline") or ""),
         stages=shown,
+        sentinels=verdict([stage.tripped() for stage in shown], run),
         timeline=timeline_view(timeline),
         timeline_left_out=max(0, len(timeline) - TIMELINE_ROWS),
         summary=summary_rows(summary),

@@ -23,4 +23,19 @@ def run(words: Sequence[str]) -> int:
     RunFolder(Path(words[0])).read()
 
     print(write_report(Path(words[0])))
+    for line in alarms_of(Path(words[0])):
+        print(line)
     return 0
+
+
+def alarms_of(folder: Path) -> list[str]:
+    """A line for every sentinel that tripped, stage by stage."""
+    from penstock.core.events import read_events
+    from penstock.ui.progress import ALARM_LIMIT, visible
+    from penstock.ui.sentinels import tripped
+
+    log = folder / "events.jsonl"
+    events = [event for event in read_events(log) if event["kind"] == "sentinel"] if log.exists() else []
+    stages = dict.fromkeys(str(event.get("stage", "")) for event in events)
+    found = {stage: tripped(event for event in events if str(event.get("stage", "")) == stage) for stage in stages}
+    return [visible(f"{stage}: {one}", ALARM_LIMIT) for stage in stages for one in found[stage]]
