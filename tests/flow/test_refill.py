@@ -9,23 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import StreamError
+from penstock.flow.rules import Rules
 from penstock.flow.stream import Stream
 
 
 def stream_of(batch, flat, *, max_lag=0, refill=100):
     """A stream that passes over the ordinals in ``flat``."""
-    return Stream(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, refill=refill, deadline=5.0)
+    return Stream(Rules(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, refill=refill), deadline=5.0)
 
 
 async def roll(stream, seed=0):
     """Deliver a group for every slot, for ever, in an order that depends on ``seed``."""
     waiting = []
     while True:
-        while stream._free:
-            waiting.append(await stream.admit())
+        if stream.gate.open:
+            waiting += await stream.admit(most=stream.rules.slots)
         if waiting:
-            ordinal = waiting.pop((seed * 7919 + len(waiting)) % len(waiting))
-            await stream.put(ordinal, group(ordinal, stream.stats.trained // stream.batch))
+            ticket = waiting.pop((seed * 7919 + len(waiting)) % len(waiting))
+            await stream.put(ticket, group(ticket.ordinal, stream.stats.trained // stream.rules.batch))
         await asyncio.sleep(0)
 
 
@@ -84,7 +85,7 @@ def test_no_more_groups_are_open_than_there_are_slots():
         roller = asyncio.create_task(roll(stream))
         for version in range(6):
             lease = await stream.lease(version)
-            most = max(most, len(stream._started) + len(stream._ready) + len(lease.ordinals) + stream._free)
+            most = max(most, len(stream.gate.entries) + len(lease.ordinals) + stream.gate.free)
             stream.trained(lease)
             await stream.release(lease)
         roller.cancel()
@@ -102,15 +103,22 @@ def test_too_many_groups_without_signal_end_the_run_with_the_reason():
 
 def test_failures_are_named_when_nothing_else_was_to_be_learned():
     async def fail():
-        stream = Stream(1, keep=lambda group: False, refill=1, deadline=5.0)
+        stream = Stream(Rules(1, keep=lambda group: False, refill=1), deadline=5.0)
         for _ in range(2):
-            ordinal = await stream.admit()
-            made = group(ordinal)
-            await stream.put(ordinal, replace(made, samples=(made.samples[0].failed('reward "math" timed out'),)))
+            (ticket,) = await stream.admit()
+            made = group(ticket.ordinal)
+            await stream.put(ticket, replace(made, samples=(made.samples[0].failed('reward "math" timed out'),)))
         await stream.lease(0)
 
     with pytest.raises(StreamError, match='1 of 1 samples failed: reward "math" timed out'):
         asyncio.run(fail())
+
+
+def test_a_batch_that_cannot_get_complete_any_more_ends_the_run_at_once():
+    """One of the two slots is closed by a passed group, so that the good one waits for a second in vain."""
+    stream = stream_of(2, flat={0}, refill=0)
+    with pytest.raises(StreamError, match=r"1 groups without signal .*more than refill=0"):
+        asyncio.run(train(stream, 1))
 
 
 def test_a_limit_that_was_reached_is_lifted_by_the_next_batch():
@@ -122,8 +130,9 @@ def test_the_passed_groups_of_a_returned_lease_are_not_drawn_again():
     async def die():
         stream = stream_of(1, flat={0})
         roller = asyncio.create_task(roll(stream))
+        before = stream.state()
         await stream.lease(0)
-        await stream.restore()
+        await stream.restore(before)
         lease = await stream.lease(0)
         roller.cancel()
         return lease

@@ -19,7 +19,7 @@ from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
 from penstock.flow.columns import TOKENS, Change, actions, masked, merged
 from penstock.flow.ledger import Ledger
-from penstock.flow.rules import PATIENCE, Entry, Lease, Rules, StreamStats, Ticket
+from penstock.flow.rules import DEATHS, PATIENCE, Entry, Lease, Rules, StreamStats, Ticket
 from penstock.flow.samplers import SAMPLERS
 
 
@@ -51,7 +51,12 @@ class Gate:
     # ---- those who draw groups
 
     def admit(self, maker: str, most: int = 1) -> list[Ticket]:
-        """Up to ``most`` tickets for ``maker``: first groups that came back, then new ones while slots are free."""
+        """Up to ``most`` tickets for ``maker``: first groups that came back, then new ones while slots are free.
+
+        Raises:
+            StreamError: a group took down everyone who worked on it.
+        """
+        self._refuse_poison()
         tickets = [self._start(ordinal, maker) for ordinal in sorted(self._idle)[:most]]
         while self.free > 0 and len(tickets) < most:
             self.free -= 1
@@ -90,7 +95,7 @@ class Gate:
         if TOKENS not in entry.makers:
             raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was delivered before")
         del entry.makers[TOKENS]
-        entry.group, entry.columns = group, {TOKENS}
+        entry.group, entry.columns, entry.lost = group, {TOKENS}, []
         self.stats.delivered += 1
         self._go_on(entry)
         return True
@@ -123,13 +128,17 @@ class Gate:
         return bool(self._lacking.get(stage, True))
 
     def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
-        """Write the column ``stage``; False if that is not wanted any more: the group was started again, or taken from you."""
+        """Write the column ``stage``; False if that is not wanted any more: the group was started again, or taken from you.
+
+        Raises:
+            StreamError: there is not one finding a sample; the group stays with its maker.
+        """
         entry = self._entry(ticket)
         if entry is None or entry.group is None or stage not in entry.makers:
             self.stats.refused += 1
             return False
+        entry.group, entry.lost = merged(entry.group, found), []
         del entry.makers[stage]
-        entry.group = merged(entry.group, found)
         entry.columns.add(stage)
         self._go_on(entry)
         return True
@@ -166,11 +175,22 @@ class Gate:
             for column in held:
                 del entry.makers[column]
                 self.stats.returned += 1
+            entry.lost += [maker] if held else []
             if TOKENS in held:
                 entry.ticket = entry.ticket._replace(attempt=entry.ticket.attempt + 1)
                 self._idle.add(ordinal)
             elif held:
                 self._go_on(entry)
+
+    def _refuse_poison(self) -> None:
+        suspects = [entry for entry in self.entries.values() if len(entry.lost) >= DEATHS]
+        if suspects:
+            ordinals, lost = [entry.ticket.ordinal for entry in suspects], suspects[0].lost
+            named = f"the group of ordinal {ordinals[0]}" if len(ordinals) == 1 else f"one of the groups of ordinals {ordinals}"
+            raise StreamError(
+                f"{named} took down {len(lost)} of its makers in a row, the last one {lost[-1]}; see why that ended, "
+                "or leave the prompt out"
+            )
 
     # ---- the learner
 
@@ -178,17 +198,17 @@ class Gate:
         """The next batch for weights of ``version``; None while it is not complete.
 
         Raises:
-            StreamError: more groups than ``refill`` allows were passed over, or a group is staler than ``max_lag`` though
-                the slots forbid it (weights were published out of order).
+            StreamError: more groups than ``refill`` allows were passed over, a group took down everyone who worked on it, or
+                a group is staler than ``max_lag`` though the slots forbid it (weights were published out of order).
         """
+        self._refuse_poison()
         if self._repeat:
             return self._leased_again(version)
         if self.rules.on_stale != "wait":
             self._renew_stale(version)
         chosen = self._due(version)
         if chosen is None:
-            if self._withheld and not self.entries:
-                raise StreamError(self._too_many_passed())
+            self._refuse_drought(version)
             return None
         again = self._again(version, self.rules.batch - len(chosen))
         ordinals = tuple(entry.ticket.ordinal for entry in chosen)
@@ -207,16 +227,15 @@ class Gate:
         return lease
 
     def _leased_again(self, version: Version) -> Lease:
-        lease = self._repeat.pop(0)
+        lease = self._repeat[0]
         if lease.version != version:
             raise StreamError(f"a learner of version {version} asked for the batch that version {lease.version} was trained on")
-        self._leases.append(lease)
+        self._leases.append(self._repeat.pop(0))
         return lease
 
     def _due(self, version: Version) -> list[Entry] | None:
         """The fresh groups of the next batch, once they are there."""
-        spare = sum(1 for entry in self._used if self._usable(entry, version))
-        count = self.rules.batch - min(spare, self.rules.batch - self.rules.fresh)
+        count = self._fresh(version)
         if self.rules.on_stale == "wait" or any(entry.withdrawals >= PATIENCE for entry in self.entries.values()):
             due = list(islice(self.entries.values(), count))
             return due if len(due) == count and all(map(self._is_ready, due)) else None
@@ -225,6 +244,11 @@ class Gate:
             return None
         groups = [entry.group for entry in ready if entry.group is not None]
         return [ready[place] for place in SAMPLERS[self.rules.sampler](groups, count)]
+
+    def _fresh(self, version: Version) -> int:
+        """Groups that the next batch needs beside those that may be in it again."""
+        spare = sum(1 for entry in self._used if self._usable(entry, version))
+        return self.rules.batch - min(spare, self.rules.batch - self.rules.fresh)
 
     def _usable(self, entry: Entry, version: Version) -> bool:
         fresh = entry.group is not None and version - entry.group.oldest_version <= self.rules.max_lag
@@ -255,7 +279,7 @@ class Gate:
         self.stats.dropped += 1
         self.stats.tokens_dropped += actions(entry.group) if entry.group else 0
         ticket = entry.ticket._replace(attempt=entry.ticket.attempt + 1)
-        self.entries[ticket.ordinal] = Entry(ticket, withdrawals=entry.withdrawals + 1)
+        self.entries[ticket.ordinal] = Entry(ticket, withdrawals=entry.withdrawals + 1, lost=entry.lost)
         self._idle.add(ticket.ordinal)
         for lacking in self._lacking.values():
             lacking.pop(ticket.ordinal, None)
@@ -269,9 +293,13 @@ class Gate:
         self.stats.tokens_masked += actions(entry.group) - actions(young)
         return young
 
-    def _too_many_passed(self) -> str:
+    def _refuse_drought(self, version: Version) -> None:
+        """So many slots are closed by passed groups that the batch cannot get complete."""
+        left = self.rules.slots - self._withheld
+        if not self._withheld or left >= self._fresh(version) or not all(map(self._is_ready, self.entries.values())):
+            return
         last = self.passed[max(self.passed)]
-        return (
+        raise StreamError(
             f"{len(self.passed)} groups without signal were passed over, more than refill={self.rules.refill} allows for "
             f"batches of {self.rules.batch}; in the last one {last}. Use prompts the model solves sometimes, or raise refill"
         )
@@ -300,15 +328,26 @@ class Gate:
         self.published = max(self.published, lease.version + 1)
 
     def acknowledge(self) -> None:
-        """A checkpoint holds every trained lease: forget their groups."""
-        self._leases = [lease for lease in self._leases if lease.ordinals[0] not in self.ledger]
+        """A checkpoint holds every trained lease: forget their groups, once their slots are open."""
+        self._leases = [lease for lease in self._leases if not lease.opened or lease.ordinals[0] not in self.ledger]
 
     def restore(self, kept: State) -> None:
-        """The learner died and goes on from ``kept``, the ledger of its checkpoint: later leases are given out again."""
+        """The learner died and goes on from ``kept``, the ledger of its checkpoint: later leases are given out again.
+
+        Raises:
+            StreamError: the checkpoint is older than one whose leases were acknowledged and forgotten.
+        """
         before = Ledger()
         before.load_state(kept)
         known = sorted((*self._leases, *self._repeat), key=lambda lease: lease.version)
-        self._repeat = [lease for lease in known if lease.ordinals[0] not in before]
+        repeat = [lease for lease in known if lease.ordinals[0] not in before]
+        reached = repeat[0].version if repeat else self.ledger.version
+        if reached > before.version:
+            raise StreamError(
+                f"the learner goes on from version {before.version}, but batches up to version {reached} are durable and "
+                "forgotten; resume from the newest checkpoint, or start stream and learner again from this one"
+            )
+        self._repeat = repeat
         for lease in known:
             if lease not in self._repeat and not lease.opened:  # it was saved, but the learner died before it could say so
                 self.release(lease)

@@ -8,12 +8,16 @@ from typing import Literal, NamedTuple
 
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
-from penstock.flow.columns import Stage
+from penstock.flow.columns import TOKENS, Stage
+from penstock.flow.samplers import SAMPLERS
 
 OnStale = Literal["wait", "drop", "resume"]
 
 PATIENCE = 2
 """How often a group may be started again for its age before the learner waits for it, so that every group ends."""
+
+DEATHS = 10
+"""Makers that a group may lose in a row; then it is taken for what kills them, and the run ends with its name."""
 
 
 class Ticket(NamedTuple):
@@ -68,6 +72,13 @@ class Rules:
             raise StreamError('oversample and sampler choose among ready groups; set on_stale="drop" or "resume"')
         if not 1 <= self.reuse <= self.max_lag + 1:
             raise StreamError(f"reuse={self.reuse}: a group is young enough for {self.max_lag + 1} batches with this max_lag")
+        if self.sampler not in SAMPLERS:
+            raise StreamError(f'no sampler "{self.sampler}"; there are {", ".join(SAMPLERS)}')
+        there = {TOKENS}
+        for stage in self.stages:
+            if missing := sorted(set(stage.inputs) - there):
+                raise StreamError(f'stage "{stage.name}" needs {", ".join(missing)}; name the stages that write it before it')
+            there.add(stage.name)
 
 
 @dataclass(eq=False)
@@ -97,6 +108,8 @@ class Entry:
     columns: set[str] = field(default_factory=set)
     withdrawals: int = 0
     """Starts that came to nothing because the group became too old."""
+    lost: list[str] = field(default_factory=list)
+    """Makers that were gone before they were done with it, since a column was last written."""
     turn: int = 0
     """Place in the order in which groups became ready."""
     uses: int = 0
