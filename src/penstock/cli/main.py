@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.errors import PenstockError
 
@@ -14,6 +14,7 @@ COMMANDS = {
     "eval": "measure a model on a recipe's held-out prompts: penstock eval RUN | RECIPE --model FOLDER",
     "generate": "let a model answer: penstock generate MODEL --prompt TEXT",
     "report": "write RUN/report.html: curves and samples of a run",
+    "timeline": "show where a run's time went, and write a trace: penstock timeline RUN [--out FILE]",
     "explain": "show what a recipe would do here: derived sizes, memory, placement",
     "recipes": "list the built-in recipes",
 }
@@ -29,8 +30,13 @@ USAGE = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code: 0 done, 2 wrong input, 130 stopped by Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: run(words))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run something for the command line: what went wrong becomes one line and an exit code."""
     try:
-        code = run(words)
+        code = command()
         sys.stdout.flush()  # a reader who left is noticed here rather than at exit
         return code
     except PenstockError as error:

@@ -18,6 +18,7 @@ from penstock.ckpt.store import CheckpointStore, Loaded, Position
 from penstock.cli.build import Models
 from penstock.cli.check import check_stages, named
 from penstock.cli.folder import RunFolder, write_json
+from penstock.cli.procs import Processes
 from penstock.cli.stages import Ready, prepare, step_through
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, blame
@@ -98,16 +99,23 @@ class Session:
     """Carries a run out in a folder; call :meth:`execute`.
 
     ``listeners`` see every event as it is logged. ``base`` is the folder that relative paths of the spec start from.
+    ``processes`` are the other roles of ``runtime="procs"``.
     ``begun`` says whether the first stage was made ready, so that there is something to go on with.
     """
 
     def __init__(
-        self, run: Run, folder: Path, listeners: Sequence[Callable[[Event], None]] = (), base: Path | None = None
+        self,
+        run: Run,
+        folder: Path,
+        listeners: Sequence[Callable[[Event], None]] = (),
+        base: Path | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.run = run
         self.folder = RunFolder(folder)
         self.base = base or Path.cwd()
         self.listeners = listeners
+        self.processes = processes
         self.step = 0
         self.begun = False
 
@@ -126,7 +134,7 @@ class Session:
                 return done
         else:
             self.folder.require_free()
-        device = set_up(self.run.device, self.run.threads)
+        device = set_up(self.run.device, self.processes.threads if self.processes else self.run.threads)
         check_stages(self.run, self.base)
         handle = self.folder.lock() if resume else self.folder.begin(self.run)
         try:
@@ -158,7 +166,7 @@ class Session:
             here = loaded if loaded is not None and loaded.entry.position.number == number else None
             self._announce(stage, here)
             with named(stage.name):
-                ready = prepare(stage, self.run, self.models, self.base, self.recorder)
+                ready = prepare(stage, self.run, self.models, self.base, self.recorder, self._report, self.processes)
             self.begun = True
             if resume:  # without a checkpoint the evaluation before the first step comes again as well
                 self.log.truncate_after(stage.name, here.entry.position.step if here else -1)

@@ -5,33 +5,31 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
+from penstock.cli.online import LocalFlow, online_parts, trainer_of
+from penstock.cli.procs import Processes, ProcsFlow
 from penstock.core.contracts import Holder
-from penstock.core.errors import ModelError
+from penstock.core.errors import SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
-from penstock.core.sentinels import EXACT, ROUNDED
 from penstock.core.spans import NO_RECORDER, Recorder
 from penstock.core.types import Group, Metrics, Sampling
-from penstock.data.layout import count, lay_out
+from penstock.data.layout import lay_out
 from penstock.data.sampler import prompts
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.flow.local import run_roles
-from penstock.flow.rules import Rules
-from penstock.flow.stream import Stream
 from penstock.loops.evaluate import best_of, evaluate
-from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
+from penstock.loops.learn import Step
 from penstock.loops.offline import OfflineLabeller, offline
-from penstock.loops.rollout import Rollout, rollout
-from penstock.loops.sentinels import Sentinels
+from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
 from penstock.train.learner import DeviceLearner
-from penstock.weights.alias import AliasChannel
 
 Evaluation = tuple[Metrics, Sequence[Group]]
 OnStep = Callable[[Step], Any]
+Report = Callable[..., None]
 
 
 @dataclass
@@ -53,11 +51,24 @@ class Ready:
     """Units in one pass over the data."""
 
 
-def prepare(stage: Stage, run: Run, models: Models, base: Path, recorder: Recorder = NO_RECORDER) -> Ready:
-    """Load and build everything a stage needs; errors in data, models or rewards surface here."""
+def prepare(
+    stage: Stage,
+    run: Run,
+    models: Models,
+    base: Path,
+    recorder: Recorder = NO_RECORDER,
+    report: Report = lambda what, **fields: None,
+    processes: Processes | None = None,
+) -> Ready:
+    """Load and build everything a stage needs; errors in data, models or rewards surface here.
+
+    ``report(what, **fields)`` writes into the run's log; ``processes`` are those of ``runtime="procs"``.
+    """
     if isinstance(stage, Offline):
         return prepare_offline(stage, run, models, base, recorder)
-    return prepare_online(stage, run, models, base, recorder)
+    if run.runtime == "procs" and processes is None:
+        raise SpecError('runtime="procs" needs the supervisor of penstock train; here, set runtime="local"')
+    return prepare_online(stage, run, models, base, recorder, report, processes)
 
 
 def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
@@ -106,69 +117,30 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     return Ready(model, {"learner": learner, "sentinels": trainer.sentinels}, steps, assess, close, epoch=epoch)
 
 
-def prepare_online(stage: Online, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
-    """PPO, GRPO and their kin, on the local runtime: the generator aliases the learner's parameters."""
-    algorithm: Any = stage.algorithm
-    model = models.load(stage.model, corpus_of(stage.data, base))
-    reference = models.reference(stage, model) if algorithm.needs & {"reference", "teacher"} else None
-    seed = seed_of(run.seed, stage.name)
-    sampling = replace(stage.sampling, seed=seed)
-    updates = stage.steps * stage.epochs * stage.minibatches
-    learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
-    if "teacher" in algorithm.needs and reference is not None:
-        check_vocabulary(reference.model, model, stage.name)
-        learner.teacher = reference
-    generator = embedded_generator(model, slots=stage.slots)
-    rewards = StageRewards(stage.rewards, models, model.text, base)
-    greedy = "greedy" in algorithm.needs
-    roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples, greedy)
-    stream = Stream(rules_of(stage))
-    control = algorithm.initial_control()
-    labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
-    trainer = trainer_of(stage, run, learner)
-    source = prompts(stage.data, base, seed)
-    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
-    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
-
-    async def steps(start: int) -> AsyncIterator[Step]:
-        generator.version = start
-        channel = AliasChannel([generator], stage.kv)
-        before = generator.stats()
-        async for step in learn(stream, labeller, trainer, channel, plan, start, recorder.role("learner")):
-            now = generator.stats()
-            drawn, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
-            before = now
-            rates = {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy}
-            yield replace(step, metrics=step.metrics | rates)
-            before = generator.stats()  # what the caller generated to evaluate is not the rollout's
-
-    measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
-    generator.spans = recorder.role("generator-0")
+def prepare_online(
+    stage: Online, run: Run, models: Models, base: Path, recorder: Recorder, report: Report, processes: Processes | None
+) -> Ready:
+    """PPO, GRPO and their kin, with the other roles in this process or in others."""
+    parts = online_parts(stage, run, models, base, reference_elsewhere=processes is not None and run.roles.references > 0)
+    flow = LocalFlow(parts, recorder) if processes is None else ProcsFlow(parts, run, processes, recorder, report)
+    measure, closing = measured(stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
     for reward in closing:
-        reward.spans = recorder.role("reward-0")
+        reward.spans = recorder.role("reward-0" if processes is None else "evaluation")
 
     async def close() -> None:
         for reward in closing:
             await reward.close()
 
     return Ready(
-        model,
-        {"learner": learner, "stream": stream, "labeller": labeller, "sentinels": trainer.sentinels},
-        steps,
+        parts.model,
+        {"learner": parts.learner, "stream": flow.stream, "labeller": parts.labeller, "sentinels": parts.trainer.sentinels},
+        flow.steps,
         measure,
         close,
-        background=lambda: [rollout(stream, source, roll)],
-        acknowledge=stream.acknowledge,
-        epoch=len(source),
+        background=flow.background,
+        acknowledge=flow.stream.acknowledge,
+        epoch=len(parts.source),
     )
-
-
-def trainer_of(stage: Stage, run: Run, learner: DeviceLearner) -> Trainer:
-    """The trainer of a stage's loss, with its sentinels."""
-    spec, algorithm = stage.learner, cast(Any, stage.algorithm)
-    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
-    sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
-    return Trainer(learner, algorithm.loss(), lay_out, count, spec.token_budget, spec.share_prefix, sentinels)
 
 
 def measured(
@@ -182,19 +154,6 @@ def measured(
     if spec.labelled is not None:
         measure = audited(measure, spec.labelled, rewards, model, base)
     return measure, [rewards, scored] if spec.rewards else [rewards]
-
-
-def rules_of(stage: Online) -> Rules:
-    """What the stream of a stage enforces."""
-    algorithm: Any = stage.algorithm
-    return Rules(stage.batch, stage.max_lag, keep=algorithm.has_signal if stage.refill else None, refill=stage.refill)
-
-
-def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
-    """Refuse a teacher whose tokens are others: distributions over different vocabularies cannot be compared."""
-    same = teacher.text.tokenizer.get_vocab() == student.text.tokenizer.get_vocab()
-    if not same or teacher.config.vocab_size != student.config.vocab_size:
-        raise ModelError(f"{stage}: the teacher's vocabulary is not the student's; take one with the same tokenizer")
 
 
 def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: LanguageModel, base: Path) -> Callable[[], Any]:

@@ -62,6 +62,10 @@ class DeadlinePassed(PenstockError):
     """Another process did not answer in time; names what was asked and whom."""
 
 
+class RoleError(PenstockError):
+    """A process of the run cannot be kept alive; names it and its last words."""
+
+
 class RemoteError(PenstockError):
     """Another process failed with an error that is not one of these; carries its type and message."""
 

@@ -228,6 +228,17 @@ class Online:
     scaling: RewardScaling = NO_SCALING
     max_lag: int = 0
     """Batches that generation may run ahead of learning; 0 is synchronous."""
+    on_stale: Literal["wait", "drop", "resume"] = "wait"
+    """What keeps tokens within ``max_lag``: ``wait`` trains in the order of the prompts and waits for slow groups; ``drop``
+    trains what is ready and starts a group again that became too old; ``resume`` trains what is ready and leaves too old
+    tokens out of the loss."""
+    sampler: Literal["fifo", "balanced", "priority"] = "fifo"
+    """Which of the ready groups make up a batch (``drop``, ``resume``): the first ready, an even spread of lengths, or those
+    next to become too old."""
+    oversample: int = 0
+    """Groups in flight beyond the slots, so that a batch need not wait for its slowest (``drop``, ``resume``)."""
+    reuse: int = 1
+    """Batches that a group may be part of, at most ``max_lag + 1``."""
     kv: CachePolicy = "keep"
     """What happens to the generator's cache at an in-flight update."""
     slots: int = 128
@@ -241,6 +252,16 @@ class Online:
             value = getattr(self, count)
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
+        require(
+            1 <= self.reuse <= self.max_lag + 1,
+            f"{self.name}: reuse={self.reuse}: with max_lag={self.max_lag} a group is young enough for {self.max_lag + 1} "
+            f"batches; set reuse to 1 … {self.max_lag + 1}",
+        )
+        require(self.oversample >= 0, f"{self.name}: oversample={self.oversample} is negative; 0 starts no more than needed")
+        require(
+            self.on_stale != "wait" or (self.sampler == "fifo" and not self.oversample),
+            f'{self.name}: sampler and oversample choose among ready groups; set on_stale="drop" or "resume"',
+        )
         require(self.refill >= 0, f"{self.name}: refill={self.refill} is negative; 0 switches dynamic sampling off")
         require(
             self.refill == 0 or hasattr(self.algorithm, "has_signal"),
@@ -303,6 +324,28 @@ class CheckpointSpec:
 
 
 @spec
+class RolesSpec:
+    """The processes of ``runtime="procs"`` beside the learner."""
+
+    generators: int = 1
+    """Processes that generate, each with a model and a cache of its own."""
+    rewards: int = 1
+    """Processes that score groups."""
+    references: int = 0
+    """Processes that compute the log-probs of the reference model; 0: the learner does."""
+    channel: Literal["shared memory", "disk", "process group"] = "shared memory"
+    """How weights travel to the generators."""
+    threads: int = 0
+    """CPU threads of each process; 0: the cores, shared out among learner and generators."""
+
+    def __post_init__(self) -> None:
+        for count in ("generators", "rewards"):
+            require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
+        for count in ("references", "threads"):
+            require(getattr(self, count) >= 0, f"roles.{count}={getattr(self, count)} is negative")
+
+
+@spec
 class Run:
     """The frozen spec of everything."""
 
@@ -312,7 +355,9 @@ class Run:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
     """CPU threads of matrix products; 0: ``OMP_NUM_THREADS``, or else all cores."""
-    runtime: Literal["local"] = "local"
+    runtime: Literal["local", "procs"] = "local"
+    """Where the roles live: in one process, or in processes of this machine that a supervisor keeps alive."""
+    roles: RolesSpec = RolesSpec()
     sentinels: SentinelMode = "on"
     """What a step that cannot be right does: stop the run, only warn, or nothing (``docs/sentinels.md``)."""
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -323,6 +368,15 @@ class Run:
         names = [stage.name for stage in self.stages]
         require(bool(names), "a run needs at least one stage")
         require(len(set(names)) == len(names), f"stage names repeat: {', '.join(names)}")
+        require(
+            self.runtime == "local" or self.checkpoint.every > 0,
+            'runtime="procs" keeps the groups of all steps since the last checkpoint, so that a learner that dies loses none; '
+            "set checkpoint.every to 1 or more",
+        )
+        require(
+            self.runtime == "procs" or self.roles == RolesSpec(),
+            'roles are processes, and runtime="local" has one for all; set runtime="procs"',
+        )
         for index, stage in enumerate(self.stages):
             for model in references(stage):
                 if model.startswith("@"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from penstock.core.errors import TrainingError
 from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.types import Group, Metrics, Row, Unit, Version
+from penstock.core.types import FloatArray, Group, Metrics, Row, Unit, Version
 from penstock.flow.rules import Lease, Rules
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.sentinels import Sentinels, Watch
@@ -112,8 +112,9 @@ class Labeller:
     def columns(self, groups: Sequence[Group]) -> Columns:
         """Reference and own log-probs and values per group and sample, where the algorithm asks for them."""
         needs, units = self.algorithm.needs, sample_rows(groups)
-        reference = value = proximal = None
-        if "reference" in needs:
+        value = proximal = None
+        reference = written_reference(groups)
+        if "reference" in needs and reference is None:
             if self.reference is None:
                 raise TrainingError("the algorithm needs a reference model, and there is none")
             together = "value" in needs and getattr(self.reference, "gives_values", False)  # it shares the policy's trunk
@@ -147,6 +148,22 @@ class Labeller:
     def load_state(self, state: State) -> None:
         self.control = Control(**state.values["control"])
         self.moments = Moments(**state.values["moments"])
+
+
+REFERENCE_LOGP = "reference_logp_A"
+"""Name among a sample's extras of the reference's log-probs, where another process has computed them."""
+
+
+def reference_column(scorer: Scorer, group: Group, temperature: float) -> list[dict[str, Any]]:
+    """The reference's log-probs of a group's action tokens, as a column that a stage writes."""
+    found = scorer.score(sample_rows([group]), frozenset({"logp"}), temperature)
+    return [{"extras": {REFERENCE_LOGP: logp_A}} for logp_A in found.logp]
+
+
+def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
+    """The column that :func:`reference_column` wrote, if it was written."""
+    columns = [[sample.extras.get(REFERENCE_LOGP) for sample in group.samples] for group in groups]
+    return None if any(column is None for group in columns for column in group) else columns  # type: ignore[return-value]
 
 
 def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:  # type: ignore[type-arg]

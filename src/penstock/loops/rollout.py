@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -123,17 +123,17 @@ async def rollout(
         while True:
             if admission is None and len(running) < most:
                 admission = asyncio.ensure_future(stream.admit(most=most - len(running)))
-            waits = {*running.values(), dropping} | ({admission} if admission else set())
+            waits: set[asyncio.Future[Any]] = {*running.values(), dropping, *([admission] if admission else [])}
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for ticket, task in list(running.items()):
-                if task.done():
-                    del running[ticket]
-                    task.cancelled() or task.result()
+            for ticket in [ticket for ticket, task in running.items() if task.done()]:
+                ended = running.pop(ticket)
+                ended.cancelled() or ended.result()
             if dropping in done:
                 dropping.result()
             if admission is not None and admission.done():
                 running |= {ticket: asyncio.create_task(one(ticket)) for ticket in admission.result()}
                 admission = None
     finally:
-        for task in (dropping, *([admission] if admission else []), *running.values()):
+        ended_now: list[asyncio.Future[Any]] = [dropping, *([admission] if admission else []), *running.values()]
+        for task in ended_now:
             task.cancel()

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from penstock.core.errors import SpecError
 from penstock.weights.follow import Subscriber
+from penstock.weights.image import Weights
+from penstock.weights.shared_memory import Post
 
 KINDS = ("shared memory",)
+
+
+def open_publisher(kind: str, weights: Weights, folder: str | Path, post: Post, incarnation: int) -> Any:
+    """The publisher of a channel: ``weights`` gives the tensors, ``post`` announces a manifest.
+
+    Raises:
+        SpecError: no channel has this name.
+    """
+    from penstock.weights.shared_memory import SharedMemoryPublisher
+
+    if kind == "shared memory":
+        return SharedMemoryPublisher(weights, Path(folder), post, incarnation)
+    raise SpecError(f'there is no weight channel "{kind}"; use one of: {", ".join(KINDS)}')
 
 
 def open_subscriber(kind: str, folder: str | Path, name: str) -> Subscriber:

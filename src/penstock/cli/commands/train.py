@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.recipe import build, show_help, take, wants_help, with_name
 from penstock.core.errors import PenstockError, SpecError
 from penstock.core.run import Run
+
+if TYPE_CHECKING:
+    from penstock.cli.procs import Processes
 
 HELP = """usage: penstock train RECIPE [--field value …]
        penstock train [RECIPE --field value …] --resume RUN
@@ -68,13 +71,20 @@ def free_folder(runs: Path, name: str, exact: bool) -> Path:
     return folder
 
 
-def carry_out(made: Run, folder: Path, resuming: bool) -> int:
-    """Execute with live progress, write the report, close with the headline."""
+def carry_out(made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None) -> int:
+    """Execute with live progress, write the report, close with the headline.
+
+    A run of ``runtime="procs"`` is carried out by a supervisor, whose learner comes here again with its ``processes``.
+    """
+    if made.runtime == "procs" and processes is None:
+        from penstock.cli.supervise import supervise
+
+        return supervise(made, folder, resuming, progress)
     from penstock.cli.session import Interrupted
     from penstock.ui.report import write_report
 
     try:
-        summary = execute(made, folder, resuming)
+        summary = execute(made, folder, resuming, progress, processes)
     except Interrupted as stopped:
         return stop(f"{stopped}; go on with: penstock train --resume {folder}")
     except KeyboardInterrupt:
@@ -86,13 +96,15 @@ def carry_out(made: Run, folder: Path, resuming: bool) -> int:
     return 0
 
 
-def execute(made: Run, folder: Path, resuming: bool, progress: bool = True) -> dict[str, Any]:
+def execute(
+    made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None
+) -> dict[str, Any]:
     """Carry a run out, shown live if wanted; gives its summary. Errors of a run that has begun say how to go on."""
     from penstock.cli.session import Session
     from penstock.ui.progress import Progress
 
     shown = Progress([(stage.name, stage.steps) for stage in made.stages]) if progress else None
-    session = Session(made, folder, listeners=[shown] if shown else [])
+    session = Session(made, folder, listeners=[shown] if shown else [], processes=processes)
     try:
         return session.execute(resume=resuming)
     except PenstockError as error:

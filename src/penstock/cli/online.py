@@ -1,0 +1,112 @@
+"""What an online stage is made of, wherever its roles live, and its flow within one process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
+from penstock.cli.supervise import rules_of
+from penstock.core.errors import ModelError
+from penstock.core.run import Online, Run, Stage
+from penstock.core.sentinels import EXACT, ROUNDED
+from penstock.core.spans import Recorder
+from penstock.core.types import GeneratorStats, Metrics, Prompt
+from penstock.data.layout import count, lay_out
+from penstock.data.sampler import Sampler, prompts
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.flow.stream import Stream
+from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
+from penstock.loops.rollout import Rollout, rollout
+from penstock.loops.sentinels import Sentinels
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import DeviceLearner
+from penstock.weights.alias import AliasChannel
+
+
+@dataclass
+class OnlineParts:
+    """The learner and what belongs to it. ``roll`` generates with the learner's own parameters."""
+
+    stage: Online
+    model: LanguageModel
+    learner: DeviceLearner
+    labeller: Labeller
+    trainer: Trainer
+    plan: Plan
+    source: Sampler[Prompt]
+    rewards: StageRewards
+    roll: Rollout
+
+
+def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_elsewhere: bool = False) -> OnlineParts:
+    """Load and build what an online stage needs; errors in data, models or rewards surface here."""
+    algorithm: Any = stage.algorithm
+    model = models.load(stage.model, corpus_of(stage.data, base))
+    needs = algorithm.needs & {"teacher"} if reference_elsewhere else algorithm.needs & {"reference", "teacher"}
+    reference = models.reference(stage, model) if needs else None
+    seed = seed_of(run.seed, stage.name)
+    sampling = replace(stage.sampling, seed=seed)
+    updates = stage.steps * stage.epochs * stage.minibatches
+    learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
+    if "teacher" in algorithm.needs and reference is not None:
+        check_vocabulary(reference.model, model, stage.name)
+        learner.teacher = reference
+    rewards = StageRewards(stage.rewards, models, model.text, base)
+    generator = embedded_generator(model, slots=stage.slots)
+    roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples, "greedy" in algorithm.needs)
+    control = algorithm.initial_control()
+    labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
+    source = prompts(stage.data, base, seed)
+    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
+    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
+    return OnlineParts(stage, model, learner, labeller, trainer_of(stage, run, learner), plan, source, rewards, roll)
+
+
+def trainer_of(stage: Stage, run: Run, learner: DeviceLearner) -> Trainer:
+    """The trainer of a stage's loss, with its sentinels."""
+    spec, algorithm = stage.learner, cast(Any, stage.algorithm)
+    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
+    sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
+    return Trainer(learner, algorithm.loss(), lay_out, count, spec.token_budget, spec.share_prefix, sentinels)
+
+
+def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
+    """Refuse a teacher whose tokens are others: distributions over different vocabularies cannot be compared."""
+    same = teacher.text.tokenizer.get_vocab() == student.text.tokenizer.get_vocab()
+    if not same or teacher.config.vocab_size != student.config.vocab_size:
+        raise ModelError(f"{stage}: the teacher's vocabulary is not the student's; take one with the same tokenizer")
+
+
+def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
+    """How fast and how long was generated between two looks."""
+    drawn, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
+    return {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy}
+
+
+class LocalFlow:
+    """All roles in one process: the generator aliases the learner's parameters."""
+
+    def __init__(self, parts: OnlineParts, recorder: Recorder) -> None:
+        self.parts, self.recorder = parts, recorder
+        self.stream = Stream(rules_of(parts.stage))
+        generator: Any = parts.roll.generator  # the embedded one, whose version is set by hand and which records its spans
+        generator.spans = recorder.role("generator-0")
+        self.generator = generator
+
+    def background(self) -> list[Any]:
+        return [rollout(self.stream, self.parts.source, self.parts.roll)]
+
+    async def steps(self, start: int) -> AsyncIterator[Step]:
+        """Train from a step on."""
+        parts, generator = self.parts, self.generator
+        generator.version = start
+        channel = AliasChannel([generator], parts.stage.kv)
+        before = generator.stats()
+        spans = self.recorder.role("learner")
+        async for step in learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans):
+            found, before = rates(before, generator.stats()), generator.stats()
+            yield replace(step, metrics=step.metrics | found)
+            before = generator.stats()  # what the caller generated to evaluate is not the rollout's

@@ -1,0 +1,276 @@
+"""A process of a run. It reads who it is from its standard input, one line of JSON, and ends when that input ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import ConnectionLost, PenstockError, RoleError
+from penstock.core.run import Online, Run
+from penstock.core.spec import parse
+from penstock.core.types import Group
+
+PARTING = 30.0
+"""Seconds in which a process may end in order once its supervisor is gone."""
+STANDARD_INPUT = 0
+GROUPS = 16
+"""Groups that a reward worker scores at a time."""
+
+Greeting = Mapping[str, Any]
+
+
+def main() -> int:
+    """Take up the role; gives the exit code."""
+    import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
+
+    greeting = json.loads(_first_line())
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    if greeting["role"] == "learner":
+        return learner(greeting)
+    try:
+        asyncio.run(_until_told(ROLES[greeting["role"]](greeting)))
+    except ConnectionLost:  # the run is over
+        return 0
+    except PenstockError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+def _first_line() -> bytes:
+    """What the supervisor says first. Read without Python's buffers, whose lock a thread must not hold at the exit."""
+    line = b""
+    while not line.endswith(b"\n"):
+        said = os.read(STANDARD_INPUT, 1)
+        if not said:
+            raise RoleError("the standard input ended before it said what to do; roles are started by penstock train")
+        line += said
+    return line
+
+
+def _end_with_parent() -> None:
+    """The supervisor holds the other end of our input: when it ends, it is gone or wants us to go."""
+    while os.read(STANDARD_INPUT, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(PARTING)
+    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)
+
+
+async def _until_told(work: Coroutine[Any, Any, None]) -> None:
+    """Work until SIGTERM, then close everything in order."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def read_run(greeting: Greeting) -> tuple[Run, Online]:
+    """The run and the stage that a greeting names."""
+    run = parse(Run, greeting["run"])
+    return run, next(stage for stage in run.stages if stage.name == greeting["stage"] and isinstance(stage, Online))
+
+
+def learner(greeting: Greeting) -> int:
+    """Carry the run out as ``penstock train`` does, with the other roles in processes of their own."""
+    from penstock.cli.commands.train import carry_out
+    from penstock.cli.main import guarded
+    from penstock.cli.procs import Processes
+
+    run, folder = parse(Run, greeting["run"]), Path(greeting["folder"])
+    processes = Processes(greeting["hub"], Path(greeting["weights"]), folder, greeting["threads"])
+    return guarded(lambda: carry_out(run, folder, greeting["resuming"], greeting["progress"], processes))
+
+
+async def _tasks(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    """Run until one fails; the first error is raised."""
+    from penstock.flow.local import run_roles
+
+    await run_roles(*coroutines)
+
+
+async def _lost(client: Any) -> None:
+    await client.lost.wait()
+    raise ConnectionLost(client.reason)
+
+
+async def generator(greeting: Greeting) -> None:
+    """Draw groups with a model of its own, whose weights follow the learner's."""
+    from penstock.cli.build import environments, seed_of
+    from penstock.cli.procs import Processes
+    from penstock.core.spans import Spans
+    from penstock.data.sampler import prompts
+    from penstock.engine.encoder_decoder import embedded_generator
+    from penstock.flow.remote import Holding, RemoteDrawing, joined
+    from penstock.loops.rollout import Rollout, rollout
+    from penstock.models.files import load_model
+    from penstock.train.device import set_up
+    from penstock.weights.channels import open_subscriber
+    from penstock.weights.follow import follow
+
+    run, stage = read_run(greeting)
+    folder, name = Path(greeting["folder"]), greeting["name"]
+    device = set_up(run.device, greeting["threads"])
+    handed = Processes(greeting["hub"], Path(greeting["weights"]), folder, greeting["threads"]).handed(stage.name)
+    model = load_model(str(handed)).to(device)
+    engine = embedded_generator(model, slots=stage.slots, version=-1)
+    engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
+    algorithm: Any = stage.algorithm
+    seed = seed_of(run.seed, stage.name)
+    roll = Rollout(
+        engine,
+        environments(model.text),
+        Unscored(),
+        replace(stage.sampling, seed=seed),
+        stage.samples,
+        "greedy" in algorithm.needs,
+    )
+    source = prompts(stage.data, Path(greeting["base"]), seed)
+    subscriber = open_subscriber(run.roles.channel, greeting["weights"], name)
+    holding = Holding(engine)
+
+    def counts() -> dict[str, float]:
+        stats = engine.stats()
+        return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
+
+    async with joined(greeting["hub"], name, "generator", counts) as client:
+        drawing = RemoteDrawing(client)
+        notes = Notes(client, holding)
+        await client.call("ready_now", deadline=30.0)
+        groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
+        await _tasks(
+            rollout(drawing, source, roll, holding, groups),
+            follow(engine, drawing.newest, subscriber, stage.kv, notes),
+            notes.send(),
+            _lost(client),
+        )
+
+
+class Unscored:
+    """The reward of a generator whose groups are scored elsewhere."""
+
+    async def __call__(self, group: Group) -> Group:
+        return group
+
+    async def close(self) -> None:
+        return None
+
+
+class Notes:
+    """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals."""
+
+    def __init__(self, client: Any, holding: Any) -> None:
+        self.client, self.holding = client, holding
+        self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
+
+    def __call__(self, what: str, **fields: Any) -> None:
+        with contextlib.suppress(asyncio.QueueFull):  # the newest word is about the newest version; nobody waits for an old one
+            self.told.put_nowait((what, fields))
+
+    async def send(self) -> None:
+        while True:
+            what, fields = await self.told.get()
+            await self.holding.loaded()
+            if what != "weights loaded":
+                await self.client.tell("tell_note", what=what, fields=fields)
+
+
+async def reward(greeting: Greeting) -> None:
+    """Score groups as they come."""
+    from penstock.cli.build import Models, StageRewards
+    from penstock.cli.folder import RunFolder
+    from penstock.cli.procs import Processes
+    from penstock.core.spans import Spans
+    from penstock.flow.columns import REWARD, changes
+    from penstock.flow.remote import RemoteColumns, joined
+    from penstock.flow.rules import Ticket
+    from penstock.models.files import load_text
+    from penstock.train.device import set_up
+
+    run, stage = read_run(greeting)
+    folder, name = RunFolder(Path(greeting["folder"])), greeting["name"]
+    device = set_up(run.device, greeting["threads"])
+    processes = Processes(greeting["hub"], Path(greeting["weights"]), folder.path, greeting["threads"])
+    text = load_text(str(processes.handed(stage.name)))
+    models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
+    rewards = StageRewards(stage.rewards, models, text, Path(greeting["base"]))
+    rewards.spans = Spans(folder.spans / f"{name}.jsonl", name)
+    async with joined(greeting["hub"], name, "reward", dict) as client:
+        columns = RemoteColumns(client)
+        await client.call("ready_now", deadline=30.0)
+
+        async def one(ticket: Ticket, group: Group) -> None:
+            await columns.write(ticket, REWARD.name, changes(group, await rewards(group)))
+
+        try:
+            await _tasks(each(columns, REWARD.name, one), _lost(client))
+        finally:
+            await rewards.close()
+
+
+async def each(columns: Any, stage: str, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
+    """Take groups that lack a column, at most :data:`GROUPS` at a time, and work on them side by side, for ever."""
+    running: set[asyncio.Task[None]] = set()
+    taking: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            if taking is None and len(running) < GROUPS:
+                taking = asyncio.create_task(columns.take(stage, GROUPS - len(running)))
+            await asyncio.wait({*running, *([taking] if taking else [])}, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in running if task.done()]:
+                task.result()
+                running.discard(task)
+            if taking is not None and taking.done():
+                running |= {asyncio.create_task(work(ticket, group)) for ticket, group in taking.result()}
+                taking = None
+    finally:
+        for task in (*running, *([taking] if taking else [])):
+            task.cancel()
+
+
+async def reference(greeting: Greeting) -> None:
+    """Compute the log-probs of the reference model for groups as they come."""
+    from penstock.cli.build import Models, corpus_of
+    from penstock.cli.folder import RunFolder
+    from penstock.core.spans import Spans
+    from penstock.flow.columns import REFERENCE
+    from penstock.flow.remote import RemoteColumns, joined
+    from penstock.flow.rules import Ticket
+    from penstock.loops.learn import reference_column
+    from penstock.train.device import set_up
+
+    run, stage = read_run(greeting)
+    folder, name, base = RunFolder(Path(greeting["folder"])), greeting["name"], Path(greeting["base"])
+    device = set_up(run.device, greeting["threads"])
+    models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
+    scorer = models.reference(stage, models.load(stage.model, corpus_of(stage.data, base)))
+    spans = Spans(folder.spans / f"{name}.jsonl", name)
+    async with joined(greeting["hub"], name, "reference", dict) as client:
+        columns = RemoteColumns(client)
+        await client.call("ready_now", deadline=30.0)
+
+        async def one(ticket: Ticket, group: Group) -> None:
+            with spans.span("label"):
+                found = await asyncio.to_thread(reference_column, scorer, group, stage.sampling.temperature)
+            await columns.write(ticket, REFERENCE.name, found)
+
+        await _tasks(each(columns, REFERENCE.name, one), _lost(client))
+
+
+ROLES: Mapping[str, Callable[[Greeting], Coroutine[Any, Any, None]]] = {
+    "generator": generator,
+    "reward": reward,
+    "reference": reference,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

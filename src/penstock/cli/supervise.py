@@ -1,0 +1,165 @@
+"""A run whose roles are processes: the supervisor's side. No torch in here; the hub and the watch over the others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.folder import RunFolder
+from penstock.core.errors import RoleError
+from penstock.core.run import Online, Run
+from penstock.core.spec import plain
+from penstock.flow.columns import REFERENCE, REWARD
+from penstock.flow.hub import Hub
+from penstock.flow.rules import Rules
+from penstock.flow.supervisor import STILLBORN, Child, Role, Supervisor, spawn, told
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> int:
+    """Carry a run out in processes; gives the learner's exit code.
+
+    Raises:
+        RoleError: the learner died again and again without getting on.
+    """
+    return asyncio.run(Supervised(run, folder, resuming, progress).execute())
+
+
+def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> Rules:
+    """What the stream of a stage enforces; in processes, rewards and reference log-probs are columns of their own."""
+    algorithm: Any = stage.algorithm
+    stages = (REWARD,) if processes else ()
+    if references and "reference" in algorithm.needs:
+        stages = (*stages, REFERENCE)
+    return Rules(
+        stage.batch,
+        stage.max_lag,
+        stage.on_stale,
+        stage.sampler,
+        stage.oversample,
+        algorithm.has_signal if stage.refill else None,
+        stage.refill,
+        stage.reuse,
+        stages,
+    )
+
+
+def weights_folder(run: Run, folder: Path) -> Path:
+    """Where weights travel through: memory, or the run's own folder."""
+    if run.roles.channel == "disk":
+        return folder / "weights"
+    return SHARED_MEMORY / f"penstock-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+
+
+def threads_of(run: Run) -> int:
+    """CPU threads of each process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return run.roles.threads or run.threads or max(1, cores // (1 + run.roles.generators))
+
+
+class Supervised:
+    """One run on its way."""
+
+    def __init__(self, run: Run, folder: Path, resuming: bool, progress: bool) -> None:
+        self.run, self.folder, self.resuming, self.progress = run, RunFolder(folder), resuming, progress
+        self.token = secrets.token_hex(32)
+        self.hub = Hub(self._rules, self.token, self._open, self._close)
+        self.address = ""
+        self.learner: Child | None = None
+        self.asked = False
+        """Whether the user asked to stop."""
+
+    async def execute(self) -> int:
+        """From the first process to the last; all are gone when this returns."""
+        self.address = await self.hub.start()
+        self.supervisor = Supervisor(self.hub.note, self.hub.readiness, self.hub.seen)
+        self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._pass_on, number)
+        try:
+            return await self._keep_learner()
+        finally:
+            await self.supervisor.stop()
+            await self.hub.stop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+            shutil.rmtree(weights_folder(self.run, self.folder.path), ignore_errors=True)
+
+    def _rules(self, name: str) -> Rules:
+        return rules_of(self._stage(name), processes=True, references=self.run.roles.references)
+
+    def _stage(self, name: str) -> Online:
+        return next(stage for stage in self.run.stages if stage.name == name and isinstance(stage, Online))
+
+    def _pass_on(self, number: int) -> None:
+        """Ctrl-C reached the supervisor alone: the learner finishes its step and saves; the others follow."""
+        self.asked = True
+        if self.learner is not None:
+            self.learner.signal(number)
+
+    async def _keep_learner(self) -> int:
+        """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
+        fruitless, before = 0, -1
+        while True:
+            greeting = self._greeting("learner", "learner", resuming=self.resuming)
+            self.learner = await spawn(Role("learner", greeting, environment=self._environment()))
+            try:
+                code = await self.learner.process.wait()
+            except asyncio.CancelledError:
+                await self.learner.stop()
+                raise
+            self.learner.signal(signal.SIGKILL)  # whatever it had started
+            if code >= 0 or self.asked:
+                return 130 if code < 0 else code
+            self.hub.note("role restarted", role="learner", code=code, words="")
+            reached = self.hub.reached
+            fruitless, before = (0 if reached > before else fruitless + 1), reached
+            if fruitless >= STILLBORN:
+                raise RoleError(f"the learner was {told(code)} {STILLBORN + 1} times without finishing a step in between")
+            self.resuming = self.resuming or self.folder.spec.exists()
+
+    # ---- the roles of a stage
+
+    async def _open(self, name: str) -> None:
+        for role in self._roles(name):
+            self.supervisor.start(role)
+
+    async def _close(self, name: str) -> None:
+        await self.supervisor.stop()
+
+    def _roles(self, stage: str) -> Iterator[Role]:
+        counts = {"generator": self.run.roles.generators, "reward": self.run.roles.rewards}
+        if any(known is REFERENCE for known in self._rules(stage).stages):
+            counts["reference"] = self.run.roles.references
+        for kind, count in counts.items():
+            for index in range(count):
+                name = f"{kind}-{index}"
+                greeting = self._greeting(kind, name, stage=stage)
+                yield Role(name, greeting, log=self.folder.path / "logs" / f"{name}.log", environment=self._environment())
+
+    def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
+        """What a process must know."""
+        return {
+            "role": role,
+            "name": name,
+            "hub": {"address": self.address, "token": self.token},
+            "run": plain(self.run),
+            "folder": str(self.folder.path),
+            "base": str(Path.cwd()),
+            "threads": threads_of(self.run),
+            "weights": str(weights_folder(self.run, self.folder.path)),
+            "progress": self.progress,
+            **more,
+        }
+
+    def _environment(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(threads_of(self.run))}

@@ -1,0 +1,222 @@
+"""What the processes of a run have in common, served by the supervisor: the stream, the weights board and the notes.
+
+Roles come and go; the hub stays. What a role worked on when its connection ended goes back into the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from penstock.core.contracts import State
+from penstock.core.errors import StreamError, WeightError
+from penstock.core.types import Group, Version
+from penstock.flow import wire
+from penstock.flow.columns import Change
+from penstock.flow.rpc import Handler, Peer, Server
+from penstock.flow.rules import Lease, Rules, Ticket
+from penstock.flow.stream import DEADLINE, Stream
+
+wire.register(Ticket)
+
+NOTES = 1000
+"""Notes that wait for the learner to write them down; the oldest are given up first."""
+
+OpenStage = Callable[[str], Awaitable[None]]
+
+
+class Board:
+    """The newest manifest of the weights, for whoever wants something newer than what it has."""
+
+    def __init__(self) -> None:
+        self.manifest: Mapping[str, Any] | None = None
+        self._changed = asyncio.Condition()
+
+    @staticmethod
+    def order(manifest: Mapping[str, Any]) -> tuple[Version, int]:
+        """Later versions count more; of one version, the one of the learner that was started later."""
+        return int(manifest["version"]), int(manifest["incarnation"])
+
+    async def post(self, manifest: Mapping[str, Any]) -> None:
+        """Put up a manifest. An older one is passed over: a learner that started again repeats versions that are known."""
+        if not {"version", "incarnation", "kind"} <= manifest.keys():
+            raise WeightError(f"a weights manifest has version, incarnation and kind; this one has {sorted(manifest)}")
+        async with self._changed:
+            if self.manifest is None or self.order(manifest) > self.order(self.manifest):
+                self.manifest = manifest
+                self._changed.notify_all()
+
+    async def newest(self, incarnation: int, version: Version) -> Mapping[str, Any]:
+        """A manifest that comes after the given one; waits for it."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: self.manifest is not None and self.order(self.manifest) > (version, incarnation)
+            )
+            assert self.manifest is not None
+            return self.manifest
+
+
+class Hub:
+    """Serves one run. ``rules`` gives what the stream of a stage enforces, ``open_stage`` and ``close_stage`` start and stop
+    the roles that a stage needs; all handlers run in one event loop, so none sees another's half-done work.
+    """
+
+    def __init__(
+        self,
+        rules: Callable[[str], Rules],
+        token: str,
+        open_stage: OpenStage,
+        close_stage: OpenStage,
+        deadline: float = DEADLINE,
+    ) -> None:
+        self.rules, self.deadline = rules, deadline
+        self.open_stage, self.close_stage = open_stage, close_stage
+        self.server = Server(self._handlers(), token, self._left, lambda line: self.note("refused", reason=line), "hub")
+        self.stage = ""
+        self.stream: Stream | None = None
+        self.board = Board()
+        self.incarnation = 0
+        self.notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
+        self.reached = 0
+        """Steps of the learner that were published, over all stages."""
+        self._ready: dict[str, asyncio.Event] = {}
+        self._broken: BaseException | None = None
+        self._breaking = asyncio.Event()
+        self.seen: dict[str, float] = {}
+        """When each role was last heard of, seconds of the event loop's clock."""
+        self.told: dict[str, dict[str, float]] = {}
+        """The latest counts of each role."""
+        self._leases: dict[int, Lease] = {}
+        self._numbers = 0
+
+    async def start(self) -> str:
+        """Listen on this machine only; gives the address."""
+        return await self.server.start()
+
+    async def stop(self) -> None:
+        await self.server.stop()
+
+    def readiness(self, name: str) -> asyncio.Event:
+        """Set while the latest process of a role is ready for work."""
+        return self._ready.setdefault(name, asyncio.Event())
+
+    def fail(self, error: BaseException | None) -> None:
+        """The run cannot go on: the learner hears of it when it asks for a batch."""
+        if error is not None:
+            self._broken = error
+            self._breaking.set()
+
+    def note(self, what: str, **fields: Any) -> None:
+        """Something the run's log should hold."""
+        self.notes.append({"what": what, **fields})
+
+    def _handlers(self) -> dict[str, Handler]:
+        verbs = ("begin", "end", "admit", "put", "withdrawn", "take", "write", "lease", "release", "post", "newest")
+        return {verb: getattr(self, f"_{verb}") for verb in (*verbs, "alive", "ready_now", "tell_note")}
+
+    async def _left(self, peer: Peer) -> None:
+        if self.stream is not None:
+            await self.stream.leave(_maker(peer))
+
+    def _flowing(self) -> Stream:
+        if self.stream is None:
+            raise StreamError("no stage has begun, so there is no stream; the learner begins it")
+        return self.stream
+
+    # ---- every role
+
+    async def _alive(self, peer: Peer, counts: Mapping[str, float]) -> None:
+        self.seen[peer.name] = asyncio.get_running_loop().time()
+        self.told[peer.name] = dict(counts)
+
+    async def _ready_now(self, peer: Peer) -> None:
+        self.readiness(peer.name).set()
+
+    async def _tell_note(self, peer: Peer, what: str, fields: Mapping[str, Any]) -> None:
+        self.note(what, role=peer.name, **fields)
+
+    # ---- generators, reward workers, scorers
+
+    async def _admit(self, peer: Peer, most: int) -> list[Ticket]:
+        return await self._flowing().admit(_maker(peer), most)
+
+    async def _put(self, peer: Peer, ticket: Ticket, group: Group) -> bool:
+        return await self._flowing().put(ticket, group)
+
+    async def _withdrawn(self, peer: Peer) -> list[Ticket]:
+        return await self._flowing().withdrawn(_maker(peer))
+
+    async def _take(self, peer: Peer, stage: str, most: int) -> list[tuple[Ticket, Group]]:
+        return await self._flowing().take(stage, _maker(peer), most)
+
+    async def _write(self, peer: Peer, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
+        return await self._flowing().write(ticket, stage, found)
+
+    async def _newest(self, peer: Peer, incarnation: int, version: Version) -> Mapping[str, Any]:
+        return await self.board.newest(incarnation, version)
+
+    # ---- the learner
+
+    async def _begin(self, peer: Peer, stage: str, ledger: Mapping[str, Any]) -> int:
+        """A stage begins, or goes on under a learner that was started again; gives the learner's incarnation."""
+        self.incarnation += 1
+        if self.stream is None or self.stage != stage:
+            self.stage, self.board, self.stream = stage, Board(), Stream(self.rules(stage), self.deadline)
+            self.stream.load_state(State({}, dict(ledger)))
+        else:
+            await self.stream.restore(State({}, dict(ledger)))
+        self._leases.clear()
+        await self.open_stage(stage)
+        return self.incarnation
+
+    async def _end(self, peer: Peer, stage: str) -> None:
+        if stage == self.stage:
+            self.stage, self.stream = "", None
+            await self.close_stage(stage)
+
+    async def _lease(self, peer: Peer, version: Version) -> dict[str, Any]:
+        lease = await self._unless_broken(self._flowing().lease(version))
+        self._numbers += 1
+        self._leases[self._numbers] = lease
+        notes = [self.notes.popleft() for _ in range(len(self.notes))]
+        fields = {name: getattr(lease, name) for name in ("ordinals", "groups", "passed", "again", "version")}
+        return {
+            "number": self._numbers,
+            "lease": fields,
+            "notes": notes,
+            "told": self.told,
+            "stats": asdict(self._flowing().stats),
+        }
+
+    async def _unless_broken(self, work: Coroutine[Any, Any, Lease]) -> Lease:
+        leasing, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._breaking.wait())
+        try:
+            await asyncio.wait({leasing, breaking}, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken is not None:
+                raise self._broken
+            return leasing.result()
+        finally:
+            for task in (leasing, breaking):
+                task.cancel()
+
+    async def _release(self, peer: Peer, number: int, saved: bool) -> None:
+        """The weights of a lease are published; ``saved``: everything trained up to it is in a checkpoint."""
+        stream, lease = self._flowing(), self._leases.pop(number, None)
+        if lease is None:
+            raise StreamError(f"lease {number} is not the learner's, or was released before")
+        stream.trained(lease)
+        if saved:
+            stream.acknowledge()
+        await stream.release(lease)
+        self.reached += 1
+
+    async def _post(self, peer: Peer, manifest: Mapping[str, Any]) -> None:
+        await self.board.post(manifest)
+
+
+def _maker(peer: Peer) -> str:
+    """A name that a role which was started again does not share with the one before it."""
+    return f"{peer.name}#{peer.id}"

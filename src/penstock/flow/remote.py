@@ -1,0 +1,176 @@
+"""The stream from another process: what the loops call, carried to the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.core.contracts import Generator, State
+from penstock.core.errors import GenerationError
+from penstock.core.types import Group, Version
+from penstock.flow.columns import Change
+from penstock.flow.ledger import Ledger
+from penstock.flow.rpc import Client, connect
+from penstock.flow.rules import Lease, Rules, Ticket
+from penstock.flow.stream import DEADLINE
+
+ANSWER = 60.0
+"""Seconds in which the hub answers a call that waits for nobody."""
+SLACK = 30.0
+"""Seconds by which a caller waits longer than the hub, so that the hub's error, which knows more, comes first."""
+BEAT = 2.0
+"""Seconds between two signs of life."""
+
+
+class RemoteDrawing:
+    """The rollout's side."""
+
+    def __init__(self, client: Client, deadline: float = DEADLINE) -> None:
+        self.client, self.deadline = client, deadline + SLACK
+
+    async def admit(self, *, most: int) -> list[Ticket]:
+        return list(await self.client.call("admit", deadline=self.deadline, most=most))
+
+    async def put(self, ticket: Ticket, group: Group) -> bool:
+        return bool(await self.client.call("put", deadline=ANSWER, ticket=ticket, group=group))
+
+    async def withdrawn(self) -> list[Ticket]:
+        return list(await self.client.call("withdrawn", deadline=NEVER))
+
+    async def newest(self, incarnation: int, version: Version) -> Mapping[str, Any]:
+        """The weights board: a manifest newer than the given one."""
+        found: Mapping[str, Any] = await self.client.call("newest", deadline=NEVER, incarnation=incarnation, version=version)
+        return found
+
+
+NEVER = 10 * 365 * 86400.0
+"""The deadline of a call that waits for something that need not come; it ends with the connection."""
+
+
+class RemoteColumns:
+    """The side of those who write a column."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def take(self, stage: str, most: int) -> list[tuple[Ticket, Group]]:
+        return [(ticket, group) for ticket, group in await self.client.call("take", deadline=NEVER, stage=stage, most=most)]
+
+    async def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
+        return bool(await self.client.call("write", deadline=ANSWER, ticket=ticket, stage=stage, found=list(found)))
+
+
+class RemoteLeasing:
+    """The learner's side. Keeps the ledger itself, because it belongs to the weights and into their checkpoints."""
+
+    def __init__(self, rules: Rules, report: Callable[..., None], deadline: float = DEADLINE) -> None:
+        """``report`` is told what other roles have to say, as ``report(what, **fields)``."""
+        self.rules, self.report, self.deadline = rules, report, deadline + SLACK
+        self.ledger = Ledger()
+        self.told: Mapping[str, Mapping[str, float]] = {}
+        """The latest counts of the other roles."""
+        self.stats: Mapping[str, float] = {}
+        """The stream's counts."""
+        self._client: Client | None = None
+        self._numbers: dict[int, int] = {}
+        self._saved = False
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            raise GenerationError("the learner is not connected; call begin first")
+        return self._client
+
+    async def begin(self, client: Client, stage: str) -> int:
+        """Begin or go on with a stage from the ledger as it is; gives the number of this start of the learner."""
+        self._client = client
+        ledger = self.ledger.state().values
+        return int(await client.call("begin", deadline=self.deadline, stage=stage, ledger=ledger))
+
+    async def end(self, stage: str) -> None:
+        await self.client.call("end", deadline=ANSWER, stage=stage)
+
+    async def post(self, manifest: Mapping[str, Any]) -> None:
+        """Announce weights on the board."""
+        await self.client.call("post", deadline=ANSWER, manifest=dict(manifest))
+
+    async def lease(self, version: Version) -> Lease:
+        found = await self.client.call("lease", deadline=self.deadline, version=version)
+        fields = found["lease"]
+        ordinals, groups, passed, again = (tuple(fields[name]) for name in ("ordinals", "groups", "passed", "again"))
+        lease = Lease(ordinals, groups, passed, again, int(fields["version"]))
+        self._numbers[id(lease)] = int(found["number"])
+        self.told, self.stats = found["told"], found["stats"]
+        for note in found["notes"]:
+            self.report(note.pop("what"), **note)
+        return lease
+
+    def trained(self, lease: Lease) -> None:
+        self.ledger.add(lease.ordinals + lease.passed, lease.version + 1)
+
+    def acknowledge(self) -> None:
+        """A checkpoint holds what was trained so far; the hub hears of it with the next release."""
+        self._saved = True
+
+    async def release(self, lease: Lease) -> None:
+        number, saved, self._saved = self._numbers.pop(id(lease)), self._saved, False
+        await self.client.call("release", deadline=ANSWER, number=number, saved=saved)
+
+    def state(self) -> State:
+        return self.ledger.state()
+
+    def load_state(self, state: State) -> None:
+        self.ledger.load_state(state)
+
+
+@contextlib.asynccontextmanager
+async def joined(
+    hub: Mapping[str, str], name: str, role: str, counts: Callable[[], Mapping[str, float]]
+) -> AsyncIterator[Client]:
+    """A connection to the hub, with signs of life as long as the event loop turns; ``counts`` go with them."""
+    client = await connect(hub["address"], hub["token"], name=name, role=role)
+
+    async def beat() -> None:
+        while True:
+            await client.tell("alive", counts=dict(counts()))
+            await asyncio.sleep(BEAT)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield client
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await client.close()
+
+
+class Holding:
+    """Lets groups wait until a generator holds the version that their ticket asks for."""
+
+    def __init__(self, generator: Generator, deadline: float = ANSWER) -> None:
+        self.generator, self.deadline = generator, deadline
+        self._changed = asyncio.Condition()
+
+    async def loaded(self) -> None:
+        """Say that the generator may hold another version now."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def __call__(self, version: Version) -> None:
+        """Wait until the generator holds ``version`` or a younger one. Raises GenerationError after the deadline."""
+
+        def there() -> bool:
+            return self.generator.stats().version >= version
+
+        if there():
+            return
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait_for(there), self.deadline)
+            except TimeoutError:
+                raise GenerationError(
+                    f"waited {self.deadline:.0f} s for weights of version {version} from the learner; this generator holds "
+                    f"{self.generator.stats().version}"
+                ) from None
