@@ -13,7 +13,8 @@ import asyncio
 import functools
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,37 +263,42 @@ class Client:
             ConnectionLost: the connection ended.
             RemoteError: the handler failed with an error that is no PenstockError; those are raised as they are.
         """
-        try:
-            async with asyncio.timeout(deadline) as limit:
-                number, reply = await self._request("call", verb, values)
-                try:
-                    return await reply
-                finally:
-                    if number in self._open and not self._link.lost:
-                        self._link.post(wire.pack(["cancel", number]))
-        except TimeoutError as cause:
-            if not limit.expired():
-                raise
-            raise DeadlinePassed(f'{self.server} did not answer "{verb}" within {deadline:g} s') from cause
+        async with self._limit(verb, deadline, "answer"):
+            number, reply = await self._request("call", verb, values)
+            try:
+                return await reply
+            finally:
+                if number in self._open and not self._link.lost:
+                    self._link.post(wire.pack(["cancel", number]))
 
-    async def tell(self, verb: str, /, **values: Any) -> None:
+    async def tell(self, verb: str, /, *, deadline: float = 60.0, **values: Any) -> None:
         """Have a handler run without waiting for it: begun in the order of calls and tells. What fails is reported there.
 
         Returns when the message has left; waits while the window is full or the server does not read.
 
         Raises:
+            DeadlinePassed: it could not be sent within ``deadline`` seconds.
             ConnectionLost: the connection ended.
         """
-        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        _, reply = await self._request("tell", verb, values, sent)
-        reply.cancel()  # nobody waits for it; its number stays open until the server is done
-        await sent
+        async with self._limit(verb, deadline, "take"):
+            sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            _, reply = await self._request("tell", verb, values, sent)
+            reply.cancel()  # nobody waits for it; its number stays open until the server is done
+            await sent
 
     async def close(self) -> None:
         """End the connection; open calls fail."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         await self._end()  # a reader that was cancelled before it began has ended nothing
+
+    @asynccontextmanager
+    async def _limit(self, verb: str, deadline: float, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(deadline):
+                yield
+        except TimeoutError as cause:
+            raise DeadlinePassed(f'{self.server} did not {what} "{verb}" within {deadline:g} s') from cause
 
     async def _request(
         self, kind: str, verb: str, values: dict[str, Any], sent: asyncio.Future[None] | None = None
