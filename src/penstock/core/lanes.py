@@ -54,7 +54,8 @@ def read_lane(path: Path) -> Lane:
             if not lives:
                 lives.append([span.start, span.end])
             lives[-1] = [min(lives[-1][0], span.start), max(lives[-1][1], span.end)]
-    return Lane(path.stem, tuple(spans), tuple((start, end) for start, end in lives))
+    role = path.stem.encode("utf-8", "replace").decode()
+    return Lane(role, tuple(spans), tuple((start, end) for start, end in lives))
 
 
 def _records(path: Path) -> Iterable[Mapping[str, Any]]:
@@ -73,7 +74,7 @@ def _time(record: Mapping[str, Any], name: str) -> float | None:
 
 def _span(record: Mapping[str, Any]) -> Span | None:
     name, start, end = record.get("name"), _time(record, "start"), _time(record, "end")
-    if not isinstance(name, str) or start is None or end is None or end < start:
+    if not isinstance(name, str) or not (name.isascii() and name.isidentifier()) or start is None or end is None or end < start:
         return None
     busy, count = _time(record, "busy"), _time(record, "count")
     fields = {key: value for key, value in record.items() if key not in KNOWN}

@@ -15,10 +15,14 @@ import jinja2
 
 from penstock.core.errors import DataError
 from penstock.core.events import Event, read_events
+from penstock.core.lanes import read_lanes
 from penstock.ui import metrics
 from penstock.ui.curves import Curve, curve
+from penstock.ui.lanes import pictures
 from penstock.ui.progress import troubled
 from penstock.ui.sentinels import Tripped, tripped, verdict
+from penstock.ui.timeline import account
+from penstock.ui.timeline_text import account_view
 
 HERE = Path(__file__).parent
 SAMPLE_STEPS = 60
@@ -216,6 +220,7 @@ def write_report(run_folder: Path) -> Path:
     run = read_json(folder / "run.json")
     summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
     log = folder / "events.jsonl"
+    lanes = read_lanes(folder / "spans")
     stages = stages_of(run)
     timeline = gather(stages, read_events(log) if log.exists() else [])
     shown = [stage for stage in stages.values() if stage.series or stage.samples or stage.steps or stage.alarms]
@@ -232,6 +237,8 @@ def write_report(run_folder: Path) -> Path:
         headline=clean(summary.get("headline") or ""),
         stages=shown,
         sentinels=verdict([stage.tripped() for stage in shown], run),
+        pictures=pictures(lanes),
+        time_spent=account_view(account(lanes)),
         timeline=timeline_view(timeline),
         timeline_left_out=max(0, len(timeline) - TIMELINE_ROWS),
         summary=summary_rows(summary),

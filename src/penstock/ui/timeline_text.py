@@ -10,12 +10,21 @@ LAGS_SHOWN = 10
 
 def account_lines(found: Account) -> list[str]:
     """A table of the roles, and a line each for bubbles, lag and stalls where there is something to say."""
-    rows = [("role", "alive", "work", "of which")]
-    rows += [(role.role, seconds(role.alive), share_text(role.work, role.alive), kinds_text(role)) for role in found.roles]
+    rows = [("role", "alive", "work", "of which"), *role_rows(found)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in rows]
     told = facts(found)
     return [*lines, *([""] if told else []), *(f"{name}: {value}" for name, value in told)]
+
+
+def account_view(found: Account) -> dict[str, list[tuple[str, ...]]]:
+    """The same for a page: ``roles`` as rows of four, ``facts`` as (what, value)."""
+    return {"roles": list(role_rows(found)), "facts": list(facts(found))}
+
+
+def role_rows(found: Account) -> list[tuple[str, str, str, str]]:
+    """(role, seconds alive, share spent on work, seconds by kind) of every role."""
+    return [(role.role, seconds(role.alive), share_text(role.work, role.alive), kinds_text(role)) for role in found.roles]
 
 
 def facts(found: Account) -> list[tuple[str, str]]:
