@@ -179,7 +179,7 @@ class Notes:
     async def send(self) -> None:
         while True:
             what, fields = await self.told.get()
-            await self.holding.loaded()
+            self.holding.loaded()
             if what != "weights loaded":
                 await self.client.tell("tell_note", what=what, fields=fields)
 

@@ -147,30 +147,28 @@ async def joined(
 
 
 class Holding:
-    """Lets groups wait until a generator holds the version that their ticket asks for."""
+    """Lets groups wait until a generator holds the version that their ticket asks for.
+
+    All who wait for the same weights go on in the same turn of the event loop, so that they enter the same decode step.
+    """
 
     def __init__(self, generator: Generator, deadline: float = ANSWER) -> None:
         self.generator, self.deadline = generator, deadline
-        self._changed = asyncio.Condition()
+        self._loaded = asyncio.Event()
 
-    async def loaded(self) -> None:
+    def loaded(self) -> None:
         """Say that the generator may hold another version now."""
-        async with self._changed:
-            self._changed.notify_all()
+        self._loaded.set()
+        self._loaded = asyncio.Event()
 
     async def __call__(self, version: Version) -> None:
         """Wait until the generator holds ``version`` or a younger one. Raises GenerationError after the deadline."""
-
-        def there() -> bool:
-            return self.generator.stats().version >= version
-
-        if there():
-            return
-        async with self._changed:
-            try:
-                await asyncio.wait_for(self._changed.wait_for(there), self.deadline)
-            except TimeoutError:
-                raise GenerationError(
-                    f"waited {self.deadline:.0f} s for weights of version {version} from the learner; this generator holds "
-                    f"{self.generator.stats().version}"
-                ) from None
+        try:
+            async with asyncio.timeout(self.deadline):
+                while self.generator.stats().version < version:
+                    await self._loaded.wait()
+        except TimeoutError:
+            raise GenerationError(
+                f"waited {self.deadline:.0f} s for weights of version {version} from the learner; this generator holds "
+                f"{self.generator.stats().version}"
+            ) from None

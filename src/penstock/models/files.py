@@ -134,9 +134,12 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
                 config.pad_token_id = text.pad
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a new score head is the same every time
-                return factory.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True)
+                network = factory.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True)
     except Exception as error:
         raise ModelError(f"{path}: the model cannot be loaded: {_first_line(error)}") from error
+    for parameter in network.parameters():  # out of the mapped file, where the header leaves tensors at odd addresses:
+        parameter.data = parameter.data.clone()  # matrix products are faster, and the same in every process, when aligned
+    return network
 
 
 def _first_line(error: Exception) -> str:
