@@ -16,8 +16,10 @@ from penstock.ui.timeline import kind_order
 
 WIDTH, LEFT, RIGHT = 1000, 96, 990
 """Width of a drawing and the edges of its lanes, in drawing units."""
-COLUMNS = RIGHT - LEFT
-"""Columns of a lane; what is narrower than a column shares it."""
+COLUMNS, FINE_COLUMNS = RIGHT - LEFT, 4 * (RIGHT - LEFT)
+"""Columns of a lane that shows many spans, or few; what is narrower than a column shares it."""
+MANY = 500
+"""Spans from which on columns are a drawing unit wide, which bounds the size of the page."""
 TALL, PITCH, TOP, AXIS = 24, 34, 6, 26
 """Height of a lane, distance between lanes, room above the first and below the last."""
 AROUND = 6
@@ -101,17 +103,20 @@ def time_ticks(start: float, end: float) -> tuple[Tick, ...]:
     )
     marks = nice_ticks(start / unit, end / unit, 8)
     return tuple(
-        Tick(round(LEFT + COLUMNS * (mark * unit - start) / span, 1), f"{tick_label(mark, marks)} {name}") for mark in marks
+        Tick(round(LEFT + (RIGHT - LEFT) * (mark * unit - start) / span, 1), f"{tick_label(mark, marks)} {name}")
+        for mark in marks
     )
 
 
 def lane_view(lane: Lane, top: float, start: float, end: float) -> LaneView:
     """One lane between two times. Kinds that share a column are stacked by the time they take of it; the rest stays empty."""
-    scale = COLUMNS / (end - start)
+    scale = (RIGHT - LEFT) / (end - start)
     lives = [(max(a, start), min(b, end)) for a, b in lane.lives if b >= start and a <= end]
-    shares = coverage(lane.spans, start, end)
-    total = np.maximum(1.0, np.sum(list(shares.values()), axis=0)) if shares else np.ones(COLUMNS)
-    floor = np.zeros(COLUMNS)
+    spans = [span for span in lane.spans if span.end >= start and span.start <= end]
+    columns = COLUMNS if len(spans) >= MANY else FINE_COLUMNS
+    shares = coverage(spans, start, end, columns)
+    total = np.maximum(1.0, np.sum(list(shares.values()), axis=0)) if shares else 1.0
+    floor = np.zeros(columns)
     bands = []
     for kind in sorted(shares, key=lambda kind: (kind == "wait", kind_order(kind))):
         ceiling = floor + shares[kind] / total
@@ -126,19 +131,19 @@ def lane_view(lane: Lane, top: float, start: float, end: float) -> LaneView:
     )
 
 
-def coverage(spans: Sequence[Span], start: float, end: float) -> dict[str, NDArray[np.float64]]:
+def coverage(spans: Sequence[Span], start: float, end: float, columns: int) -> dict[str, NDArray[np.float64]]:
     """By kind, the share of each column's time that its spans take; a joined span is spread evenly over its time."""
     found: dict[str, NDArray[np.float64]] = {}
-    scale = COLUMNS / (end - start)
+    scale = columns / (end - start)
     for span in spans:
         if span.end < start or span.start > end or span.end <= span.start:
             continue
         weight = span.busy / (span.end - span.start)
-        low, high = max(0.0, (span.start - start) * scale), min(float(COLUMNS), (span.end - start) * scale)
-        column_C = found.setdefault(span.name, np.zeros(COLUMNS))
-        first, last = int(low), min(int(high), COLUMNS - 1)
+        low, high = max(0.0, (span.start - start) * scale), min(float(columns), (span.end - start) * scale)
+        column_C = found.setdefault(span.name, np.zeros(columns))
+        first, last = int(low), min(int(high), columns - 1)
         if first >= last:
-            column_C[min(first, COLUMNS - 1)] += (high - low) * weight
+            column_C[min(first, columns - 1)] += (high - low) * weight
             continue
         column_C[first] += (first + 1 - low) * weight
         column_C[first + 1 : last] += weight
@@ -150,9 +155,11 @@ def band_path(floor_C: NDArray[np.float64], ceiling_C: NDArray[np.float64], top:
     """An SVG path of the rectangles between two heights, neighbours of equal heights in one."""
     parts = []
     borders = np.flatnonzero((np.diff(floor_C) != 0) | (np.diff(ceiling_C) != 0)) + 1
+    scale = (RIGHT - LEFT) / len(floor_C)
     edges = [0, *borders.tolist(), len(floor_C)]
     for left, right in itertools.pairwise(edges):
         low, high = int(floor_C[left]), int(ceiling_C[left])
         if high > low:
-            parts.append(f"M{LEFT + left} {top + TALL - low:g}h{right - left}v{low - high}h{left - right}z")
+            wide = f"{(right - left) * scale:g}"
+            parts.append(f"M{LEFT + left * scale:g} {top + TALL - low:g}h{wide}v{low - high}h-{wide}z")
     return "".join(parts)
