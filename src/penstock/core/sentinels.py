@@ -63,7 +63,7 @@ class Thresholds:
 EXACT = Thresholds()
 """Generator and learner both compute in float32."""
 
-ROUNDED = Thresholds(gap_warning=0.02, gap_fatal=0.1, largest_gap=math.inf)
+ROUNDED = Thresholds(gap_warning=0.05, gap_fatal=0.2, largest_gap=math.inf)
 """One of them rounds to bfloat16 or 4 bits, or is another engine."""
 
 

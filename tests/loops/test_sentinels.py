@@ -1,0 +1,407 @@
+"""Every sentinel trips on the bug it is for, where it can before the batch is trained on, and is quiet on healthy training."""
+
+import asyncio
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from loop_examples import BareRows, CountingLearner, online, prompt_of, sample_of, small_tokens
+from test_learn import groups_of, steps_over, trainer_of
+from test_training import train, weights_of
+
+from penstock.algos.grpo import GRPO
+from penstock.algos.online_dpo import OnlineDPO
+from penstock.algos.ppo import PPO
+from penstock.core.errors import NonFiniteError
+from penstock.core.learner import LearnerSpec
+from penstock.core.sentinels import EXACT, ROUNDED, Alarm, SentinelError
+from penstock.core.types import Group, Sampling
+from penstock.loops.learn import Plan
+from penstock.loops.offline import offline
+from penstock.loops.sentinel_rules import (
+    Context,
+    batch_facts,
+    constant_reward,
+    effective_samples,
+    entropy_collapse,
+    failed_samples,
+    flat_groups,
+    gap,
+    length_explosion,
+    rules_after_batch,
+    stale_cache,
+    trained_nothing,
+    versions,
+    weights_differ,
+)
+from penstock.loops.sentinels import Sentinels, marked
+
+SLOW = LearnerSpec(learning_rate=1e-3)
+FAST = LearnerSpec(learning_rate=0.02)
+
+
+def names(steps):
+    """What tripped over a run."""
+    return [alarm.sentinel for step in steps for alarm in step.alarms if not alarm.cleared]
+
+
+def group_of(*rewards, **changes):
+    return Group(prompt_of(0), tuple(sample_of([30, 31], r, place=place, **changes) for place, r in enumerate(rewards)))
+
+
+# ---- log-prob gap
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), GRPO(clip=None), PPO(), OnlineDPO()])
+def test_a_wrong_temperature_stops_the_run_before_anything_is_trained(algorithm, tiny):
+    critic = "separate" if "value" in algorithm.needs else "none"
+    parts = online(tiny(), algorithm, replace(FAST, critic=critic), sampling=Sampling(max_new_tokens=6, temperature=0.7))
+    parts.labeller.reference = parts.learner
+    parts.learner.temperature = 1.0
+    before = weights_of(parts.model)
+    with pytest.raises(SentinelError, match=r"sentinel log-prob gap, step 1: .* same temperature"):
+        train(parts, Plan(steps=2, minibatches=2))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(parts.model).items())
+
+
+def test_stale_weights_under_a_new_version_stop_the_run_before_they_are_trained_on(tiny):
+    """The generator is told of each version, but holds a copy of the first weights."""
+    parts = online(tiny(), GRPO(), FAST)
+    parts.generator.model = copy.deepcopy(parts.model)
+    after = {}
+
+    def note(step):
+        after.update(weights_of(parts.model))
+
+    with pytest.raises(SentinelError, match=r"log-prob gap, step 2: .*loaded this version's weights") as caught:
+        train(parts, Plan(steps=3), on_step=note)
+    assert all(torch.equal(tensor, after[name]) for name, tensor in weights_of(parts.model).items())
+    (alarm,) = caught.value.alarms
+    assert (alarm.severity, alarm.step) == ("fatal", 2)
+    assert alarm.value > alarm.bound == EXACT.gap_fatal
+
+
+def test_weights_that_are_a_little_stale_are_a_warning_said_once(tiny):
+    parts = online(tiny(), GRPO(), LearnerSpec(learning_rate=2e-5))
+    parts.generator.model = copy.deepcopy(parts.model)
+    steps = train(parts, Plan(steps=4))
+    alarms = [alarm for step in steps for alarm in step.alarms]
+    assert [(alarm.sentinel, alarm.severity, alarm.step) for alarm in alarms] == [("log-prob gap", "warning", 2)]
+
+
+@pytest.mark.parametrize("more", [{}, {"max_lag": 2}, {"max_lag": 2, "kv": "recompute"}, {"max_lag": 1, "batch": 2}])
+def test_healthy_training_is_quiet(more, tiny):
+    steps = train(online(tiny(), GRPO(), SLOW, **more), Plan(steps=8, minibatches=2, epochs=2))
+    assert names(steps) == []
+    first = steps[0].metrics
+    assert first["mismatch/mean"] < 1e-5
+    assert first["mismatch/max"] < 1e-4
+    assert first["mismatch/tokens"] > 0
+    assert not any(name.startswith(("sums/", "max/sums")) for step in steps for name in step.metrics)
+
+
+def test_healthy_training_in_bfloat16_is_quiet(tiny):
+    parts = online(tiny(), GRPO(), replace(SLOW, compute="bfloat16"))
+    parts.trainer.sentinels.thresholds = ROUNDED
+    steps = train(parts, Plan(steps=6))
+    assert names(steps) == []
+    assert 0 < max(step.metrics["mismatch/mean"] for step in steps) < ROUNDED.gap_warning
+
+
+def test_the_gap_is_measured_once_a_batch_on_the_weights_before_it(tiny):
+    """With many optimizer steps on a batch the policy moves far, and the gap is still that of the start."""
+    steps = train(online(tiny(), GRPO(), FAST), Plan(steps=2, minibatches=4, epochs=3))
+    assert max(step.metrics["max/ratio_deviation"] for step in steps) > 0.1
+    assert max(step.metrics["mismatch/max"] for step in steps) < 1e-4
+
+
+def test_measuring_the_gap_does_not_change_what_is_learned(tiny):
+    one, other = online(tiny(), PPO(), replace(FAST, critic="shared")), online(tiny(), PPO(), replace(FAST, critic="shared"))
+    other.trainer.sentinels.mode = "off"
+    train(one, Plan(steps=3, minibatches=2))
+    train(other, Plan(steps=3, minibatches=2))
+    expected = weights_of(other.model)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(one.model).items())
+
+
+@pytest.mark.parametrize(
+    ("mean", "largest", "bad", "severity"),
+    [
+        (1e-5, 1e-4, False, "warning"),
+        (2e-3, 0.1, True, "warning"),
+        (0.06, 0.1, True, "fatal"),
+        (1e-5, 0.6, True, "fatal"),
+        (float("nan"), 0.0, True, "fatal"),
+    ],
+)
+def test_the_bounds_of_the_gap(mean, largest, bad, severity):
+    reading = gap({"mismatch/mean": mean, "mismatch/max": largest, "mismatch/tokens": 9.0}, Context())
+    assert (reading.bad, reading.severity) == (bad, severity)
+
+
+def test_marks_tell_whose_weights_drew_a_token():
+    whole = sample_of([1, 2], 1.0, version_T=np.array([-1, 3, 3], np.int32))
+    began_earlier = sample_of([3, 4], 1.0, version_T=np.array([-1, 2, 3], np.int32))
+    units = BareRows().label([Group(prompt_of(0), (whole, began_earlier, sample_of([5], 1.0)))], None, None)
+    stranger = replace(units[0][0], tokens_T=np.array([20, 9, 9], np.int32))
+    (unit,) = marked([(*units[0], stranger)], [Group(prompt_of(0), (whole, began_earlier, sample_of([5], 1.0)))], 3)
+    assert [row.fields["sentinel/origin"].tolist() for row in unit] == [[1, 1], [3, 2], [3], [0, 0]]
+    assert [row.fields["sentinel/behaviour_logp"].tolist() for row in unit] == [[-1, -1], [-1, -1], [-1], [0, 0]]
+
+
+def test_effective_samples_and_stale_cache_have_bounds():
+    assert not effective_samples({"policy/effective_sample_size": 0.9}, Context()).bad
+    assert effective_samples({"policy/effective_sample_size": 0.4}, Context()).bad
+    assert not stale_cache({"mismatch/stale_cache": 0.01}, Context()).bad
+    assert stale_cache({"mismatch/stale_cache": 0.2}, Context()).bad
+    assert effective_samples({}, Context()) is stale_cache({}, Context()) is gap({}, Context()) is None
+
+
+def test_a_policy_that_runs_away_from_its_samples_loses_effective_samples(tiny):
+    parts = online(tiny(), GRPO(), LearnerSpec(learning_rate=0.2), max_lag=3, batch=2)
+    assert "effective sample size" in names(train(parts, Plan(steps=10)))
+
+
+# ---- versions and weights
+
+
+@pytest.mark.parametrize(
+    ("version_T", "max_lag", "text"),
+    [
+        ([-1, 5, 5], 0, None),
+        ([-1, 3, 5], 2, None),
+        ([-1, 2, 5], 2, r"test/0/0#0 has tokens of version 2, 3 older than the learner's 5, and max_lag=2 forbids"),
+        ([-1, 5, 6], 2, r"tokens of version 6, and the learner is at version 5"),
+        ([-1, -1, 5], 9, r"without a version"),
+    ],
+)
+def test_the_versions_of_tokens_against_the_bound(version_T, max_lag, text):
+    reading = versions([group_of(1.0, version_T=np.array(version_T, np.int32))], 5, max_lag)
+    assert reading.bad == (text is not None)
+    if text:
+        assert reading.severity == "fatal"
+        assert text in reading.message
+
+
+def test_a_token_newer_than_the_learner_is_refused_before_it_is_labelled():
+    """The stream checks the oldest token of a group; a newer one hides behind it."""
+    groups = groups_of(2)
+    groups[1] = replace(groups[1], samples=(sample_of([30, 31], 1.0, version_T=np.array([-1, 0, 1], np.int32)),))
+    learner = CountingLearner()
+    with pytest.raises(SentinelError, match=r"sentinel token versions, step 1: .*version 1, and the learner is at version 0"):
+        asyncio.run(steps_over(groups, learner, Plan(steps=1)))
+    assert learner.calls == []
+
+
+def test_checksums_are_compared_name_by_name():
+    sums = {"bucket-0": "aa", "bucket-1": "bb"}
+    assert Sentinels().compare_weights(3, sums, dict(sums), 4) == []
+    with pytest.raises(SentinelError, match=r'sentinel weight checksum, step 4: .*version 3.*"bucket-1" differ'):
+        Sentinels().compare_weights(3, sums, {**sums, "bucket-1": "bc"}, 4)
+    assert weights_differ(3, sums, {"bucket-0": "aa"}).bad
+
+
+def test_an_optimizer_that_holds_other_parameters_is_found(tiny):
+    parts = online(tiny(), GRPO(), SLOW)
+    parts.learner.masters.adam.step = lambda rate: None
+    with pytest.raises(SentinelError, match=r"weights unchanged, step 10: .*does not hold the parameters"):
+        train(parts, Plan(steps=12))
+
+
+# ---- slow signs
+
+
+def test_facts_of_a_batch_by_hand():
+    cut = sample_of([1], 1.0, version_T=np.array([-1, 3], np.int32), finish="length")
+    old = sample_of([2, 3], 0.0, version_T=np.array([-1, 1, 2], np.int32))
+    greedy = sample_of([9], 5.0, extras={"greedy": True})
+    groups = [Group(prompt_of(0), (cut, old, greedy)), Group(prompt_of(1), (old, old, old.failed("broke")))]
+    assert batch_facts(groups, 3) == {
+        "samples/failed_share": pytest.approx(1 / 5),
+        "reward/mean": 0.25,
+        "reward/std": pytest.approx(np.std([1, 0, 0, 0])),
+        "reward/range": 1.0,
+        "finish/cut": 0.25,
+        "lag/mean": pytest.approx((0 + 3 * (2 + 1)) / 7),
+        "lag/max": 2.0,
+        "entropy/sampled": 1.0,
+        "groups/flat": 0.5,
+    }
+
+
+def test_a_constant_reward_trips_once_after_five_batches(tiny):
+    steps = train(online(tiny(), GRPO(), FAST, score=lambda sample: 1.0), Plan(steps=8))
+    alarms = [alarm for step in steps for alarm in step.alarms]
+    assert [(alarm.sentinel, alarm.severity, alarm.step) for alarm in alarms] == [
+        ("trained nothing", "warning", 3),
+        ("constant reward", "warning", 5),
+    ]
+    assert "every sample of the batch had the reward 1" in alarms[1].message
+
+
+def test_swallowed_reward_errors_are_told(tiny):
+    parts = online(tiny(), GRPO(), FAST, score=lambda s: small_tokens(s) if s.key.sample % 2 else None)
+    steps = train(parts, Plan(steps=4))
+    assert names(steps) == ["failed samples"]
+    assert steps[2].alarms[0].value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        (constant_reward, {"reward/range": 0.5, "reward/mean": 0.1}, {"reward/range": 0.0, "reward/mean": 0.1}),
+        (flat_groups, {"groups/flat": 0.9, "reward/range": 1.0}, {"groups/flat": 0.96, "reward/range": 1.0}),
+        (failed_samples, {"samples/failed_share": 0.05}, {"samples/failed_share": 0.1}),
+        (trained_nothing, {"gradient_norm": 1e-9}, {"gradient_norm": 0.0}),
+        (trained_nothing, {"gradient_norm": 1.0, "batch/units": 3.0}, {"batch/units": 0.0}),
+    ],
+)
+def test_signs_of_one_batch(rule, good, bad):
+    assert not rule(good, Context()).bad
+    assert rule(bad, Context()).bad
+
+
+START = {"entropy/sampled": 1.0, "reward/mean": 0.3, "reward/std": 0.4, "finish/cut": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("entropy", "reward", "bad"),
+    [(0.5, 0.3, False), (0.02, 0.99, False), (0.02, 0.35, True), (0.02, 0.0, True)],
+)
+def test_entropy_that_was_paid_for_with_reward_is_no_collapse(entropy, reward, bad):
+    assert entropy_collapse({"entropy/sampled": entropy, "reward/mean": reward}, Context(EXACT, START)).bad == bad
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "bad"), [(0.1, 0.45, False), (0.1, 0.55, True), (1.0, 1.0, False), (0.3, 0.65, False)]
+)
+def test_lengths_explode_only_if_they_did_not_from_the_start(first, now, bad):
+    assert length_explosion({"finish/cut": now}, Context(EXACT, {**START, "finish/cut": first})).bad == bad
+
+
+def test_what_is_compared_with_the_start_waits_for_it():
+    assert entropy_collapse({"entropy/sampled": 0.0, "reward/mean": 0.0}, Context()) is None
+    assert length_explosion({"finish/cut": 1.0}, Context()) is None
+
+
+def test_answers_that_grow_without_an_end_are_told(tiny):
+    """A reward for length, on a model whose answers end by themselves at first."""
+    model = tiny()
+    parts = online(model, GRPO(), FAST, sampling=Sampling(max_new_tokens=12, stop_tokens=tuple(range(100))))
+    parts.roll.reward.score = lambda sample: float(sample.action_T.sum())
+    assert "length explosion" in names(train(parts, Plan(steps=25)))
+
+
+def test_a_policy_that_says_one_thing_only_and_gains_nothing_is_told():
+    """Entropy falls from 1 nat to almost nothing while rewards stay where they were."""
+    sentinels, found = Sentinels(), []
+    for step in range(1, 16):
+        logp = -1.0 if step <= 5 else -0.01
+        pair = tuple(
+            sample_of([30, 31], reward, place=place, logp_T=np.array([0, logp, logp], np.float32))
+            for place, reward in enumerate((0.0, 1.0))
+        )
+        facts = batch_facts([Group(prompt_of(0), pair)], 0)
+        found += sentinels.check(rules_after_batch(EXACT), {**facts, "gradient_norm": 1.0}, step)
+        sentinels.remember(facts)
+    assert [(alarm.sentinel, alarm.step) for alarm in found] == [("entropy collapse", 10)]
+
+
+# ---- non-finite
+
+
+class Diverging(CountingLearner):
+    """Refuses its second optimizer step, as a learner does whose gradient is not finite."""
+
+    def step(self):
+        if self.calls.count("step") == 1:
+            raise NonFiniteError("gradient norm is nan; the step was not taken")
+        return super().step()
+
+
+def test_a_gradient_that_is_not_finite_names_step_and_batch():
+    with pytest.raises(SentinelError, match=r"sentinel non-finite, step 2: gradient norm is nan.*prompts test/0/2 to test/0/3"):
+        asyncio.run(steps_over(groups_of(4), Diverging(), Plan(steps=2)))
+
+
+def test_a_loss_that_is_not_finite_offline_names_the_step(tiny):
+    from test_training import supervised
+
+    unit_of, learner, trainer = supervised(tiny())
+
+    async def run():
+        async for step in offline(unit_of, trainer, batch=5, steps=3):
+            with torch.no_grad():
+                next(learner.model.network.parameters()).fill_(float("nan"))
+            assert step.alarms == ()
+
+    with pytest.raises(SentinelError, match="sentinel non-finite, step 2: the loss is nan at optimizer step 1"):
+        asyncio.run(run())
+
+
+def test_with_sentinels_off_the_learner_still_refuses():
+    trainer = trainer_of(Diverging())
+    trainer.sentinels = Sentinels("off")
+    units = BareRows().label(groups_of(2), None, None)
+    trainer.step(units)
+    with pytest.raises(NonFiniteError, match=r"^gradient norm is nan"), trainer.watch(0, groups_of(2)) as watch:
+        trainer.step(units, watch)
+
+
+# ---- memory
+
+
+def check(sentinels, value, step):
+    return sentinels.check(rules_after_batch(EXACT)[:1], {"reward/range": value, "reward/mean": 1.0}, step)
+
+
+def test_a_sentinel_says_once_that_it_trips_and_once_that_it_clears():
+    sentinels = Sentinels()
+    spread = [0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, 1, 1, 1, 1]
+    found = [alarm for step, value in enumerate(spread, 1) for alarm in check(sentinels, float(value), step)]
+    assert [(alarm.step, alarm.cleared) for alarm in found] == [(5, False), (14, True)]
+
+
+def test_memory_survives_a_resume():
+    sentinels = Sentinels()
+    for step in range(1, 5):
+        assert check(sentinels, 0.0, step) == []
+    sentinels.remember(dict(START))
+    resumed = Sentinels()
+    resumed.load_state(sentinels.state())
+    assert [alarm.sentinel for alarm in check(resumed, 0.0, 5)] == ["constant reward"]
+    again = Sentinels()
+    again.load_state(resumed.state())
+    assert check(again, 0.0, 6) == []
+    assert again.state() == Sentinels.state(again)
+
+
+def test_means_of_the_start_are_those_of_the_first_batches():
+    sentinels = Sentinels()
+    for value in range(7):
+        sentinels.remember({**START, "reward/mean": float(value)})
+        assert bool(sentinels.start()) == (value >= 4)
+    assert sentinels.start()["reward/mean"] == 2.0
+
+
+def test_told_to_warn_a_fatal_sentinel_warns_once(tiny):
+    parts = online(tiny(), GRPO(), SLOW, sampling=Sampling(max_new_tokens=6, temperature=0.5))
+    parts.learner.temperature = 1.0
+    parts.trainer.sentinels.mode = "warn"
+    steps = train(parts, Plan(steps=3))
+    alarms = [alarm for step in steps for alarm in step.alarms if alarm.sentinel == "log-prob gap"]
+    assert [(alarm.severity, alarm.step) for alarm in alarms] == [("warning", 1)]
+
+
+def test_an_alarm_as_an_event():
+    alarm = Alarm("log-prob gap", "fatal", 7, "they differ", 0.2, 0.05)
+    assert alarm.fields() == {
+        "sentinel": "log-prob gap",
+        "state": "tripped",
+        "severity": "fatal",
+        "message": "they differ",
+        "value": 0.2,
+        "bound": 0.05,
+    }
