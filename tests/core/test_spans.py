@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -216,12 +218,50 @@ def test_without_a_folder_nothing_is_recorded(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recorder_keeps_one_file_per_role_and_the_learner_comes_first(tmp_path, clock):
+def test_a_recorder_keeps_one_file_per_role_and_they_are_read_in_their_order(tmp_path):
     recorder = Recorder(tmp_path)
-    for role in ("reward-0", "generator-10", "generator-2", "learner"):
+    for role in ("evaluation", "reward-0", "generator-10", "generator-2", "learner", "other"):
         assert recorder.role(role) is recorder.role(role)
     recorder.close()
-    assert [lane.role for lane in read_lanes(tmp_path)] == ["learner", "generator-2", "generator-10", "reward-0"]
+    roles = [lane.role for lane in read_lanes(tmp_path)]
+    assert roles == ["learner", "generator-2", "generator-10", "reward-0", "evaluation", "other"]
+
+
+def test_a_role_that_is_given_up_and_taken_up_again_has_two_lives(tmp_path):
+    recorder = Recorder(tmp_path)
+    first = recorder.role("generator-0")
+    recorder.end("generator-0", "reward-0")
+    assert recorder.role("generator-0") is not first
+    recorder.close()
+    (lane,) = read_lanes(tmp_path)
+    (_, ended), (begun, _) = lane.lives
+    assert ended <= begun
+
+
+IMPORTS = "import os; from pathlib import Path; from penstock.core.spans import Spans"
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_a_process_that_ends_in_order_leaves_nothing_unwritten(tmp_path):
+    path = tmp_path / "reward-0.jsonl"
+    run_python(f"{IMPORTS}; spans = Spans(Path({str(path)!r}), 'reward-0')\nwith spans.span('reward', ordinal=3): pass")
+    assert [json.loads(line).get("ordinal", "-") for line in path.read_text().splitlines()] == ["-", 3, "-"]
+    assert "closed" in path.read_text().splitlines()[-1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_writes_nothing(tmp_path):
+    path = tmp_path / "learner.jsonl"
+    run_python(
+        f"{IMPORTS}; spans = Spans(Path({str(path)!r}), 'learner')\n"
+        "with spans.span('train'): pass\n"
+        "child = os.fork()\n"
+        "if child: os.waitpid(child, 0)"
+    )
+    assert len(path.read_text().splitlines()) == 3
 
 
 def test_fields_that_clash_with_nothing_are_plain_json(spans, clock):

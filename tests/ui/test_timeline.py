@@ -187,6 +187,14 @@ def test_a_lane_by_hand():
     assert view.lives == ((LEFT, COLUMNS),)
 
 
+def test_updates_are_marked_where_they_can_be_told_apart():
+    few = [span("update", i + 0.5, i + 0.5001) for i in range(5)]
+    assert lane_view(lane("generator-0", *few), 6, 0.0, 5.0).updates == (185.4, 364.2, 543.0, 721.8, 900.6)
+    many = [span("update", i / 100, i / 100 + 0.0001) for i in range(500)]
+    assert lane_view(lane("generator-0", *many), 6, 0.0, 5.0).updates == ()
+    assert len(lane_view(lane("generator-0", *many), 6, 2.0, 2.5).updates) == 51
+
+
 def steps(count):
     spans = [s for i in range(count) for s in (span("wait", i, i + 0.5), span("train", i + 0.5, i + 1.0, lag={"0": 1}))]
     return lane("learner", *spans, lives=((0.0, float(count)),))

@@ -259,7 +259,7 @@ async def reference(greeting: Greeting) -> None:
         await client.call("ready_now", deadline=30.0)
 
         async def one(ticket: Ticket, group: Group) -> None:
-            with spans.span("label"):
+            with spans.overlapping("label"):
                 found = await asyncio.to_thread(reference_column, scorer, group, stage.sampling.temperature)
             await columns.write(ticket, REFERENCE.name, found)
 

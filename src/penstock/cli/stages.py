@@ -130,6 +130,7 @@ def prepare_online(
     async def close() -> None:
         for reward in closing:
             await reward.close()
+        recorder.end("generator-0", "reward-0", "evaluation")
 
     return Ready(
         parts.model,

@@ -12,6 +12,8 @@ from typing import Any
 from penstock.core.spans import Span
 
 KNOWN = ("name", "start", "end", "busy", "count")
+ROLES = ("learner", "generator", "reward", "reference", "evaluation")
+"""Kinds of roles in the order in which they are shown."""
 LARGEST = 1e12
 """No time in seconds and no count is larger; what is stems from a damaged file."""
 
@@ -26,7 +28,7 @@ class Lane:
 
 
 def read_lanes(folder: Path) -> list[Lane]:
-    """The lanes of a run from its ``spans`` folder: the learner first, then by role and number; none where nothing is
+    """The lanes of a run from its ``spans`` folder: kinds of roles in their order, then by number; none where nothing is
     recorded.
 
     The life of a process that was killed, or still runs, reaches to its last span.
@@ -35,9 +37,9 @@ def read_lanes(folder: Path) -> list[Lane]:
     return [lane for lane in found if lane.spans or lane.lives]
 
 
-def _order(path: Path) -> tuple[bool, str, int]:
-    kind, _, number = path.stem.rpartition("-")
-    return (path.stem != "learner", kind, int(number)) if number.isdigit() else (path.stem != "learner", path.stem, -1)
+def _order(path: Path) -> tuple[int, str, int]:
+    kind, _, number = path.stem.rpartition("-") if path.stem[-1:].isdecimal() else (path.stem, "", "")
+    return ROLES.index(kind) if kind in ROLES else len(ROLES), kind, int(number) if number.isdecimal() else -1
 
 
 def read_lane(path: Path) -> Lane:

@@ -7,6 +7,7 @@ in order. Recording is cheap enough for every decode step, and it can never stop
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import time
@@ -85,7 +86,8 @@ class Spans:
 
     A process that goes on with a role appends to its file. Memory is bounded by ``BUFFER`` spans; a file grows with the
     logarithm of the run's time, because spans of one name are joined over longer and longer times. Where the file cannot
-    be written (a full disk) the recording ends with a warning and the run goes on.
+    be written (a full disk) the recording ends with a warning and the run goes on. A process that ends in order closes its
+    files.
     """
 
     def __init__(self, path: Path, role: str, clock: Callable[[], float] = now, chunk: int = CHUNK) -> None:
@@ -95,6 +97,7 @@ class Spans:
         self._lines: list[bytes] = []
         self._flushed = clock()
         self._resolution = 0.0
+        self._process = os.getpid()
         self._file: Any = None
         self._size = 0
         try:
@@ -103,7 +106,8 @@ class Spans:
             self._size = self._file.tell()
         except OSError as error:
             self._give_up(error)
-        opened = json.dumps({"opened": round(self._flushed, 6), "role": role, "process": os.getpid()})
+        opened = json.dumps({"opened": round(self._flushed, 6), "role": role, "process": self._process})
+        atexit.register(self._at_exit)
         self._lines.append(b"\n" * bool(self._size) + opened.encode() + b"\n")  # a line that a kill cut short ends here
         self._write()
 
@@ -161,6 +165,11 @@ class Spans:
         if self._file is not None:
             self._file.close()
             self._file = None
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._process:  # a forked child leaves the file to its parent
+            self.close()
 
     def _cut(self, name: str, period: _Period, flush: bool = True) -> None:
         """End a period here; what is still under way begins the next one."""
@@ -249,11 +258,15 @@ class Recorder:
             self._roles[name] = Spans(self.folder / f"{name}.jsonl", name)
         return self._roles[name]
 
+    def end(self, *names: str) -> None:
+        """Write the end of roles that this process gives up, as at the end of a stage; those it never had are passed over."""
+        for name in names:
+            if name in self._roles:
+                self._roles.pop(name).close()
+
     def close(self) -> None:
         """Write the end of every role."""
-        for spans in self._roles.values():
-            spans.close()
-        self._roles.clear()
+        self.end(*self._roles)
 
 
 NO_RECORDER = Recorder(None)

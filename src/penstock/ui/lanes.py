@@ -24,6 +24,8 @@ TALL, PITCH, TOP, AXIS = 24, 34, 6, 26
 """Height of a lane, distance between lanes, room above the first and below the last."""
 AROUND = 6
 """Training steps on either side of the middle one in the close-up."""
+MARKS = 150
+"""Most weight updates of a lane that are marked one by one."""
 FEW = 60
 """Spans of the learner up to which the whole run is close enough."""
 
@@ -38,12 +40,14 @@ class Band:
 
 @dataclass(frozen=True)
 class LaneView:
-    """A lane: its name, its upper edge, (left, width) of the times in which its role was alive, and its bands."""
+    """A lane: its name, its upper edge, (left, width) of the times in which its role was alive, its bands, and the places of
+    weight updates, which are too short to be seen otherwise."""
 
     role: str
     top: float
     lives: tuple[tuple[float, float], ...]
     bands: tuple[Band, ...]
+    updates: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ def lane_view(lane: Lane, top: float, start: float, end: float) -> LaneView:
     columns = COLUMNS if len(spans) >= MANY else FINE_COLUMNS
     shares = coverage(spans, start, end, columns)
     total = np.maximum(1.0, np.sum(list(shares.values()), axis=0)) if shares else 1.0
+    updates = [round(LEFT + (span.start - start) * scale, 1) for span in spans if span.name == "update" and span.start >= start]
     floor = np.zeros(columns)
     bands = []
     for kind in sorted(shares, key=lambda kind: (kind == "wait", kind_order(kind))):
@@ -128,6 +133,7 @@ def lane_view(lane: Lane, top: float, start: float, end: float) -> LaneView:
         top=top,
         lives=tuple((round(LEFT + (a - start) * scale, 1), round(max(0.5, (b - a) * scale), 1)) for a, b in lives),
         bands=tuple(bands),
+        updates=tuple(updates) if len(updates) <= MARKS else (),
     )
 
 

@@ -58,7 +58,7 @@ GROUPS = (
 
 OTHER = "Other"
 
-_UNITS = {"kl": "nats", "mismatch": "nats", "length": "tokens", "seconds": "s", "entropy": "nats"}
+_UNITS = {"kl": "nats", "mismatch": "nats", "length": "tokens", "seconds": "s", "entropy": "nats", "lag": "versions"}
 
 
 def shown(name: str) -> Shown:
