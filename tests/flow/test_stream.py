@@ -256,6 +256,26 @@ def test_a_cancelled_wait_takes_no_slot():
     assert asyncio.run(take()) == 1
 
 
+@pytest.mark.parametrize("turns", range(5))
+def test_a_wait_that_is_cancelled_just_as_its_slot_opens_ends(turns):
+    async def take():
+        stream = Stream(Rules(1))
+        await fill(stream, 1)
+        waiting = asyncio.create_task(stream.admit())
+        await asyncio.sleep(0)
+        lease = await stream.lease(0)
+        stream.trained(lease)
+        await stream.release(lease)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        accepted = waiting.cancel()
+        await asyncio.wait([waiting])
+        return accepted, waiting.cancelled()
+
+    accepted, cancelled = asyncio.run(take())
+    assert accepted == cancelled
+
+
 def test_restore_returns_untrained_leases_in_their_place():
     async def take():
         stream = Stream(Rules(2, max_lag=1))

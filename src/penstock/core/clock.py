@@ -27,4 +27,5 @@ class WallClock:
         return time.monotonic()
 
     async def wait(self, what: Awaitable[Result], seconds: float) -> Result:
-        return await asyncio.wait_for(what, seconds)
+        async with asyncio.timeout(seconds):  # asyncio.wait_for of Python 3.11 swallows a cancel that comes with the result
+            return await what
