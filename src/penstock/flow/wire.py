@@ -11,6 +11,8 @@ numbers and a bytearray or memoryview becomes bytes.
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 import struct
 from collections.abc import Callable
@@ -184,22 +186,19 @@ class _Writer:
         )
 
     def array(self, array: np.ndarray) -> Any:
-        code = _CODE.get(array.dtype.str)
-        if code is None:
-            raise WireError(f"an array of dtype {array.dtype} cannot travel; convert it to one of {', '.join(DTYPES)}")
+        described, item = _describe(array.dtype, array.shape)
+        if padding := -self.length % item:
+            self.tail += _PADDING[:padding]
         size = array.nbytes
-        padding = -self.length % array.itemsize
         self.length += padding + size
         if self.length > MAX_BODY:
             raise WireError(f"arrays of {self.length} bytes are above {MAX_BODY}; send them in several messages")
         if size < SMALL:
-            self.tail += _PADDING[:padding]
             self.tail += array.tobytes()
         else:
-            self.tail += _PADDING[:padding]
             self.buffers += [self.tail, np.ascontiguousarray(array).data.cast("B")]
             self.tail = bytearray()
-        return msgpack.ExtType(_ARRAY, struct.pack(f"<B{array.ndim}Q", code, *array.shape))
+        return described
 
 
 class _Reader:
@@ -231,15 +230,33 @@ class _Reader:
         return mark.build(*rest)
 
     def array(self, data: bytes) -> np.ndarray:
-        dtype = _DTYPES[data[0]]
-        shape = struct.unpack(f"<{len(data) // 8}Q", data[1:])
-        offset = self.offset + -self.offset % dtype.itemsize
-        array = np.ndarray(shape, dtype, self.body if 0 not in shape else None, offset if 0 not in shape else 0)
-        self.offset = offset + array.nbytes
-        return array
+        dtype, shape, item, size = _described(data)
+        offset = self.offset + -self.offset % item
+        self.offset = offset + size
+        return np.ndarray(shape, dtype, self.body, offset) if size else np.empty(shape, dtype)
 
     def check_end(self) -> None:
         if self.open:
             raise ValueError("a mark of a tuple or noun stands where none may")
         if self.offset != len(self.body):
             raise ValueError(f"its arrays take {self.offset} bytes of a body of {len(self.body)}")
+
+
+# The same few dtypes and shapes come thousands of times a second, hence the caches.
+
+
+@functools.lru_cache(4096)
+def _describe(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Any, int]:
+    """What the header says of an array, and its item size. Raises WireError for a dtype that does not travel."""
+    code = _CODE.get(dtype.str)
+    if code is None:
+        raise WireError(f"an array of dtype {dtype} cannot travel; convert it to one of {', '.join(DTYPES)}")
+    return msgpack.ExtType(_ARRAY, struct.pack(f"<B{len(shape)}Q", code, *shape)), dtype.itemsize
+
+
+@functools.lru_cache(4096)
+def _described(data: bytes) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    """Dtype, shape, item size and size in bytes of an array, from what the header says of it."""
+    dtype = _DTYPES[data[0]]
+    shape = struct.unpack(f"<{len(data) // 8}Q", data[1:])
+    return dtype, shape, dtype.itemsize, math.prod(shape) * dtype.itemsize
