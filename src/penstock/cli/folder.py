@@ -37,6 +37,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
         self.spans = path / "spans"
+        self.schedule = path / "schedule"
         self._lock = path / ".lock"
         self._made: list[Path] = []
         """Folders that :meth:`begin` created, innermost first."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from penstock.cli.around import Around
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
 from penstock.cli.supervise import rules_of
 from penstock.core.errors import ModelError
-from penstock.core.run import Online, Run, Stage
+from penstock.core.run import Online, Run
 from penstock.core.sentinels import EXACT, ROUNDED
-from penstock.core.spans import Recorder
+from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import Sampler, prompts
@@ -28,7 +29,7 @@ from penstock.weights.alias import AliasChannel
 
 @dataclass
 class OnlineParts:
-    """The learner and what belongs to it. ``roll`` generates with the learner's own parameters."""
+    """The learner and what belongs to it. ``roll`` generates with the learner's own parameters, to evaluate."""
 
     stage: Online
     model: LanguageModel
@@ -62,12 +63,12 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     source = prompts(stage.data, base, seed)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
-    return OnlineParts(stage, model, learner, labeller, trainer_of(stage, run, learner), plan, source, rewards, roll)
+    return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 
 
-def trainer_of(stage: Stage, run: Run, learner: DeviceLearner) -> Trainer:
-    """The trainer of a stage's loss, with its sentinels."""
-    spec, algorithm = stage.learner, cast(Any, stage.algorithm)
+def trainer_of(algorithm: Any, run: Run, learner: DeviceLearner) -> Trainer:
+    """The trainer of an algorithm's loss, with its sentinels."""
+    spec = learner.spec
     rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
     sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
     return Trainer(learner, algorithm.loss(), lay_out, count, spec.token_budget, spec.share_prefix, sentinels)
@@ -89,15 +90,16 @@ def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
 class LocalFlow:
     """All roles in one process: the generator aliases the learner's parameters."""
 
-    def __init__(self, parts: OnlineParts, recorder: Recorder) -> None:
-        self.parts, self.recorder = parts, recorder
+    def __init__(self, parts: OnlineParts, around: Around) -> None:
+        self.parts, self.around, schedule = parts, around, around.schedule
         self.stream = Stream(rules_of(parts.stage))
-        generator: Any = parts.roll.generator  # the embedded one, whose version is set by hand and which records its spans
-        generator.spans = recorder.role("generator-0")
-        self.generator = generator
+        self.generator = embedded_generator(parts.model, slots=parts.stage.slots)
+        self.generator.spans = around.recorder.role("generator-0")
+        self.generator.tape = Tape.next_take(schedule, "generator-0") if schedule else Tape()
 
     def background(self) -> list[Any]:
-        return [rollout(self.stream, self.parts.source, self.parts.roll)]
+        roll = replace(self.parts.roll, generator=self.generator, tape=self.generator.tape)
+        return [rollout(self.stream, self.parts.source, roll)]
 
     async def steps(self, start: int) -> AsyncIterator[Step]:
         """Train from a step on."""
@@ -105,8 +107,7 @@ class LocalFlow:
         generator.version = start
         channel = AliasChannel([generator], parts.stage.kv)
         before = generator.stats()
-        spans = self.recorder.role("learner")
-        async for step in learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans):
+        spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule)
+        async for step in learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases):
             found, before = rates(before, generator.stats()), generator.stats()
             yield replace(step, metrics=step.metrics | found)
-            before = generator.stats()  # what the caller generated to evaluate is not the rollout's

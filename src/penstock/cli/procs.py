@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
+from penstock.cli.around import Around, Processes
 from penstock.cli.online import OnlineParts
 from penstock.cli.supervise import rules_of
 from penstock.core.run import Run
-from penstock.core.spans import Recorder
+from penstock.core.tape import LeaseLog
 from penstock.core.types import Metrics
 from penstock.flow.remote import RemoteLeasing, joined
 from penstock.loops.learn import Step, learn
@@ -18,29 +18,13 @@ from penstock.models.files import save_model
 from penstock.weights.channels import open_publisher
 
 
-@dataclass(frozen=True)
-class Processes:
-    """What the learner knows of the run's other processes: where the hub is, where weights and models go through."""
-
-    hub: Mapping[str, str]
-    weights: Path
-    folder: Path
-    threads: int
-
-    def handed(self, stage: str) -> Path:
-        """The folder of the model that a stage begins with, for the roles that need its shape and its tokenizer."""
-        return self.folder / "roles" / stage
-
-
 class ProcsFlow:
     """The learner's flow: batches come from the hub, weights go out through a channel."""
 
-    def __init__(
-        self, parts: OnlineParts, run: Run, processes: Processes, recorder: Recorder, report: Callable[..., None]
-    ) -> None:
-        self.parts, self.run, self.processes, self.recorder = parts, run, processes, recorder
+    def __init__(self, parts: OnlineParts, run: Run, processes: Processes, around: Around) -> None:
+        self.parts, self.run, self.processes, self.around = parts, run, processes, around
         rules = rules_of(parts.stage, processes=True, references=run.roles.references)
-        self.stream = RemoteLeasing(rules, report)
+        self.stream = RemoteLeasing(rules, around.report)
 
     def background(self) -> list[Any]:
         return []
@@ -57,8 +41,9 @@ class ProcsFlow:
             try:
                 await publisher.publish(start)
                 before = self._counts()
-                spans = self.recorder.role("learner")
-                async for step in learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans):
+                spans = self.around.recorder.role("learner")
+                leases = LeaseLog(self.around.schedule)
+                async for step in learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases):
                     now = self._counts()
                     yield replace(step, metrics=step.metrics | _rates(before, now))
                     before = now

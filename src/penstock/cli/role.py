@@ -82,9 +82,9 @@ def read_run(greeting: Greeting) -> tuple[Run, Online]:
 
 def learner(greeting: Greeting) -> int:
     """Carry the run out as ``penstock train`` does, with the other roles in processes of their own."""
+    from penstock.cli.around import Processes
     from penstock.cli.commands.train import carry_out
     from penstock.cli.main import guarded
-    from penstock.cli.procs import Processes
 
     run, folder = parse(Run, greeting["run"]), Path(greeting["folder"])
     processes = Processes(greeting["hub"], Path(greeting["weights"]), folder, greeting["threads"])
@@ -105,9 +105,10 @@ async def _lost(client: Any) -> None:
 
 async def generator(greeting: Greeting) -> None:
     """Draw groups with a model of its own, whose weights follow the learner's."""
+    from penstock.cli.around import Processes
     from penstock.cli.build import environments, seed_of
-    from penstock.cli.procs import Processes
     from penstock.core.spans import Spans
+    from penstock.core.tape import Tape
     from penstock.data.sampler import prompts
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.flow.remote import Holding, RemoteDrawing, joined
@@ -124,6 +125,7 @@ async def generator(greeting: Greeting) -> None:
     model = load_model(str(handed)).to(device)
     engine = embedded_generator(model, slots=stage.slots, version=-1)
     engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
+    engine.tape = Tape.next_take(folder / "schedule" / stage.name, name)
     algorithm: Any = stage.algorithm
     seed = seed_of(run.seed, stage.name)
     roll = Rollout(
@@ -186,9 +188,9 @@ class Notes:
 
 async def reward(greeting: Greeting) -> None:
     """Score groups as they come."""
+    from penstock.cli.around import Processes
     from penstock.cli.build import Models, StageRewards
     from penstock.cli.folder import RunFolder
-    from penstock.cli.procs import Processes
     from penstock.core.spans import Spans
     from penstock.flow.columns import REWARD, changes
     from penstock.flow.remote import RemoteColumns, joined

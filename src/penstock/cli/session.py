@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any
 
 from penstock.ckpt.store import CheckpointStore, Loaded, Position
+from penstock.cli.around import Around, Processes
 from penstock.cli.build import Models
 from penstock.cli.check import check_stages, named
 from penstock.cli.folder import RunFolder, write_json
-from penstock.cli.procs import Processes
 from penstock.cli.stages import Ready, prepare, step_through
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, blame
@@ -166,7 +166,7 @@ class Session:
             here = loaded if loaded is not None and loaded.entry.position.number == number else None
             self._announce(stage, here)
             with named(stage.name):
-                ready = prepare(stage, self.run, self.models, self.base, self.recorder, self._report, self.processes)
+                ready = prepare(stage, self.run, self.models, self.base, self._around(stage))
             self.begun = True
             if resume:  # without a checkpoint the evaluation before the first step comes again as well
                 self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
@@ -178,6 +178,9 @@ class Session:
         self.summary["headline"] = headline(self.run, self.summary)
         write_json(self.folder.summary, self.summary)
         self.log.lifecycle(0, "finished", headline=self.summary["headline"])
+
+    def _around(self, stage: Stage) -> Around:
+        return Around(self.recorder, self._report, self.processes, self.folder.schedule / stage.name)
 
     def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
         if loaded is not None:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.around import NOTHING_AROUND, Around
 from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.cli.online import LocalFlow, online_parts, trainer_of
-from penstock.cli.procs import Processes, ProcsFlow
+from penstock.cli.procs import ProcsFlow
 from penstock.core.contracts import Holder
 from penstock.core.errors import SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
-from penstock.core.spans import NO_RECORDER, Recorder
+from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics, Sampling
 from penstock.data.layout import lay_out
 from penstock.data.sampler import prompts
@@ -29,7 +30,6 @@ from penstock.train.learner import DeviceLearner
 
 Evaluation = tuple[Metrics, Sequence[Group]]
 OnStep = Callable[[Step], Any]
-Report = Callable[..., None]
 
 
 @dataclass
@@ -51,24 +51,13 @@ class Ready:
     """Units in one pass over the data."""
 
 
-def prepare(
-    stage: Stage,
-    run: Run,
-    models: Models,
-    base: Path,
-    recorder: Recorder = NO_RECORDER,
-    report: Report = lambda what, **fields: None,
-    processes: Processes | None = None,
-) -> Ready:
-    """Load and build everything a stage needs; errors in data, models or rewards surface here.
-
-    ``report(what, **fields)`` writes into the run's log; ``processes`` are those of ``runtime="procs"``.
-    """
+def prepare(stage: Stage, run: Run, models: Models, base: Path, around: Around = NOTHING_AROUND) -> Ready:
+    """Load and build everything a stage needs; errors in data, models or rewards surface here."""
     if isinstance(stage, Offline):
-        return prepare_offline(stage, run, models, base, recorder)
-    if run.runtime == "procs" and processes is None:
+        return prepare_offline(stage, run, models, base, around.recorder)
+    if run.runtime == "procs" and around.processes is None:
         raise SpecError('runtime="procs" needs the supervisor of penstock train; here, set runtime="local"')
-    return prepare_online(stage, run, models, base, recorder, report, processes)
+    return prepare_online(stage, run, models, base, around)
 
 
 def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
@@ -87,7 +76,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     if "q" in algorithm.needs:
         model.add_q_heads(algorithm.target_rate, algorithm.target_every)
     learner = DeviceLearner(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
-    trainer = trainer_of(stage, run, learner)
+    trainer = trainer_of(algorithm, run, learner)
     labeller = OfflineLabeller(algorithm, learner, reference)
 
     async def steps(start: int) -> AsyncIterator[Step]:
@@ -117,15 +106,14 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     return Ready(model, {"learner": learner, "sentinels": trainer.sentinels}, steps, assess, close, epoch=epoch)
 
 
-def prepare_online(
-    stage: Online, run: Run, models: Models, base: Path, recorder: Recorder, report: Report, processes: Processes | None
-) -> Ready:
+def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: Around) -> Ready:
     """PPO, GRPO and their kin, with the other roles in this process or in others."""
+    processes = around.processes
     parts = online_parts(stage, run, models, base, reference_elsewhere=processes is not None and run.roles.references > 0)
-    flow = LocalFlow(parts, recorder) if processes is None else ProcsFlow(parts, run, processes, recorder, report)
+    flow = LocalFlow(parts, around) if processes is None else ProcsFlow(parts, run, processes, around)
     measure, closing = measured(stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
     for reward in closing:
-        reward.spans = recorder.role("reward-0" if processes is None else "evaluation")
+        reward.spans = around.recorder.role("reward-0" if processes is None else "evaluation")
 
     async def close() -> None:
         for reward in closing:

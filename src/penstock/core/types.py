@@ -143,10 +143,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """The samples of one prompt."""
+    """The samples of one prompt. ``origin`` names the generator that drew them and its how-manieth group this was."""
 
     prompt: Prompt
     samples: tuple[Sample, ...]
+    origin: str = ""
 
     @property
     def key(self) -> PromptKey:

@@ -15,6 +15,7 @@ import torch
 
 from penstock.core.errors import GenerationError
 from penstock.core.spans import NO_SPANS, Spans
+from penstock.core.tape import Tape
 from penstock.core.types import (
     CachePolicy,
     FinishReason,
@@ -64,6 +65,7 @@ class EmbeddedGenerator:
         self.prefilled_tokens = 0
         self.busy_seconds = 0.0
         self.spans: Spans = NO_SPANS
+        self.tape = Tape()
         self._driver: asyncio.Task[None] | None = None
 
     # ---- the contract
@@ -77,9 +79,14 @@ class EmbeddedGenerator:
         sequence = self._sequence(request)
         if sequence.finish_reason(self.text) is not None:
             return sequence.sample(sequence.finish_reason(self.text) or "length", self.text)
-        self.waiting.append(sequence)
+        self.enter(sequence)
         self._drive()
         return await sequence.future
+
+    def enter(self, sequence: Sequence) -> None:
+        """Let a sequence take part from the next turn on."""
+        self.tape.submit(sequence.request.key)
+        self.waiting.append(sequence)
 
     async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
         """Log-prob of every token after the first ``prompt`` (1), given those before it, and 0 for these.
@@ -112,6 +119,7 @@ class EmbeddedGenerator:
             require_newer(update, (self.incarnation, self.version))  # another may have come meanwhile
         else:
             tensors = verified(self.model, update)
+        self.tape.load(update.version, update.incarnation)
         switch(self.model, tensors, update.owned)
         self.incarnation, self.version = update.incarnation, update.version
         self._renew_cache(update.kv)
@@ -229,6 +237,7 @@ class EmbeddedGenerator:
             prefixes = [s.prefix.row for s in self.running if s.prefix is not None]
             seen = max(len(p.tokens) for p in self.prefixes)
             self._collect(*self.decode(prefixes, seen, max(s.own for s in self.running)))
+        self.tape.turn += 1
         ended = self.spans.clock()
         self.busy_seconds += ended - started
         self.spans.extend("generate", started, ended, tokens=self.generated_tokens - known, in_flight=len(self.running))

@@ -14,6 +14,7 @@ from penstock.core.errors import TrainingError
 from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
+from penstock.core.tape import NO_LEASES, LeaseLog
 from penstock.core.types import FloatArray, Group, Metrics, Row, Unit, Version
 from penstock.flow.rules import Lease, Rules
 from penstock.loops.lag import lag_counts, lag_metrics
@@ -202,6 +203,7 @@ async def learn(
     plan: Plan,
     start: int = 0,
     spans: Spans = NO_SPANS,
+    leases: LeaseLog = NO_LEASES,
 ) -> AsyncIterator[Step]:
     """Train on batch after batch; yields after each, before its slots open again.
 
@@ -219,6 +221,7 @@ async def learn(
             lease = await stream.lease(version=index)
         began = time.perf_counter()
         groups = lease.groups + lease.again
+        leases.note(index, groups)
         lags = lag_counts(groups, index)
         _refuse_total_failure(groups)
         with trainer.watch(index, groups, stream.rules.max_lag) as watch:

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.core.contracts import Env, Generator, PromptSource, Reward
 from penstock.core.errors import EnvError, GenerationError
+from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
 from penstock.flow.rules import Ticket
 
@@ -42,6 +43,8 @@ class Rollout:
     samples: int
     greedy: bool = False
     """Whether to add one greedy sample, the last, marked by ``extras["greedy"]``: a baseline that is never trained on."""
+    tape: Tape = NO_TAPE
+    """Where the generator's schedule is recorded."""
 
     async def group(self, prompt: Prompt) -> Group:
         """Generate the samples of a prompt side by side, each in an environment of its own, then score them."""
@@ -105,16 +108,22 @@ async def rollout(
     with its error.
     """
     running: dict[Ticket, asyncio.Task[None]] = {}
+    origins: dict[Ticket, str] = {}
 
     async def one(ticket: Ticket) -> None:
         if hold is not None:
             await hold(ticket.floor)
-        await stream.put(ticket, await roll.group(prompts(ticket.ordinal)))
+        origins[ticket] = origin = roll.tape.begin(ticket.ordinal)
+        group = await roll.group(prompts(ticket.ordinal))
+        roll.tape.flush()
+        await stream.put(ticket, replace(group, origin=origin))
 
     async def drop_withdrawn() -> None:
         while True:
             for ticket in await stream.withdrawn():
                 if ticket in running:
+                    if ticket in origins:
+                        roll.tape.drop(origins[ticket])
                     running[ticket].cancel()
 
     dropping = asyncio.create_task(drop_withdrawn())
@@ -127,6 +136,7 @@ async def rollout(
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for ticket in [ticket for ticket, task in running.items() if task.done()]:
                 ended = running.pop(ticket)
+                origins.pop(ticket, None)
                 ended.cancelled() or ended.result()
             if dropping in done:
                 dropping.result()

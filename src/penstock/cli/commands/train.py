@@ -12,7 +12,7 @@ from penstock.core.errors import PenstockError, SpecError
 from penstock.core.run import Run
 
 if TYPE_CHECKING:
-    from penstock.cli.procs import Processes
+    from penstock.cli.around import Processes
 
 HELP = """usage: penstock train RECIPE [--field value …]
        penstock train [RECIPE --field value …] --resume RUN

@@ -1,0 +1,37 @@
+"""What a stage finds around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.spans import NO_RECORDER, Recorder
+
+
+@dataclass(frozen=True)
+class Processes:
+    """What the learner knows of the run's other processes: where the hub is, where weights and models go through."""
+
+    hub: Mapping[str, str]
+    weights: Path
+    folder: Path
+    threads: int
+
+    def handed(self, stage: str) -> Path:
+        """The folder of the model that a stage begins with, for the roles that need its shape and its tokenizer."""
+        return self.folder / "roles" / stage
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a stage finds around it: where its spans go, what hears its notes (``report(what, **fields)``), the other
+    processes of ``runtime="procs"``, and the folder in which schedules are recorded."""
+
+    recorder: Recorder = NO_RECORDER
+    report: Callable[..., None] = lambda what, **fields: None
+    processes: Processes | None = None
+    schedule: Path | None = None
+
+
+NOTHING_AROUND = Around()

@@ -1,0 +1,119 @@
+"""The schedule of a run, recorded so that it can be replayed: what entered each engine before which of its turns, and which
+groups each batch was made of. Draws depend on seed, sample and position only, so this is all that chance has decided.
+
+A tape is ``RUN/schedule/STAGE/GENERATOR.TAKE.jsonl``; every start of a generator begins a new take. Lines are lists, the turn
+first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sample]``, ``[turn, "load", version, incarnation]``,
+``[turn, "drop", origin]``. ``leases.jsonl`` beside them has one object a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import DataError
+from penstock.core.types import Group, SampleKey, Version
+
+LEASES = "leases.jsonl"
+
+
+class Tape:
+    """Notes what enters one engine, whose turns ``turn`` counts. Without a path it only counts."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.turn = 0
+        self.name = path.stem if path else ""
+        self._lines: list[str] = []
+        self._begun = 0
+        self._file: Any = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - held until closed
+
+    @classmethod
+    def next_take(cls, folder: Path, generator: str) -> Tape:
+        """A new tape of a generator in the folder of a stage."""
+        taken = [int(path.stem.rpartition(".")[2]) for path in folder.glob(f"{generator}.*.jsonl")]
+        return cls(folder / f"{generator}.{max(taken, default=-1) + 1}.jsonl")
+
+    def begin(self, ordinal: int) -> str:
+        """A group begins; gives its origin, a name that no other group of the run has."""
+        origin, self._begun = f"{self.name}/{self._begun}", self._begun + 1
+        self._note("begin", origin, ordinal)
+        return origin
+
+    def submit(self, key: SampleKey) -> None:
+        """A request enters the engine."""
+        self._note("submit", [*key.prompt, key.sample])
+
+    def load(self, version: Version, incarnation: int) -> None:
+        """Weights enter the engine."""
+        self._note("load", version, incarnation)
+
+    def drop(self, origin: str) -> None:
+        """A group is given up."""
+        self._note("drop", origin)
+
+    def _note(self, *what: Any) -> None:
+        if self._file is not None:
+            self._lines.append(json.dumps([self.turn, *what]))
+
+    def flush(self) -> None:
+        """Write what was noted: called before a group is handed over, so that its tape is there if it is."""
+        if self._file is not None and self._lines:
+            self._file.write("\n".join(self._lines) + "\n")
+            self._file.flush()
+            self._lines.clear()
+
+    def close(self) -> None:
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+NO_TAPE = Tape()
+"""For rollouts whose engine keeps no tape."""
+
+
+class LeaseLog:
+    """Notes which groups each batch was made of. Without a folder it notes nothing."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = folder / LEASES if folder else None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def note(self, version: Version, groups: Sequence[Group]) -> None:
+        """The batch that weights of ``version`` are trained on, with the samples that failed: these depend on the clock."""
+        if self.path is None:
+            return
+        failed = [
+            [place, sample.key.sample, sample.error]
+            for place, group in enumerate(groups)
+            for sample in group.samples
+            if sample.error is not None
+        ]
+        line = {"version": version, "groups": [group.origin for group in groups], "failed": failed}
+        with open(self.path, "a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+NO_LEASES = LeaseLog()
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """The lines of a tape or of the leases; one that a kill cut short is passed over.
+
+    Raises:
+        DataError: the file does not exist.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such record; only runs of this version or later can be replayed")
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
