@@ -118,7 +118,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
     async def close() -> None:
         for reward in closing:
             await reward.close()
-        recorder.end("generator-0", "reward-0", "evaluation")
+        around.recorder.end("generator-0", "reward-0", "evaluation")
 
     return Ready(
         parts.model,
