@@ -70,6 +70,7 @@ async def spawn(role: Role) -> Child:
     try:
         process = await asyncio.create_subprocess_exec(
             *role.command,
+            role.name,  # so that ps tells who is who
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,

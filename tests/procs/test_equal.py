@@ -1,0 +1,23 @@
+"""Processes with ``max_lag=0`` do what one process does, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runs import Start, assert_each_trained_once, weights
+
+OTHERS = ("anchored", "critic", "encoder_decoder")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("recipe", ["letters", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_processes_end_at_the_weights_of_one_process(
+    recipe: str, start: Start, tmp_path: Path, undisturbed: Callable[..., Path]
+) -> None:
+    run = start(recipe, "--steps", "6")
+    assert run.wait() == 0, run.everything()
+    assert_each_trained_once(tmp_path, 6)
+    assert weights(run.run) == weights(undisturbed(recipe, "--steps", "6"))
+    run.assert_clean()
