@@ -228,7 +228,7 @@ class EmbeddedGenerator:
     @torch.no_grad()
     def step(self) -> None:
         """One turn of the engine."""
-        started, known = self.spans.clock(), self.generated_tokens
+        started, known, flying = self.spans.clock(), self.generated_tokens, len(self.running) + len(self.waiting)
         self._drop_cancelled()
         self._admit()
         self._prefill()
@@ -240,7 +240,7 @@ class EmbeddedGenerator:
         self.tape.turn += 1
         ended = self.spans.clock()
         self.busy_seconds += ended - started
-        self.spans.extend("generate", started, ended, tokens=self.generated_tokens - known, in_flight=len(self.running))
+        self.spans.extend("generate", started, ended, tokens=self.generated_tokens - known, in_flight=flying)
 
     def _drop_cancelled(self) -> None:
         cancelled = [s for s in self._all() if s.future.cancelled()]
