@@ -116,7 +116,7 @@ async def generator(greeting: Greeting) -> None:
     from penstock.models.files import load_model
     from penstock.train.device import set_up
     from penstock.weights.channels import open_subscriber
-    from penstock.weights.follow import follow
+    from penstock.weights.follow import Border, follow
 
     run, stage = read_run(greeting)
     folder, name = Path(greeting["folder"]), greeting["name"]
@@ -139,6 +139,7 @@ async def generator(greeting: Greeting) -> None:
     source = prompts(stage.data, Path(greeting["base"]), seed)
     subscriber = open_subscriber(run.roles.channel, greeting["weights"], name)
     holding = Holding(engine)
+    border = Border()
 
     def counts() -> dict[str, float]:
         stats = engine.stats()
@@ -150,8 +151,15 @@ async def generator(greeting: Greeting) -> None:
         await client.call("ready_now", deadline=30.0)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         await _tasks(
-            rollout(drawing, source, roll, holding, groups),
-            follow(engine, drawing.newest, subscriber, stage.kv, notes),
+            rollout(drawing, source, roll, holding, groups, border.group),
+            follow(
+                engine,
+                drawing.newest,
+                subscriber,
+                stage.kv,
+                notes,
+                border.update if stage.kv == "drain" else contextlib.nullcontext,
+            ),
             notes.send(),
             _lost(client),
         )

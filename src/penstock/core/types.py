@@ -23,7 +23,7 @@ Version = int
 """How many trained batches had been published when a forward pass ran; 0 is the untrained model."""
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-CachePolicy = Literal["keep", "recompute", "abort"]
+CachePolicy = Literal["keep", "recompute", "abort", "drain"]
 
 
 class PromptKey(NamedTuple):

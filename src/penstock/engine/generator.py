@@ -76,7 +76,7 @@ class EmbeddedGenerator:
         Raises:
             GenerationError: the prompt is empty or does not fit the context, or too many requests wait.
         """
-        sequence = self._sequence(request)
+        sequence = self.sequence(request)
         if sequence.finish_reason(self.text) is not None:
             return sequence.sample(sequence.finish_reason(self.text) or "length", self.text)
         self.enter(sequence)
@@ -147,7 +147,8 @@ class EmbeddedGenerator:
 
     # ---- requests in and out
 
-    def _sequence(self, request: Request) -> Sequence:
+    def sequence(self, request: Request) -> Sequence:
+        """A request that has been looked at, not under way yet. Raises GenerationError for one that cannot be answered."""
         length, context = len(request.tokens_T), self.model.context
         if length == 0:
             raise GenerationError(f"{request.key}: the prompt has no tokens; give at least one (for example an end token)")
@@ -187,7 +188,7 @@ class EmbeddedGenerator:
         self._drop_unused()
 
     def _renew_cache(self, policy: CachePolicy) -> None:
-        if policy == "keep":
+        if policy in ("keep", "drain"):  # whoever drains has let every group end
             return
         if policy == "abort":
             everything = self._all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -97,15 +98,20 @@ def _joined(before: Sample, after: Sample) -> Sample:
 
 
 async def rollout(
-    stream: Drawing, prompts: PromptSource, roll: Rollout, hold: Hold | None = None, most: int = UNLIMITED
+    stream: Drawing,
+    prompts: PromptSource,
+    roll: Rollout,
+    hold: Hold | None = None,
+    most: int = UNLIMITED,
+    within: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> None:
     """Start a group for every ticket, for ever.
 
     Takes tickets from the stream, at most ``most`` at a time, and prompts by ordinal; gives groups to the stream. Waits while
     all slots are taken; unblocked when the learner has published. ``hold`` waits until the generator holds a version, which
     must be the ticket's ``floor`` or younger before its group is begun. Groups of tickets that came together are begun
-    together, before the first decode step. A group whose ticket is withdrawn is dropped. A failure to generate ends the loop
-    with its error.
+    together, before the first decode step, each ``within`` what may keep groups and weight updates apart. A group whose ticket
+    is withdrawn is dropped. A failure to generate ends the loop with its error.
     """
     running: dict[Ticket, asyncio.Task[None]] = {}
     origins: dict[Ticket, str] = {}
@@ -113,8 +119,9 @@ async def rollout(
     async def one(ticket: Ticket) -> None:
         if hold is not None:
             await hold(ticket.floor)
-        origins[ticket] = origin = roll.tape.begin(ticket.ordinal)
-        group = await roll.group(prompts(ticket.ordinal))
+        async with within():
+            origins[ticket] = origin = roll.tape.begin(ticket.ordinal)
+            group = await roll.group(prompts(ticket.ordinal))
         roll.tape.flush()
         await stream.put(ticket, replace(group, origin=origin))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -28,8 +29,51 @@ class Subscriber(Protocol):
         ...
 
 
+class Border:
+    """Keeps groups and weight updates apart (``kv="drain"``): an update waits until no group is in flight, and while it does
+    no other group begins."""
+
+    def __init__(self) -> None:
+        self._groups = 0
+        self._due = False
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def group(self) -> AsyncIterator[None]:
+        """Within it a group is in flight. Waits while an update is due; unblocked when it is loaded or refused."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._due)
+            self._groups += 1
+        try:
+            yield
+        finally:
+            self._groups -= 1
+            await self._wake()
+
+    @asynccontextmanager
+    async def update(self) -> AsyncIterator[None]:
+        """Within it weights may be loaded. Waits for the groups in flight; unblocked by the end of the last."""
+        self._due = True
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._groups)
+            yield
+        finally:
+            self._due = False
+            await self._wake()
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
 async def follow(
-    generator: Generator, newest: Newest, subscriber: Subscriber, kv: CachePolicy, report: Callable[..., None]
+    generator: Generator,
+    newest: Newest,
+    subscriber: Subscriber,
+    kv: CachePolicy,
+    report: Callable[..., None],
+    border: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> None:
     """Load version after version into a generator, for ever; versions that came and went meanwhile are skipped.
 
@@ -39,6 +83,7 @@ async def follow(
     Args:
         report: called with ("weights loaded", version, incarnation, bytes, opened_seconds, loaded_seconds) or with
             ("weights refused", version, incarnation, reason), all but the first by name.
+        border: what a load happens within; see :class:`Border`.
     """
     order = (-1, -1)
     while True:
@@ -49,7 +94,9 @@ async def follow(
         try:
             update = await asyncio.to_thread(subscriber.open, manifest)
             opened = time.perf_counter()
-            await generator.load(replace(update, kv=kv))
+            async with border():
+                loading = time.perf_counter()
+                await generator.load(replace(update, kv=kv))
         except Superseded:
             continue  # a newer one is there, or about to be
         except WeightError as error:
@@ -57,5 +104,5 @@ async def follow(
             continue
         report(
             "weights loaded", **told, bytes=int(manifest["bytes"]),
-            opened_seconds=opened - began, loaded_seconds=time.perf_counter() - opened,
+            opened_seconds=opened - began, loaded_seconds=time.perf_counter() - loading,
         )  # fmt: skip
