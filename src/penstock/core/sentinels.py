@@ -89,7 +89,12 @@ class Alarm:
 class SentinelError(TrainingError):
     """A fatal sentinel tripped; ``alarms`` are all of that batch, the fatal one last."""
 
-    def __init__(self, alarms: Sequence[Alarm]) -> None:
-        last = alarms[-1]
-        super().__init__(f"sentinel {last.sentinel}, step {last.step}: {last.message}")
+    def __init__(self, message: str, alarms: Sequence[Alarm] = ()) -> None:
+        super().__init__(message)
         self.alarms = tuple(alarms)
+
+    @classmethod
+    def of(cls, alarms: Sequence[Alarm]) -> SentinelError:
+        """The error of a batch's alarms, of which the last is fatal."""
+        last = alarms[-1]
+        return cls(f"sentinel {last.sentinel}, step {last.step}: {last.message}", alarms)

@@ -144,7 +144,7 @@ def fatal(alarms: list[Alarm]) -> list[Alarm]:
     """The alarms, if none is fatal; raises SentinelError otherwise."""
     worst = [alarm for alarm in alarms if alarm.severity == "fatal"]
     if worst:
-        raise SentinelError([*(alarm for alarm in alarms if alarm not in worst), *worst])
+        raise SentinelError.of([*(alarm for alarm in alarms if alarm not in worst), *worst])
     return alarms
 
 
@@ -177,7 +177,7 @@ class Watch:
             keys = [str(group.key) for group in self.groups]
             where = f" on the batch of prompts {keys[0]} to {keys[-1]}" if keys else ""
             text = f"{error}{where}; go on from the last checkpoint, with a lower learner.learning_rate"
-            raise SentinelError(
+            raise SentinelError.of(
                 [*self.alarms, Alarm("non-finite", "fatal", self.index + 1, text, math.nan, math.inf)]
             ) from error
 
