@@ -26,7 +26,7 @@ BUFFER = 4096
 """Most spans in memory."""
 GAP = 0.02
 """Pause in seconds that :meth:`Spans.extend` bridges. The pause does not count as busy."""
-CHUNK = 4 << 20
+CHUNK = 2 << 20
 """Bytes of a file after which its spans are joined more coarsely, doubled after each further such many bytes."""
 FIRST_RESOLUTION = 1 / 64
 """Seconds within which spans of one name are joined once a file has grown by one ``CHUNK``."""
