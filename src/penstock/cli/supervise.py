@@ -68,6 +68,9 @@ def threads_of(run: Run) -> int:
 class Supervised:
     """One run on its way."""
 
+    command: tuple[str, ...] = Role.command
+    """What starts a process."""
+
     def __init__(self, run: Run, folder: Path, resuming: bool, progress: bool) -> None:
         self.run, self.folder, self.resuming, self.progress = run, RunFolder(folder), resuming, progress
         self.token = secrets.token_hex(32)
@@ -111,7 +114,7 @@ class Supervised:
         fruitless, before = 0, -1
         while True:
             greeting = self._greeting("learner", "learner", resuming=self.resuming)
-            self.learner = await spawn(Role("learner", greeting, environment=self._environment()))
+            self.learner = await spawn(Role("learner", greeting, self.command, environment=self._environment()))
             try:
                 code = await self.learner.process.wait()
             except asyncio.CancelledError:
@@ -144,7 +147,8 @@ class Supervised:
             for index in range(count):
                 name = f"{kind}-{index}"
                 greeting = self._greeting(kind, name, stage=stage)
-                yield Role(name, greeting, log=self.folder.path / "logs" / f"{name}.log", environment=self._environment())
+                log = self.folder.path / "logs" / f"{name}.log"
+                yield Role(name, greeting, self.command, log, self._environment())
 
     def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""
