@@ -23,8 +23,11 @@ from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, 
 from penstock.flow import wire
 from penstock.flow.link import Link, admit, introduce
 
-WINDOW = 64
-"""Calls and tells of one client that may be open at a time; further ones wait in the client."""
+WINDOW = 256
+"""Calls and tells of one client that may be open at a time; further ones wait in the client.
+
+A call whose handler waits holds its place: a client must not fill the window with calls that wait for what its next one brings.
+"""
 
 GREETING_AT_ONCE = 64
 """Connections that may be in the handshake at a time."""

@@ -1,0 +1,227 @@
+"""Throughput of the stream between processes: ``python benchmarks/stream.py --peer-python PYTHON``.
+
+One process makes samples and puts them into the hub's stream through its connection, as a generator does; another leases,
+reads and releases batches of them, as a learner does. Two arms: the consumer in the process of the hub (two processes), and
+in a process of its own (three, as in a run). Samples of 1 kB (59 tokens in five columns) in groups of 16, and samples with a
+payload of megabytes. Beside it, in the same run and by turns, TransferQueue with its simple storage, on batches of the same
+samples; it needs ``--peer-python``, a Python with ``TransferQueue==0.1.11``. The first round of each arm warms up; printed is
+the median of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.core.errors import ConnectionLost
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.flow.hub import Hub
+from penstock.flow.remote import RemoteDrawing, RemoteLeasing
+from penstock.flow.rpc import connect
+from penstock.flow.rules import Rules, Ticket
+from penstock.flow.stream import Stream
+
+PEER = Path(__file__).parent / "peers/transfer_queue_stream.py"
+WIDTH = 59
+"""Tokens of a sample: five columns of 17 bytes a token make 1,003 bytes."""
+WORKERS = 8
+"""Groups that the producer has on their way at a time."""
+
+
+class Load(NamedTuple):
+    """What is sent: groups of samples, each with a payload of some bytes; a round is some batches of groups."""
+
+    name: str
+    batch: int
+    samples: int
+    payload: int
+    steps: int
+    max_lag: int
+
+    @property
+    def bytes_per_sample(self) -> int:
+        return self.payload or WIDTH * 17
+
+
+def group_of(load: Load, ticket: Ticket) -> Group:
+    key, ordinal = PromptKey("bench", 0, ticket.ordinal), ticket.ordinal
+    width = 1 if load.payload else WIDTH
+    whole, real, actions = np.full(width, ordinal, np.int32), np.zeros(width, np.float32), np.ones(width, bool)
+    version = np.full(width, ticket.floor, np.int32)
+    extras = {"payload": np.zeros(load.payload, np.uint8)} if load.payload else {}
+    made = (SampleKey(key, number) for number in range(load.samples))
+    return Group(
+        Prompt(key, ""),
+        tuple(Sample(one, whole, actions, real, version, "stop", reward_T=real, extras=extras) for one in made),
+    )
+
+
+def read(load: Load, group: Group) -> None:
+    """The consumer looks at every sample; a wrong one fails the benchmark."""
+    for sample in group.samples:
+        assert sample.tokens_T[0] == group.key.ordinal
+        assert not load.payload or len(sample.extras["payload"]) == load.payload
+
+
+async def produce(address: str, load: Load) -> None:
+    """The generator's process: groups for tickets until the hub has gone."""
+    client = await connect(address, os.environ["STREAM_TOKEN"], name="generator-0", role="generator")
+    drawing = RemoteDrawing(client)
+
+    async def worker() -> None:
+        while True:
+            for ticket in await drawing.admit(most=max(1, load.batch // WORKERS)):
+                await drawing.put(ticket, group_of(load, ticket))
+
+    with contextlib.suppress(ConnectionLost):
+        await asyncio.gather(*(worker() for _ in range(WORKERS)))
+
+
+async def nothing(stage: str) -> None:
+    """The benchmark starts its roles itself."""
+
+
+@contextlib.asynccontextmanager
+async def serving(load: Load) -> AsyncIterator[tuple[Hub, str]]:
+    hub = Hub(lambda stage: Rules(load.batch, load.max_lag), os.environ["STREAM_TOKEN"], nothing, nothing)
+    try:
+        yield hub, await hub.start()
+    finally:
+        await hub.stop()
+
+
+async def serve(load: Load) -> None:
+    """The hub's process: says where it listens and serves until its input ends."""
+    async with serving(load) as (_, address):
+        print(address, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+def child(role: str, load: Load, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--role", role, "--load", json.dumps(load), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+async def consume(stream: Stream | RemoteLeasing, load: Load, rounds: int) -> list[float]:
+    """Seconds of each round but the first."""
+    ends = []
+    for version in range(load.steps * (rounds + 1)):
+        lease = await stream.lease(version)
+        for group in lease.groups:
+            read(load, group)
+        stream.trained(lease)
+        stream.acknowledge()
+        await stream.release(lease)
+        if (version + 1) % load.steps == 0:
+            ends.append(time.perf_counter())
+    return [later - earlier for earlier, later in itertools.pairwise(ends)]
+
+
+async def two_processes(load: Load, rounds: int) -> list[float]:
+    async with serving(load) as (hub, address):
+        hub.stream = Stream(Rules(load.batch, load.max_lag))
+        producer = child("produce", load, "--address", address)
+        try:
+            return await consume(hub.stream, load, rounds)
+        finally:
+            producer.kill()
+            producer.communicate()
+
+
+async def three_processes(load: Load, rounds: int) -> list[float]:
+    hub = child("serve", load)
+    assert hub.stdout is not None
+    address = hub.stdout.readline().strip()
+    learner = await connect(address, os.environ["STREAM_TOKEN"], name="learner", role="learner")
+    leasing = RemoteLeasing(Rules(load.batch, load.max_lag), lambda what, **fields: None)
+    await leasing.begin(learner, "bench")
+    producer = child("produce", load, "--address", address)
+    try:
+        return await consume(leasing, load, rounds)
+    finally:
+        await learner.close()
+        for process in (producer, hub):
+            process.kill()
+            process.communicate()
+
+
+def peer(python: str, load: Load, rounds: int, in_flight: int) -> list[float]:
+    options = {"batch": load.batch * load.samples, "width": WIDTH, "payload": load.payload, "steps": load.steps}
+    command = [python, str(PEER), "--in-flight", str(in_flight), "--rounds", str(rounds)]
+    command += itertools.chain.from_iterable((f"--{name}", str(value)) for name, value in options.items())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise SystemExit(f"TransferQueue failed:\n{done.stderr[-2000:]}")
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])["seconds"]
+    return found
+
+
+def row(load: Load, arm: str, seconds: list[float]) -> None:
+    rates = sorted(load.batch * load.samples * load.steps / one for one in seconds)
+    median = statistics.median(rates)
+    print(
+        f"{load.name:<16} {arm:<32} {median:>10,.0f} samples/s {median * load.bytes_per_sample / 1e9:>8.3f} GB/s"
+        f"   (of {len(rates)} rounds: {rates[0]:,.0f} to {rates[-1]:,.0f})",
+        flush=True,
+    )
+
+
+def compare(load: Load, python: str | None, repeats: int, rounds: int) -> None:
+    """All arms by turns, so that what else the machine does falls on each of them."""
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        found.setdefault("penstock, two processes", []).extend(asyncio.run(two_processes(load, rounds)))
+        found.setdefault("penstock, three processes", []).extend(asyncio.run(three_processes(load, rounds)))
+        for in_flight in (1, 4) if python else ():
+            arm = found.setdefault(f"TransferQueue, {in_flight} in flight", [])
+            arm.extend(peer(python or "", load, rounds, in_flight))
+    for arm, seconds in found.items():
+        row(load, arm, seconds)
+
+
+LOADS = (
+    Load("1 kB, 512 each", batch=32, samples=16, payload=0, steps=40, max_lag=3),
+    Load("1 kB, 4096 each", batch=256, samples=16, payload=0, steps=8, max_lag=3),
+    Load("1 MB, 16 each", batch=16, samples=1, payload=1_000_000, steps=16, max_lag=1),
+    Load("8 MB, 4 each", batch=4, samples=1, payload=8_000_000, steps=16, max_lag=1),
+)
+"""Sample size, and how many are leased at a time (for TransferQueue: put and got at a time)."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--peer-python", help="a Python that has TransferQueue==0.1.11")
+    options.add_argument("--repeats", type=int, default=2)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--role", choices=["produce", "serve"], help=argparse.SUPPRESS)
+    options.add_argument("--load", help=argparse.SUPPRESS)
+    options.add_argument("--address", help=argparse.SUPPRESS)
+    chosen = options.parse_args()
+    if chosen.role == "produce":
+        asyncio.run(produce(chosen.address, Load(*json.loads(chosen.load))))
+    elif chosen.role == "serve":
+        asyncio.run(serve(Load(*json.loads(chosen.load))))
+    else:
+        os.environ["STREAM_TOKEN"] = secrets.token_hex(16)
+        if not chosen.peer_python:
+            print("without TransferQueue: give --peer-python a Python that has TransferQueue==0.1.11")
+        for load in LOADS:
+            compare(load, chosen.peer_python, chosen.repeats, chosen.rounds)
+
+
+if __name__ == "__main__":
+    main()
