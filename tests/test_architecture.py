@@ -51,7 +51,7 @@ HOME = {
     "transformers": ("models/", "engine/", "train/"),
     "tokenizers": ("models/", "data/"),
     "safetensors": ("models/", "weights/", "ckpt/"),
-    "xxhash": ("weights/image.py",),
+    "xxhash": ("weights/",),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/"),
     "numpy": ("",),
 }

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 import torch
-from weight_examples import OPENING, Board, Child, Source, assert_equal_tensors, sums, tensors
+from weight_examples import OPENING, Board, Source, assert_equal_tensors, sums, tensors
 
 from penstock.core.errors import WeightError
 from penstock.weights import shared_memory
@@ -249,20 +249,6 @@ async def main():
         await publisher.publish(asked["version"])
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-def children():
-    """Starts processes, and ends them with the test."""
-    started = []
-
-    def start(code, *words):
-        started.append(Child(code, *map(str, words)))
-        return started[-1]
-
-    yield start
-    for child in started:
-        child.end()
 
 
 def test_a_publisher_killed_in_mid_write_is_never_loaded_and_its_successor_goes_on(children, folder):

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from penstock.core.errors import SpecError
+from penstock.core.types import Version
+from penstock.weights.disk import DiskPublisher, DiskSubscriber
 from penstock.weights.follow import Subscriber
-from penstock.weights.image import Weights
-from penstock.weights.shared_memory import Post
+from penstock.weights.image import Post, Weights
+from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
+from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
 
-KINDS = ("shared memory",)
+
+class Publisher(Protocol):
+    """Where a learner's weights leave; fulfils ``Channel``."""
+
+    async def publish(self, version: Version) -> None: ...
+
+    def close(self) -> None:
+        """Stop, and remove what the channel keeps in its folder."""
+        ...
 
 
-def open_publisher(kind: str, weights: Weights, folder: str | Path, post: Post, incarnation: int) -> Any:
-    """The publisher of a channel: ``weights`` gives the tensors, ``post`` announces a manifest.
+class Kind(NamedTuple):
+    """How the two ends of a channel are made."""
+
+    publisher: Callable[..., Publisher]
+    subscriber: Callable[[Path, str], Subscriber]
+
+
+KINDS = {
+    "shared memory": Kind(SharedMemoryPublisher, lambda folder, name: SharedMemorySubscriber(folder)),
+    "disk": Kind(DiskPublisher, lambda folder, name: DiskSubscriber(folder)),
+    "process group": Kind(ProcessGroupPublisher, ProcessGroupSubscriber),
+}
+
+
+def open_publisher(kind: str, weights: Weights, folder: str | Path, post: Post, incarnation: int, **options: Any) -> Publisher:
+    """The publisher of a channel: ``weights`` gives the tensors, ``post`` announces a manifest, ``options`` are the channel's.
 
     Raises:
         SpecError: no channel has this name.
     """
-    from penstock.weights.shared_memory import SharedMemoryPublisher
-
-    if kind == "shared memory":
-        return SharedMemoryPublisher(weights, Path(folder), post, incarnation)
-    raise SpecError(f'there is no weight channel "{kind}"; use one of: {", ".join(KINDS)}')
+    return _kind(kind).publisher(weights, Path(folder), post, incarnation, **options)
 
 
 def open_subscriber(kind: str, folder: str | Path, name: str) -> Subscriber:
@@ -32,8 +54,10 @@ def open_subscriber(kind: str, folder: str | Path, name: str) -> Subscriber:
     Raises:
         SpecError: no channel has this name.
     """
-    from penstock.weights.shared_memory import SharedMemorySubscriber
+    return _kind(kind).subscriber(Path(folder), name)
 
-    if kind == "shared memory":
-        return SharedMemorySubscriber(Path(folder))
-    raise SpecError(f'there is no weight channel "{kind}"; use one of: {", ".join(KINDS)}')
+
+def _kind(name: str) -> Kind:
+    if name not in KINDS:
+        raise SpecError(f'there is no weight channel "{name}"; use one of: {", ".join(KINDS)}')
+    return KINDS[name]

@@ -59,10 +59,10 @@ class OwnedFolder:
 
     def close(self) -> None:
         """Remove the folder with all that is in it."""
-        if self._lock >= 0:
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
+            os.close(lock)
 
 
 def locked(handle: int, shared: bool = False) -> bool:

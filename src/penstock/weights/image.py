@@ -8,15 +8,16 @@ offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import torch
 import xxhash
 from torch import Tensor
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import SpecError, WeightError
 from penstock.core.types import Version, WeightUpdate
 
 ALIGNMENT = 64
@@ -26,6 +27,8 @@ BUCKET = 16 << 20
 
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 """Gives the (name, tensor) pairs of a model, the same names in the same order at every call."""
+Post = Callable[[dict[str, Any]], Awaitable[None]]
+"""Announces a manifest to whoever follows."""
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32,
@@ -91,6 +94,30 @@ class Layout:
         return [(place.name, place.of(image_I)) for place in self.places]
 
 
+class Snapshots:
+    """Takes images of weights, laid out once and for all."""
+
+    def __init__(self, weights: Weights, dtype: str = "") -> None:
+        """Floating tensors are carried as ``dtype`` (for example ``bfloat16``), or as they are if it is empty."""
+        if dtype and dtype not in DTYPES:
+            raise SpecError(f'weights cannot travel as "{dtype}"; use one of: {", ".join(DTYPES)}')
+        self.weights, self.dtype = weights, dtype
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.weights(), self.dtype)
+
+    def take(self, image_I: Tensor | None = None) -> Tensor:
+        """Copy the weights as they are now into an image, a new one unless it is given.
+
+        Raises:
+            WeightError: the set of tensors has changed.
+        """
+        image_I = empty_image(self.layout.bytes) if image_I is None else image_I
+        self.layout.write(self.weights(), image_I)
+        return image_I
+
+
 def buckets_of(length: int) -> list[tuple[int, int]]:
     """(offset, bytes) of the buckets of an image."""
     return [(start, min(BUCKET, length - start)) for start in range(0, length, BUCKET)]
@@ -143,7 +170,7 @@ class Announced:
         except (KeyError, TypeError, ValueError) as error:
             raise WeightError(f"the weight manifest is malformed: {error!r}") from error
         _require_inside(places, length)
-        if len(found) != math.ceil(length / BUCKET) or found != buckets_of(length):
+        if length % ALIGNMENT or len(found) != math.ceil(length / BUCKET) or found != buckets_of(length):
             raise WeightError(f"the weight manifest is malformed: its buckets do not cover {length} bytes")
         return Announced(order, Layout(places, length), checksums, manifest)
 

@@ -12,7 +12,7 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from penstock.core.errors import WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.folder import OwnedFolder, locked, unlock
-from penstock.weights.image import Announced, Layout, Superseded, Weights, empty_image, manifest_of
+from penstock.weights.image import Announced, Post, Snapshots, Superseded, Weights, empty_image, manifest_of
 
 KIND = "shared memory"
 BUFFERS = 3
@@ -31,8 +31,6 @@ _HEADER = struct.Struct("<8sqqq")
 _MAGIC = b"penstock"
 _DATA = mmap.ALLOCATIONGRANULARITY
 """Where the image begins in a buffer: after a page for the header."""
-
-Post = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Buffer:
@@ -81,11 +79,10 @@ class SharedMemoryPublisher:
         Raises:
             WeightError: another living process publishes in ``folder``.
         """
-        self.weights, self.post, self.incarnation, self.dtype = weights, post, incarnation, dtype
+        self.snapshots, self.post, self.incarnation = Snapshots(weights, dtype), post, incarnation
         self.folder = OwnedFolder(folder)
         self.buffers: list[Buffer] = []
         """From the one written longest ago to the newest."""
-        self._layout: Layout | None = None
         self._serial = 0
 
     async def publish(self, version: Version) -> None:
@@ -105,12 +102,11 @@ class SharedMemoryPublisher:
         self.folder.close()
 
     def _write(self, version: Version) -> dict[str, Any]:
-        layout = self._layout = self._layout or Layout.of(self.weights(), self.dtype)
-        buffer, order = self._take(layout.bytes), (self.incarnation, version)
+        layout, order = self.snapshots.layout, (self.incarnation, version)
+        buffer = self._take(layout.bytes)
         self._serial += 1
         try:
-            image_I = buffer.image()
-            layout.write(self.weights(), image_I)
+            image_I = self.snapshots.take(buffer.image())
             manifest = manifest_of(KIND, order, layout, image_I, file=str(buffer.path), serial=self._serial)
             buffer.seal(order, self._serial)
         except BaseException:

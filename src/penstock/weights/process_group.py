@@ -1,0 +1,274 @@
+"""The channel through a process group: the learner broadcasts an image in buckets to the generators that answer its call.
+
+Each version is a round. The publisher announces it; generators note their names in the round's store; when all that are
+expected have come, or the deadline has passed, the publisher writes down who takes part, in order of rank (itself is rank 0),
+and broadcasts. A round stays open for late comers and for those whose group broke, who get a pass of their own, until there is
+a newer version. The last group is used again while its members are the same; otherwise a new one is built from those who came.
+
+Rounds run behind the learner's back: ``publish`` returns once the weights are copied. A generator that has died, or sleeps,
+delays one round by the deadline and none afterwards. Stores are files in the publisher's folder, for its user's eyes alone, and
+sockets are on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as distributed
+from torch import Tensor
+
+from penstock.core.errors import WeightError
+from penstock.core.types import Version, WeightUpdate
+from penstock.weights.folder import OwnedFolder
+from penstock.weights.image import Announced, Post, Snapshots, Superseded, Weights, buckets_of, empty_image, manifest_of
+
+KIND = "process group"
+ATTEMPTS = 3
+"""Passes of one round that a generator takes part in at most."""
+
+_gloo: Any = distributed.ProcessGroupGloo if distributed.is_available() else None
+
+
+@cache
+def _loopback() -> Any:
+    return _gloo.create_device(hostname="127.0.0.1")
+
+
+class Group:
+    """A process group of the publisher (rank 0) and ``members``, in order of rank, that meets at a store in ``file``."""
+
+    def __init__(self, file: str, members: list[str], rank: int, seconds: float) -> None:
+        """Raises RuntimeError where the others do not all come within ``seconds``."""
+        self.file, self.members, self.wait = file, members, timedelta(seconds=seconds)
+        options = _gloo._Options()
+        options._devices, options._timeout = [_loopback()], self.wait
+        self._store = distributed.FileStore(file)
+        self._inner = _gloo(self._store, rank, len(members) + 1, options)
+
+    def broadcast(self, image_I: Tensor) -> None:
+        """The publisher's image becomes everybody's. Raises RuntimeError where somebody is gone or the deadline passes."""
+        options = distributed.BroadcastOptions()
+        options.rootRank, options.timeout = 0, self.wait
+        for offset, size in buckets_of(len(image_I)):
+            self._inner.broadcast([image_I[offset : offset + size]], options).wait(self.wait)
+
+
+class Round:
+    """The publisher's side of a round: hears who comes, says who takes part in each pass."""
+
+    def __init__(self, file: Path, seconds: float) -> None:
+        self.file = str(file)
+        self.passes = 0
+        self._store = store_in(self.file, seconds)
+        self._heard = 0
+
+    def arrivals(self, expected: int, seconds: float) -> dict[str, str]:
+        """The next to come, in order of rank, and which group each still holds; fewer than ``expected`` where the deadline
+        passes or :meth:`wake` is heard."""
+        came: dict[str, str] = {}
+        until = time.monotonic() + seconds
+        while len(came) < expected:
+            key = f"here/{self._heard + 1}"
+            try:
+                self._store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
+            except RuntimeError:  # the deadline
+                break
+            self._heard += 1
+            name, held = json.loads(self._store.get(key))
+            if not name:
+                break
+            came[name] = held
+        return dict(sorted(came.items()))
+
+    def announce(self, **told: Any) -> None:
+        """Begin a pass among those heard so far, or close the round."""
+        self.passes += 1
+        self._store.set(f"pass/{self.passes}", json.dumps({"heard": self._heard, **told}))
+
+    def wake(self) -> None:
+        """End a wait for arrivals."""
+        arrive(self._store, "", "")
+
+
+def store_in(file: str, seconds: float) -> distributed.FileStore:
+    """A store that other processes open too; an operation on it takes no longer than ``seconds``."""
+    store = distributed.FileStore(file)
+    store.set_timeout(timedelta(seconds=seconds))
+    return store
+
+
+def arrive(store: Any, name: str, held: str) -> int:
+    """Note in a round's store a name and the file of the group that it still holds, if any; gives how many have come."""
+    count: int = store.add("arrivals", 1)
+    store.set(f"here/{count}", json.dumps([name, held]))
+    return count
+
+
+class ProcessGroupPublisher:
+    """Fulfils ``Channel``: copies the weights, then announces and broadcasts them in a task of its own."""
+
+    def __init__(
+        self, weights: Weights, folder: Path, post: Post, incarnation: int = 0, *,
+        dtype: str = "", generators: int = 1, seconds: float = 10.0, report: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:  # fmt: skip
+        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
+
+        ``generators`` are expected in the first round. A pass waits at most ``seconds`` for those it expects, for their
+        connections and for a bucket. ``report`` is told ("weights not delivered", version, members, reason), all but the
+        first by name.
+
+        Raises:
+            WeightError: another living process publishes in ``folder``.
+        """
+        self.snapshots, self.post, self.incarnation = Snapshots(weights, dtype), post, incarnation
+        self.folder = OwnedFolder(folder)
+        self.expected, self.seconds, self.report = generators, seconds, report
+        self._rounds = 0
+        self._round: Round | None = None
+        self._group: Group | None = None
+        self._pending: tuple[Version, Tensor] | None = None
+        self._serving = self._closed = False
+        self._sender: asyncio.Task[None] | None = None
+        self._waking: asyncio.Future[None] | None = None
+
+    async def publish(self, version: Version) -> None:
+        """Copy the weights, which may change again as soon as this returns. Of versions that wait, only the newest is sent.
+
+        Raises:
+            WeightError: the set of tensors has changed. What ended the sending of an earlier version is raised here too.
+        """
+        self._pending = version, await asyncio.to_thread(self.snapshots.take)
+        if self._sender is not None and self._sender.done():
+            self._sender.result()
+        self._sender = self._sender or asyncio.create_task(self._send(), name="weights")
+        self._wake()
+
+    def close(self) -> None:
+        """Stop sending and remove the stores, at the latest when the pass under way has met its deadline."""
+        self._closed = True
+        if self._round is None or not self._serving:
+            self.folder.close()
+        else:
+            self._round.wake()
+
+    def _wake(self) -> None:
+        if self._round is not None:  # not awaited: whoever writes to the store has locked it
+            self._waking = asyncio.get_running_loop().run_in_executor(None, self._round.wake)
+
+    async def _send(self) -> None:
+        """Round after round; each lasts until a newer version is pending."""
+        self._loop = asyncio.get_running_loop()
+        while self._pending is not None and not self._closed:
+            (version, image_I), self._pending = self._pending, None
+            self._rounds += 1
+            self._round = Round(self.folder.path / f"{self.incarnation}-{self._rounds}.round", self.seconds)
+            layout, order = self.snapshots.layout, (self.incarnation, version)
+            more = {"round": self._round.file, "seconds": self.seconds}
+            await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, image_I, **more))
+            self._serving = True
+            await asyncio.to_thread(self._serve, self._round, version, image_I)
+
+    def _serve(self, round: Round, version: Version, image_I: Tensor) -> None:
+        try:
+            self._passes(round, version, image_I)
+        finally:
+            self._serving = False
+            if self._closed:  # not before: an operation on a store that is gone waits for it
+                self.folder.close()
+
+    def _passes(self, round: Round, version: Version, image_I: Tensor) -> None:
+        served: set[str] = set()
+        expected = self.expected
+        while not self._superseded:
+            came = round.arrivals(expected, self.seconds)
+            if came:
+                served |= self._deliver(round, came, version, image_I)
+            elif not served and not self._superseded:
+                self._failed(version, [], f"nobody came in {self.seconds:.0f} s")
+            expected = 1
+        if not self._closed:
+            round.announce(closed=True, members=[])
+        self.expected = len(served) or self.expected
+
+    @property
+    def _superseded(self) -> bool:
+        """Whether the round that is under way is to end."""
+        return self._closed or self._pending is not None
+
+    def _deliver(self, round: Round, came: Mapping[str, str], version: Version, image_I: Tensor) -> set[str]:
+        """One pass; gives the members that it reached."""
+        members = list(came)
+        whole = self._group is not None and self._group.members == members
+        if self._group is None or not whole or set(came.values()) != {self._group.file}:
+            self._group = None
+        file = self._group.file if self._group else f"{round.file}.{round.passes + 1}.group"
+        round.announce(members=members, file=file)
+        try:
+            self._group = self._group or Group(file, members, 0, self.seconds)
+            self._group.broadcast(image_I)
+        except RuntimeError as error:  # whoever is alive comes again
+            self._group = None
+            self._failed(version, members, str(error))
+            return set()
+        return set(members)
+
+    def _failed(self, version: Version, members: list[str], reason: str) -> None:
+        told = partial(self.report, "weights not delivered", version=version, members=members, reason=reason)
+        self._loop.call_soon_threadsafe(told)
+
+
+class ProcessGroupSubscriber:
+    """Answers the publisher's calls under a name of its own and verifies what it receives."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """``folder`` is the publisher's; ``name`` tells generators apart."""
+        self.folder, self.name = folder, name
+        self._group: Group | None = None
+
+    def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
+        """Take part in the round that a manifest announces; gives the verified update.
+
+        Waits for the publisher to begin a pass with this generator and for its buckets, no longer than its deadlines.
+
+        Raises:
+            Superseded: the round was closed, because there is a newer one.
+            WeightError: the publisher is gone, every attempt failed, the manifest is malformed, or a checksum does not match.
+        """
+        announced = Announced.read(manifest, KIND)
+        file, seconds = Path(str(manifest.get("round"))), manifest.get("seconds")
+        if file.parent != self.folder or not isinstance(seconds, float | int):
+            raise WeightError(f"{announced.name} refused: {file} is not a round in {self.folder}")
+        image_I = empty_image(announced.layout.bytes)
+        problem = ""
+        for _ in range(ATTEMPTS):
+            if not file.exists():
+                raise Superseded(f"{announced.name}: {file} is gone")
+            try:
+                self._receive(str(file), seconds, image_I)
+                return announced.update(image_I)
+            except RuntimeError as error:
+                self._group, problem = None, str(error)
+        raise WeightError(f"{announced.name} refused: the learner, or another generator of its group, is gone: {problem}")
+
+    def _receive(self, file: str, seconds: float, image_I: Tensor) -> None:
+        store = store_in(file, seconds)
+        mine = arrive(store, self.name, self._group.file if self._group else "")
+        count, told = 0, dict[str, Any](members=[], heard=0)
+        while self.name not in told["members"] or told["heard"] < mine:
+            count += 1
+            store.wait([f"pass/{count}"], timedelta(seconds=3 * seconds))
+            told = json.loads(store.get(f"pass/{count}"))
+            if told.get("closed"):
+                raise Superseded(f"{file} was closed before {self.name} came")
+        members = told["members"]
+        if self._group is None or self._group.file != told["file"]:
+            self._group = None
+            self._group = Group(told["file"], members, members.index(self.name) + 1, seconds)
+        self._group.broadcast(image_I)

@@ -1,0 +1,209 @@
+"""Weights through a process group: who takes part, who is left behind, and that a dead member holds up nobody for long."""
+
+import asyncio
+import os
+import signal
+import stat
+
+import pytest
+from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
+
+from penstock.core.errors import WeightError
+from penstock.weights.folder import PREFIX
+from penstock.weights.image import Superseded
+from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
+
+SECONDS = 2.0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / f"{PREFIX}run"
+
+
+class Learner:
+    """A publisher with its source, board and reports."""
+
+    def __init__(self, folder, **options):
+        self.source, self.board, self.reports = Source(), Board(), Reports()
+        options = {"seconds": SECONDS, "report": self.reports} | options
+        self.publisher = ProcessGroupPublisher(self.source, folder, self.board.post, **options)
+
+    async def publish(self, version):
+        """Publish weights of this version's own; gives the manifest once it is posted."""
+        self.source.now = tensors(float(version))
+        count = len(self.board.manifests)
+        await self.publisher.publish(version)
+        await until(lambda: len(self.board.manifests) > count)
+        return self.board.manifests[-1]
+
+
+def answer(version):
+    return {"version": version, "sums": sums(tensors(float(version)))}
+
+
+async def hear(child):
+    return await asyncio.to_thread(child.hear)
+
+
+def test_what_was_published_arrives_byte_for_byte_whatever_comes_after(folder):
+    async def one():
+        learner = Learner(folder)
+        manifest = await learner.publish(1)
+        update = await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, manifest)
+        learner.publisher.close()
+        return update
+
+    update = asyncio.run(one())
+    assert (update.version, update.owned) == (1, True)
+    assert_equal_tensors(dict(update.tensors), tensors(1.0))
+
+
+def test_publishing_waits_for_nobody_and_only_the_newest_is_kept(folder):
+    async def alone():
+        learner = Learner(folder)
+        for version in range(1, 6):
+            learner.source.now = tensors(float(version))
+            await learner.publisher.publish(version)
+        await until(lambda: bool(learner.board.manifests) and learner.board.order() == (0, 5))
+        update = await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, learner.board.manifests[-1])
+        learner.publisher.close()
+        return update
+
+    assert_equal_tensors(dict(asyncio.run(alone()).tensors), tensors(5.0))
+
+
+def test_an_old_round_is_superseded(folder):
+    async def late():
+        learner = Learner(folder)
+        first = await learner.publish(1)
+        await learner.publish(2)
+        with pytest.raises(Superseded):
+            await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, first)
+        learner.publisher.close()
+
+    asyncio.run(late())
+    assert not folder.exists()
+
+
+def test_processes_take_part_and_a_late_one_gets_a_pass_of_its_own(children, folder):
+    async def three():
+        learner = Learner(folder, generators=2)
+        members = [children(OPENING, folder, name) for name in ("a", "b", "late")]
+        for member in members:
+            assert await hear(member) == "ready"
+        for version in (1, 2, 3):
+            manifest = await learner.publish(version)
+            for member in members[:2]:
+                member.tell(manifest)
+            assert [await hear(member) for member in members[:2]] == [answer(version)] * 2
+            members[2].tell(manifest)
+            assert await hear(members[2]) == answer(version)
+        learner.publisher.close()
+        return learner.reports
+
+    assert asyncio.run(three()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_stopped_member_delays_one_round_and_no_more(sign, children, folder):
+    async def two():
+        learner = Learner(folder, generators=2)
+        well, ill = (children(OPENING, folder, name) for name in ("well", "ill"))
+        assert [await hear(member) for member in (well, ill)] == ["ready"] * 2
+        manifest = await learner.publish(1)
+        for member in (well, ill):
+            member.tell(manifest)
+        assert [await hear(member) for member in (well, ill)] == [answer(1)] * 2
+        os.kill(ill.process.pid, sign)
+        for version in (2, 3, 4):
+            well.tell(await learner.publish(version))
+            assert await hear(well) == answer(version)
+        assert learner.publisher.expected == 1
+        learner.publisher.close()
+        return learner.reports
+
+    assert asyncio.run(two()) == []
+
+
+HALF = (
+    """
+import os, signal, sys
+from penstock.weights import process_group
+def half(self, image_I):
+    os.kill(os.getpid(), signal.SIGKILL)
+process_group.Group.broadcast = half
+"""
+    + OPENING
+)
+
+
+@pytest.mark.slow
+def test_a_member_that_dies_in_the_middle_of_a_broadcast_breaks_the_group_and_the_others_get_a_new_one(children, folder):
+    async def two():
+        learner = Learner(folder, generators=2)
+        learner.source.now = {"large": tensors()["norm"].repeat(3 << 20)}
+        well, dies = children(OPENING, folder, "well"), children(HALF, folder, "dies")
+        assert [await hear(member) for member in (well, dies)] == ["ready"] * 2
+        await learner.publisher.publish(1)
+        await until(lambda: len(learner.board.manifests) > 0)
+        for member in (well, dies):
+            member.tell(learner.board.manifests[-1])
+        found = await hear(well)
+        learner.publisher.close()
+        return found, learner
+
+    found, learner = asyncio.run(two())
+    assert found == {"version": 1, "sums": sums(learner.source.now)}
+    assert [entry["members"] for entry in learner.reports] == [["dies", "well"]]
+
+
+@pytest.mark.slow
+def test_a_member_that_was_restarted_under_its_name_joins_again(children, folder):
+    async def restarted():
+        learner = Learner(folder)
+        for version in (1, 2):
+            member = children(OPENING, folder, "a")
+            assert await hear(member) == "ready"
+            member.tell(await learner.publish(version))
+            assert await hear(member) == answer(version)
+            member.end()
+        learner.publisher.close()
+        return learner.reports
+
+    assert asyncio.run(restarted()) == []
+
+
+def test_a_subscriber_whose_publisher_died_gives_up_at_its_deadline(folder):
+    async def orphaned():
+        learner = Learner(folder, seconds=0.2)
+        manifest = await learner.publish(1)
+        learner.publisher._deliver = lambda *_: set()
+        with pytest.raises(WeightError, match="the learner, or another generator of its group, is gone"):
+            await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, manifest)
+        learner.publisher.close()
+
+    asyncio.run(orphaned())
+
+
+def test_that_nobody_came_is_reported(folder):
+    async def lonely():
+        learner = Learner(folder, seconds=0.1)
+        await learner.publish(1)
+        await until(lambda: len(learner.reports) > 0)
+        learner.publisher.close()
+        return learner.reports[0]
+
+    assert asyncio.run(lonely())["reason"] == "nobody came in 0 s"
+
+
+def test_stores_are_for_the_eyes_of_their_user(folder):
+    async def one():
+        learner = Learner(folder)
+        await learner.publish(1)
+        mode = folder.stat().st_mode
+        learner.publisher.close()
+        return mode
+
+    assert stat.S_IMODE(asyncio.run(one())) == 0o700
