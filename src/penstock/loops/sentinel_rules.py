@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,11 +82,7 @@ def _is_flat(group: Group) -> bool | None:
 
 def versions(groups: Sequence[Group], version: Version, max_lag: int) -> Reading:
     """Fatal: an action token of a valid sample is older than ``max_lag`` allows, newer than the learner, or has no version."""
-    for sample in drawn(groups):
-        if not sample.valid:
-            continue
-        found = sample.version_T[sample.action_T]
-        oldest, newest = int(found.min()), int(found.max())
+    for sample, oldest, newest in _odd_versions(groups, version, max_lag):
         if oldest < 0:
             text = (
                 f"{sample.key} has action tokens without a version; the generator must stamp each with the version that drew it"
@@ -105,6 +101,19 @@ def versions(groups: Sequence[Group], version: Version, max_lag: int) -> Reading
             )
             return Reading(version - oldest, max_lag, True, text, "fatal")
     return Reading(0.0, max_lag, False, "every token's version is within the bound")
+
+
+def _odd_versions(groups: Sequence[Group], version: Version, max_lag: int) -> Iterator[tuple[Sample, Version, Version]]:
+    """Valid samples with a version outside the bound, with their oldest and newest version."""
+    valid = [sample for sample in drawn(groups) if sample.valid]
+    columns = [sample.version_T[sample.action_T] for sample in valid]
+    lowest = max(0, version - max_lag)
+    together = np.concatenate(columns) if columns else np.array([version])
+    if lowest <= together.min() and together.max() <= version:  # all of them, as a rule
+        return
+    for sample, found in zip(valid, columns, strict=True):
+        if found.min() < lowest or found.max() > version:
+            yield sample, int(found.min()), int(found.max())
 
 
 def weights_differ(version: Version, learner: Mapping[str, str], generator: Mapping[str, str]) -> Reading:

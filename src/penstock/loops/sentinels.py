@@ -242,17 +242,18 @@ class MeasuredLoss:
 
 def marked(units: Sequence[Unit], groups: Sequence[Group], version: Version) -> list[Unit]:
     """The units with the fields BEHAVIOUR and ORIGIN, found by a row's tokens among the samples."""
-    known = {sample.tokens_T.tobytes(): sample for sample in drawn(groups) if sample.action_T.any()}
+    known = {sample.tokens_T.tobytes(): sample for sample in drawn(groups)}
     return [tuple(_marked(row, known.get(row.tokens_T.tobytes()), version) for row in unit) for unit in units]
 
 
 def _marked(row: Row, sample: Sample | None, version: Version) -> Row:
     from penstock.algos.mismatch import CURRENT, MIXED, OLDER, UNKNOWN
 
-    count = int(np.count_nonzero(row.action_T))
-    behaviour_A, origin_A = np.zeros(count, np.float32), np.full(count, UNKNOWN, np.float32)
-    if sample is not None:
-        behaviour_A, version_A = sample.logp_T[row.action_T], sample.version_T[row.action_T]
-        newest = CURRENT if sample.oldest_version == version else MIXED
-        origin_A = np.where(version_A == version, newest, OLDER).astype(np.float32)
-    return replace(row, fields={**row.fields, BEHAVIOUR: behaviour_A, ORIGIN: origin_A})
+    if sample is None:
+        count = int(np.count_nonzero(row.action_T))
+        behaviour_A, origin_A = np.zeros(count, np.float32), np.full(count, UNKNOWN, np.float32)
+    else:
+        behaviour_A, own_A = sample.logp_T[row.action_T], sample.version_T[row.action_T] == version
+        whole = own_A.all() and (row.action_T is sample.action_T or sample.oldest_version == version)
+        origin_A = np.where(own_A, np.float32(CURRENT if whole else MIXED), np.float32(OLDER))
+    return Row(row.tokens_T, row.action_T, {**row.fields, BEHAVIOUR: behaviour_A, ORIGIN: origin_A})
