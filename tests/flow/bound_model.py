@@ -20,6 +20,7 @@ from penstock.core.contracts import State
 from penstock.core.types import Group, Version
 from penstock.flow.columns import changes
 from penstock.flow.gate import Gate
+from penstock.flow.ledger import Ledger
 from penstock.flow.rules import DEATHS, PATIENCE, Lease, Rules, Ticket
 
 Move = Callable[[], None]
@@ -108,13 +109,18 @@ class Maker:
 
 
 class World:
-    """Everyone around one gate. ``every`` is how many steps lie between checkpoints."""
+    """Everyone around one gate.
 
-    def __init__(self, rules: Rules, generators: int, every: int, chance: random.Random) -> None:
-        self.rules, self.every, self.chance = rules, every, chance
+    ``every`` is how many steps lie between checkpoints. A ``remote`` learner keeps the ledger itself and tells the gate only
+    with the release what it has trained and saved.
+    """
+
+    def __init__(self, rules: Rules, generators: int, every: int, remote: bool, chance: random.Random) -> None:
+        self.rules, self.every, self.remote, self.chance = rules, every, remote, chance
         self.gate, self.history = Gate(rules), History(rules)
         self.board: Version = 0
-        self.saved: tuple[State, int] = (self.gate.ledger.state(), 0)
+        self.ledger = Ledger()
+        self.saved: tuple[State, int] = (self.ledger.state(), 0)
         self.lease: Lease | None = None
         self.phase = self.take_lease
         self.unopened: dict[Version, int] = {}
@@ -124,7 +130,7 @@ class World:
         self.born = 0
         self.makers = [self.maker("") for _ in range(generators)]
         self.makers += [self.maker(stage.name) for stage in rules.stages for _ in range(2)]
-        self.deaths_left, self.learner_deaths_left = DEATHS - 1, 6
+        self.deaths_left, self.learner_deaths_left, self.ends_left = DEATHS - 1, 6, 2
         self.speeds: dict[str, float] = {}
 
     def maker(self, stage: str) -> Maker:
@@ -159,6 +165,8 @@ class World:
             yield from (lambda maker=maker: self.lose(maker) for maker in self.makers)
         if self.learner_deaths_left:
             yield self.lose_learner
+        if self.ends_left:
+            yield self.lose_everything
 
     # ---- generators
 
@@ -222,8 +230,10 @@ class World:
 
     def train(self) -> None:
         assert self.lease is not None
-        self.gate.trained(self.lease)
+        self.ledger.add(self.lease.ordinals + self.lease.passed, self.history.version + 1)
         self.history.add(self.lease)
+        if not self.remote:
+            self.gate.trained(self.lease)
         self.phase = self.publish
 
     def publish(self) -> None:
@@ -231,8 +241,8 @@ class World:
         self.phase = self.release if self.history.version % self.every else self.save
 
     def save(self) -> None:
-        self.saved = self.gate.ledger.state(), self.history.version
-        self.phase = self.acknowledge
+        self.saved = self.ledger.state(), self.history.version
+        self.phase = self.release if self.remote else self.acknowledge
 
     def acknowledge(self) -> None:
         self.gate.acknowledge()
@@ -240,6 +250,10 @@ class World:
 
     def release(self) -> None:
         assert self.lease is not None
+        if self.remote:
+            self.gate.trained(self.lease)
+            if self.saved[1] == self.history.version:
+                self.gate.acknowledge()
         self.gate.release(self.lease)
         self.unopened.pop(self.lease.version, None)
         self.phase = self.take_lease
@@ -260,11 +274,27 @@ class World:
 
     def lose_learner(self) -> None:
         self.learner_deaths_left -= 1
-        state, version = self.saved
-        del self.history.leases[version:]
+        state, version = self.resume()
         self.unopened = {leased: count for leased, count in self.unopened.items() if leased >= version}
         self.gate.restore(state)
+
+    def lose_everything(self) -> None:
+        """The whole run is started again from the last checkpoint: a new stream, and everyone new around it."""
+        self.ends_left -= 1
+        state, version = self.resume()
+        self.gate, self.board, self.late, self.unopened = Gate(self.rules), version, [], {}
+        self.gate.load_state(state)
+        self.makers = [self.maker(maker.stage) for maker in self.makers]
+        self.admitted = self.history.consumed()
+        self.history.known = {leased: known for leased, known in self.history.known.items() if leased < version}
+
+    def resume(self) -> tuple[State, Version]:
+        """A learner of the last checkpoint."""
+        state, version = self.saved
+        del self.history.leases[version:]
+        self.ledger.load_state(state)
         self.lease, self.phase = None, self.take_lease
+        return state, version
 
     # ---- what holds at any time, and at the end
 
@@ -273,9 +303,13 @@ class World:
         return self.history.version >= goal and self.phase == self.take_lease
 
     def check_slots(self) -> None:
-        """None leaks, and no group starves: once one was started again too often, batches go in order until it is trained."""
+        """None leaks, and no more is withdrawn from anyone than it has in hand.
+
+        No group starves: once one was started again too often, batches go in order until it is trained.
+        """
         most = PATIENCE + -(-self.rules.slots // self.rules.fresh)
         assert all(entry.withdrawals <= most for entry in self.gate.entries.values())
+        assert all(len(tickets) <= CAPACITY for tickets in self.gate.withdrawn.values())
         assert self.gate.free >= 0
         assert self.gate.free + len(self.gate.entries) + sum(self.unopened.values()) == self.rules.slots
 

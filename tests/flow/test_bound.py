@@ -19,6 +19,8 @@ from penstock.flow.columns import REFERENCE, REWARD, Stage
 from penstock.flow.rules import Rules
 from penstock.flow.samplers import SAMPLERS
 
+BATCHES = 12
+
 LIMIT = 20_000
 """Moves of a fair schedule within which everything has to end; some hundreds are usual."""
 
@@ -47,11 +49,11 @@ class TestAnySchedule:
     """``chaos`` moves with deaths among them, then a fair schedule until so many batches are trained."""
 
     @staticmethod
-    def run(rules: Rules, generators: int, every: int, chaos: int, seed: int, batches: int = 12) -> World:
-        world = World(rules, generators, every, random.Random(seed))
+    def run(rules: Rules, generators: int, every: int, remote: bool, chaos: int, seed: int) -> World:
+        world = World(rules, generators, every, remote, random.Random(seed))
         for _ in range(chaos):
             world.step(mishaps=0.04)
-        left, goal = LIMIT, max(batches, len(world.history.known))
+        left, goal = LIMIT, max(BATCHES, len(world.history.known))
         while left and not world.is_between_batches(goal):
             world.step(mishaps=0.0)
             left -= 1
@@ -59,22 +61,24 @@ class TestAnySchedule:
         world.check_end()
         return world
 
-    arguments = given(any_rules(), st.integers(1, 3), st.integers(1, 4), st.integers(0, 800), st.integers(0, 2**32))
+    arguments = given(
+        any_rules(), st.integers(1, 3), st.integers(1, 4), st.booleans(), st.integers(0, 800), st.integers(0, 2**32)
+    )
 
     @arguments
-    @settings(max_examples=80)
-    def test_the_promise_holds(self, rules, generators, every, chaos, seed):
-        assert self.run(rules, generators, every, chaos, seed).gate.stats.largest_lag <= rules.max_lag
+    @settings(max_examples=60)
+    def test_the_promise_holds(self, rules, generators, every, remote, chaos, seed):
+        assert self.run(rules, generators, every, remote, chaos, seed).gate.stats.largest_lag <= rules.max_lag
 
     @pytest.mark.slow
     @arguments
-    @settings(max_examples=2000)
-    def test_the_promise_holds_at_length(self, rules, generators, every, chaos, seed):
-        assert self.run(rules, generators, every, chaos, seed).gate.stats.largest_lag <= rules.max_lag
+    @settings(max_examples=1000)
+    def test_the_promise_holds_at_length(self, rules, generators, every, remote, chaos, seed):
+        assert self.run(rules, generators, every, remote, chaos, seed).gate.stats.largest_lag <= rules.max_lag
 
 
 @given(any_rules(), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**32))
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_the_promise_holds_among_tasks_that_wait(rules, generators, every, seed):
     tasks = Tasks(rules, every, 8, random.Random(seed))
     asyncio.run(tasks.run(generators))

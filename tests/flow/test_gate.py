@@ -273,6 +273,13 @@ def test_drop_tells_the_generator_whose_group_is_too_old_and_refuses_what_comes_
     assert (gate.stats.dropped, gate.stats.tokens_dropped, gate.stats.refused) == (1, 0, 1)
 
 
+def test_whoever_brings_a_withdrawn_group_need_not_be_told_any_more():
+    gate, slow = overtaken("drop")
+    gate.lease(1)
+    gate.put(slow, group(0, 1))
+    assert gate.withdrawn == {"g": []}
+
+
 def test_drop_tells_the_worker_of_a_stage_as_well():
     gate = Gate(Rules(1, on_stale="drop", oversample=1, stages=(REWARD,)))
     first, second = deliver(gate, 2)

@@ -90,8 +90,7 @@ class Gate:
             raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was not admitted")
         entry = self._entry(ticket)
         if entry is None:
-            self.stats.refused += 1
-            return False
+            return self._refuse(ticket)
         if TOKENS not in entry.makers:
             raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was delivered before")
         del entry.makers[TOKENS]
@@ -99,6 +98,13 @@ class Gate:
         self.stats.delivered += 1
         self._go_on(entry)
         return True
+
+    def _refuse(self, ticket: Ticket) -> bool:
+        self.stats.refused += 1
+        for tickets in self.withdrawn.values():  # whoever brings it need not be told any more
+            if ticket in tickets:
+                tickets.remove(ticket)
+        return False
 
     def _entry(self, ticket: Ticket) -> Entry | None:
         entry = self.entries.get(ticket.ordinal)
@@ -135,8 +141,7 @@ class Gate:
         """
         entry = self._entry(ticket)
         if entry is None or entry.group is None or stage not in entry.makers:
-            self.stats.refused += 1
-            return False
+            return self._refuse(ticket)
         entry.group, entry.lost = merged(entry.group, found), []
         del entry.makers[stage]
         entry.columns.add(stage)
