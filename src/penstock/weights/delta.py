@@ -41,11 +41,11 @@ def apply(image_I: Bytes, parts: Mapping[str, Bytes]) -> None:
     """
     image_U = image_I.view(np.uint16)
     try:
-        gaps = _unpacked(parts["gaps"], len(image_U))
-        wide = _unpacked(parts["wide"], 8 * len(gaps)).view("<u8")
-        values = _unpacked(parts["values"], 2 * len(gaps)).reshape(2, -1)
-        gap_C = gaps.astype(np.int64)
-        gap_C[gaps == _ESCAPE] = wide
+        gap_C = _unpacked(parts["gaps"], len(image_U)).astype(np.int64)
+        far = gap_C == _ESCAPE
+        wide = _unpacked(parts["wide"], 8 * int(far.sum())).view("<u8")
+        values = _unpacked(parts["values"], 2 * len(gap_C)).reshape(2, len(gap_C))
+        gap_C[far] = wide.reshape(int(far.sum()))
         at_C = np.cumsum(gap_C + 1) - 1
         image_U[at_C] ^= np.ascontiguousarray(values.T).view("<u2").reshape(-1)
     except (KeyError, ValueError, IndexError, zlib.error) as error:
@@ -57,9 +57,9 @@ def _packed(part: NDArray[Any]) -> Bytes:
 
 
 def _unpacked(part: Bytes, most: int) -> Bytes:
-    """Decompress at most so many bytes: a damaged file must not fill the memory."""
+    """Decompress what is whole and of so many bytes at most: a damaged file must not fill the memory."""
     inflater = zlib.decompressobj()
-    found = inflater.decompress(part.tobytes(), most) if most else b""
-    if most and not inflater.eof and inflater.decompress(inflater.unconsumed_tail, 1):
-        raise ValueError(f"more than {most} bytes")
+    found = inflater.decompress(part.tobytes(), most + 1)
+    if len(found) > most or not inflater.eof:
+        raise ValueError("it is cut short" if len(found) <= most else f"more than {most} bytes")
     return np.frombuffer(found, np.uint8)

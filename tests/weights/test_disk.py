@@ -1,0 +1,233 @@
+"""Weights through files: full ones and differences, read from wherever a subscriber is."""
+
+import asyncio
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from weight_examples import Board, Source, assert_equal_tensors, tensors
+
+from penstock.core.errors import WeightError
+from penstock.weights import disk
+from penstock.weights.disk import DiskPublisher, DiskSubscriber
+from penstock.weights.folder import PREFIX
+from penstock.weights.image import Superseded
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / f"{PREFIX}run"
+
+
+@pytest.fixture
+def channel(folder):
+    """A publisher of bfloat16 with its source and board, and a subscriber."""
+    source, board = Source(large(0)), Board()
+    publisher = DiskPublisher(source, folder, board.post, dtype="bfloat16")
+    yield source, board, publisher, DiskSubscriber(folder)
+    publisher.close()
+
+
+def large(version, seed=0):
+    """Weights of which a thousandth changes from version to version."""
+    weights = torch.randn(100, 400, generator=torch.Generator().manual_seed(seed))
+    weights.view(-1)[::1000] += float(version)
+    return {"layer": weights, "norm": torch.full((9,), float(version))}
+
+
+def publish(channel, *versions):
+    source, _, publisher, _ = channel
+
+    async def all_of_them():
+        for version in versions:
+            source.now = large(version)
+            await publisher.publish(version)
+
+    asyncio.run(all_of_them())
+
+
+def expected(version):
+    return {name: tensor.to(torch.bfloat16) for name, tensor in large(version).items()}
+
+
+def opened(subscriber, manifest):
+    return dict(subscriber.open(manifest).tensors)
+
+
+def test_a_full_file_is_readable_by_any_program(channel):
+    publish(channel, 1)
+    (link,) = channel[1].manifests[-1]["chain"]
+    assert link["whole"]
+    assert load_file(link["file"]).keys() == {"layer", "norm"}
+    assert torch.equal(load_file(link["file"])["layer"], expected(1)["layer"])
+
+
+def test_every_version_arrives_and_only_its_difference_is_read(channel):
+    _, board, _, subscriber = channel
+    sizes = []
+    for version in range(1, 6):
+        publish(channel, version)
+        assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(version))
+        sizes.append(subscriber.bytes_read)
+    assert all(10 * size < sizes[0] for size in sizes[1:])
+
+
+def test_who_missed_versions_reads_what_is_between(channel):
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    opened(subscriber, board.manifests[-1])
+    publish(channel, 2, 3, 4)
+    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(4))
+    assert subscriber.bytes_read == sum(link["bytes"] for link in board.manifests[-1]["chain"][1:])
+
+
+def test_who_begins_anew_reads_the_full_file_and_the_differences(channel, folder):
+    publish(channel, 1, 2, 3)
+    board = channel[1]
+    assert [link["whole"] for link in board.manifests[-1]["chain"]] == [True, False, False]
+    assert_equal_tensors(opened(DiskSubscriber(folder), board.manifests[-1]), expected(3))
+
+
+def test_chains_end_and_old_files_go(channel, folder, monkeypatch):
+    monkeypatch.setattr(disk, "FULL_EVERY", 3)
+    publish(channel, *range(1, 12))
+    _, board, _, subscriber = channel
+    assert [len(manifest["chain"]) for manifest in board.manifests] == [1, 2, 3] * 3 + [1, 2]
+    assert len(list(folder.glob("*.safetensors"))) <= 6
+    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(11))
+    with pytest.raises(Superseded, match="is gone"):
+        subscriber.open(board.manifests[0])
+
+
+def test_an_update_that_was_opened_is_not_touched_by_the_next(channel):
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    first = opened(subscriber, board.manifests[-1])
+    publish(channel, 2)
+    opened(subscriber, board.manifests[-1])
+    assert_equal_tensors(first, expected(1))
+
+
+def test_weights_that_changed_everywhere_go_as_a_full_file(channel):
+    source, board, publisher, subscriber = channel
+    publish(channel, 1)
+    source.now = large(0, seed=5)
+    asyncio.run(publisher.publish(2))
+    assert [link["whole"] for link in board.manifests[-1]["chain"]] == [True]
+    assert torch.equal(opened(subscriber, board.manifests[-1])["layer"], source.now["layer"].to(torch.bfloat16))
+
+
+def test_float32_masters_arrive_byte_for_byte(folder):
+    source, board = Source(), Board()
+    publisher, subscriber = DiskPublisher(source, folder, board.post), DiskSubscriber(folder)
+    for version in (1, 2):
+        source.now = tensors(float(version))
+        asyncio.run(publisher.publish(version))
+        assert_equal_tensors(opened(subscriber, board.manifests[-1]), source.now)
+    publisher.close()
+
+
+def test_a_base_that_was_changed_behind_the_subscribers_back_is_read_anew(channel):
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    opened(subscriber, board.manifests[-1])["layer"].zero_()
+    publish(channel, 2)
+    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(2))
+    assert subscriber.bytes_read == sum(link["bytes"] for link in board.manifests[-1]["chain"])
+
+
+def test_a_cut_file_is_refused_and_what_was_held_stays(channel):
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    opened(subscriber, board.manifests[-1])
+    publish(channel, 2)
+    file = board.manifests[-1]["chain"][-1]["file"]
+    whole = open(file, "rb").read()  # noqa: SIM115
+    open(file, "wb").write(whole[:-5])  # noqa: SIM115
+    with pytest.raises(WeightError, match="cannot be read"):
+        subscriber.open(board.manifests[-1])
+    publish(channel, 3)
+    with pytest.raises(WeightError, match="cannot be read"):
+        subscriber.open(board.manifests[-1])
+    open(file, "wb").write(whole)  # noqa: SIM115
+    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(3))
+
+
+def test_a_file_of_other_weights_is_refused_by_its_checksum(channel):
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    save_file(expected(2), board.manifests[-1]["chain"][0]["file"])
+    with pytest.raises(WeightError, match="the checksum of bytes"):
+        subscriber.open(board.manifests[-1])
+
+
+@pytest.mark.parametrize("lacking", ["layer", "norm"])
+def test_a_full_file_without_a_tensor_is_refused(channel, lacking):
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    some = {name: tensor for name, tensor in expected(1).items() if name != lacking}
+    save_file(some, board.manifests[-1]["chain"][0]["file"])
+    with pytest.raises(WeightError, match=f"'{lacking}' is not in its full file"):
+        subscriber.open(board.manifests[-1])
+
+
+def test_a_chain_that_leads_elsewhere_is_refused(channel, tmp_path):
+    _, board, _, subscriber = channel
+    publish(channel, 1, 2)
+    manifest = board.manifests[-1]
+    with pytest.raises(WeightError, match="does not lead to its checksums"):
+        subscriber.open(manifest | {"chain": manifest["chain"][:1]})
+    with pytest.raises(WeightError, match="is not in"):
+        subscriber.open(manifest | {"chain": [manifest["chain"][0] | {"file": str(tmp_path / "other.safetensors")}]})
+
+
+def test_a_full_disk_says_so_and_the_channel_goes_on(channel, folder):
+    """No file may grow beyond what is allowed to this process, which fails like a disk without room."""
+    import resource
+
+    _, board, _, subscriber = channel
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        with pytest.raises(WeightError, match="cannot be written"):
+            publish(channel, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(folder.glob("*.unfinished")) == []
+    publish(channel, 2)
+    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(2))
+
+
+DYING = """
+import asyncio, json, os, signal, sys
+from pathlib import Path
+from weight_examples import Source
+from penstock.weights import disk
+def half(tensors, path, metadata=None):
+    Path(path).write_bytes(b"half of a file")
+    os.kill(os.getpid(), signal.SIGKILL)
+async def post(manifest):
+    print(json.dumps(manifest), flush=True)
+    disk.save_file = half
+publisher = disk.DiskPublisher(Source(), Path(sys.argv[1]), post)
+async def main():
+    await publisher.publish(1)
+    await publisher.publish(2)
+asyncio.run(main())
+"""
+
+
+def test_a_publisher_killed_in_mid_write_leaves_the_last_version_readable(children, folder):
+    publisher = children(DYING, folder)
+    manifest = publisher.hear()
+    assert publisher.process.wait(timeout=30) == -signal.SIGKILL
+    assert len(list(folder.glob("*.unfinished"))) == 1
+    assert_equal_tensors(opened(DiskSubscriber(folder), manifest), tensors())
+    successor = DiskPublisher(Source(), folder, Board().post, incarnation=1)
+    assert list(folder.glob("*.unfinished")) == []
+    with pytest.raises(Superseded):
+        DiskSubscriber(folder).open(manifest)
+    successor.close()
