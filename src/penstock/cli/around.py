@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.core.keeping import RolesSpec
+from penstock.core.run import Run
 from penstock.core.spans import NO_RECORDER, Recorder
 
 
@@ -35,3 +37,8 @@ class Around:
 
 
 NOTHING_AROUND = Around()
+
+
+def alone(run: Run) -> Run:
+    """The run with all its roles in this process."""
+    return replace(run, runtime="local", roles=RolesSpec())

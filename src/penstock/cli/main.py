@@ -15,6 +15,7 @@ COMMANDS = {
     "generate": "let a model answer: penstock generate MODEL --prompt TEXT",
     "report": "write RUN/report.html: curves and samples of a run",
     "timeline": "show where a run's time went, and write a trace: penstock timeline RUN [--out FILE]",
+    "replay": "train a recorded stage again, step by step, in one process: penstock replay RUN",
     "explain": "show what a recipe would do here: derived sizes, memory, placement",
     "recipes": "list the built-in recipes",
 }

@@ -23,6 +23,7 @@ from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.loops.sentinels import Sentinels
 from penstock.models.language_model import LanguageModel
+from penstock.train.device import threads
 from penstock.train.learner import DeviceLearner
 from penstock.weights.alias import AliasChannel
 
@@ -105,9 +106,10 @@ class LocalFlow:
         """Train from a step on."""
         parts, generator = self.parts, self.generator
         generator.version = start
+        generator.tape.load(start, 0)
         channel = AliasChannel([generator], parts.stage.kv)
         before = generator.stats()
-        spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule)
+        spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule, threads())
         async for step in learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases):
             found, before = rates(before, generator.stats()), generator.stats()
             yield replace(step, metrics=step.metrics | found)

@@ -15,6 +15,7 @@ from penstock.core.types import Metrics
 from penstock.flow.remote import RemoteLeasing, joined
 from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
+from penstock.train.device import threads
 from penstock.weights.channels import open_publisher
 
 
@@ -42,7 +43,7 @@ class ProcsFlow:
                 await publisher.publish(start)
                 before = self._counts()
                 spans = self.around.recorder.role("learner")
-                leases = LeaseLog(self.around.schedule)
+                leases = LeaseLog(self.around.schedule, threads())
                 async for step in learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases):
                     now = self._counts()
                     yield replace(step, metrics=step.metrics | _rates(before, now))

@@ -38,7 +38,8 @@ def main() -> int:
         return learner(greeting)
     try:
         asyncio.run(_until_told(ROLES[greeting["role"]](greeting)))
-    except ConnectionLost:  # the run is over
+    except ConnectionLost as error:  # the run is over, or the hub has let go of us
+        print(error, file=sys.stderr, flush=True)
         return 0
     except PenstockError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

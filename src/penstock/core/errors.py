@@ -74,6 +74,10 @@ class CheckpointError(PenstockError):
     """A checkpoint cannot be written, verified or resumed from."""
 
 
+class ReplayError(PenstockError):
+    """A recorded schedule is incomplete, or this program does not come to what it says."""
+
+
 class TrainingError(PenstockError):
     """Training would be wrong from here on: a non-finite loss or gradient, a step that trained nothing."""
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
+from penstock.core.keeping import CheckpointSpec, RolesSpec
 from penstock.core.learner import LearnerSpec
 from penstock.core.sentinels import SentinelMode
 from penstock.core.spec import AnySpec, require, spec
@@ -240,7 +241,8 @@ class Online:
     reuse: int = 1
     """Batches that a group may be part of, at most ``max_lag + 1``."""
     kv: CachePolicy = "keep"
-    """What happens to the generator's cache at an in-flight update."""
+    """What a weight update does to groups in flight: ``keep`` their cache, ``recompute`` it, ``abort`` and go on, or ``drain``:
+    the update waits for their end and the next groups for the update, so that ``max_lag=1`` is one step off."""
     slots: int = 128
     """Sequences the embedded generator decodes at once."""
     reference: ModelSpec | None = None
@@ -310,42 +312,6 @@ Stage = Offline | Online
 
 
 @spec
-class CheckpointSpec:
-    """How often a run becomes durable and what is kept."""
-
-    every: int = 50
-    """Steps between checkpoints (0: only at the end of a stage)."""
-    keep: int = 2
-    """Newest checkpoints kept, beside the best one and the last good one."""
-
-    def __post_init__(self) -> None:
-        require(self.every >= 0, f"checkpoint.every={self.every} is negative; 0 saves at the end of a stage only")
-        require(self.keep >= 1, f"checkpoint.keep={self.keep}; at least one must stay")
-
-
-@spec
-class RolesSpec:
-    """The processes of ``runtime="procs"`` beside the learner."""
-
-    generators: int = 1
-    """Processes that generate, each with a model and a cache of its own."""
-    rewards: int = 1
-    """Processes that score groups."""
-    references: int = 0
-    """Processes that compute the log-probs of the reference model; 0: the learner does."""
-    channel: Literal["shared memory", "disk", "process group"] = "shared memory"
-    """How weights travel to the generators."""
-    threads: int = 0
-    """CPU threads of each process; 0: the cores, shared out among learner and generators."""
-
-    def __post_init__(self) -> None:
-        for count in ("generators", "rewards"):
-            require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
-        for count in ("references", "threads"):
-            require(getattr(self, count) >= 0, f"roles.{count}={getattr(self, count)} is negative")
-
-
-@spec
 class Run:
     """The frozen spec of everything."""
 
@@ -376,6 +342,11 @@ class Run:
         require(
             self.runtime == "procs" or self.roles == RolesSpec(),
             'roles are processes, and runtime="local" has one for all; set runtime="procs"',
+        )
+        require(
+            self.runtime == "procs" or not any(isinstance(stage, Online) and stage.kv == "drain" for stage in self.stages),
+            'kv="drain" lets groups end with the weights they began with while the learner goes on, which needs two copies of '
+            'the weights; set runtime="procs"',
         )
         for index, stage in enumerate(self.stages):
             for model in references(stage):

@@ -81,8 +81,10 @@ NO_TAPE = Tape()
 class LeaseLog:
     """Notes which groups each batch was made of. Without a folder it notes nothing."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, threads: int = 0) -> None:
+        """``threads`` of the process's matrix products go into the record: sums depend on them."""
         self.path = folder / LEASES if folder else None
+        self.threads = threads
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -96,7 +98,7 @@ class LeaseLog:
             for sample in group.samples
             if sample.error is not None
         ]
-        line = {"version": version, "groups": [group.origin for group in groups], "failed": failed}
+        line = {"version": version, "threads": self.threads, "groups": [group.origin for group in groups], "failed": failed}
         with open(self.path, "a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
 

@@ -47,6 +47,11 @@ def set_up(device: str, threads: int) -> torch.device:
     return torch.device(device)
 
 
+def threads() -> int:
+    """CPU threads of this process's matrix products."""
+    return torch.get_num_threads()
+
+
 class RandomStates:
     """The process's global random states: nothing of ours draws from them, but a user's reward may."""
 

@@ -62,6 +62,7 @@ def pick(made: Run, name: str) -> Stage:
 
 def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
     """Metrics and groups of one evaluation."""
+    from penstock.cli.around import alone
     from penstock.cli.build import Models
     from penstock.cli.folder import RunFolder
     from penstock.cli.stages import prepare
@@ -69,7 +70,7 @@ def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str
 
     device = set_up(made.device, made.threads)
     models = Models(lambda name: RunFolder(folder).stage_model(made, name), device, made.seed)
-    ready = prepare(replace(stage, model=ModelSpec(path=model)), made, models, Path.cwd())
+    ready = prepare(replace(stage, model=ModelSpec(path=model)), alone(made), models, Path.cwd())
 
     async def once() -> tuple[dict[str, float], Sequence[Any]]:
         try:

@@ -1,0 +1,250 @@
+"""A recorded online stage once more, in one process: the same batches and weights, every engine's turns as they were.
+
+All engines are driven from their tapes: a turn is taken only when all that had entered before it has entered again. A weight
+update waits for the learner to make that version, the learner for the groups of its batch, so cause stays before effect
+whatever the clock does; what took hours on many processes can be looked at step by step under a debugger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from penstock.cli.online import OnlineParts
+from penstock.cli.supervise import rules_of
+from penstock.core.contracts import Generator
+from penstock.core.errors import ReplayError
+from penstock.core.tape import LEASES, read_lines
+from penstock.core.types import Group, PromptKey, Request, Sample, SampleKey, Version, WeightUpdate
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.engine.sequences import Sequence as Drawn
+from penstock.flow.columns import masked
+from penstock.flow.local import run_roles
+from penstock.flow.rules import Lease, Rules
+from penstock.loops.learn import Step, learn
+from penstock.loops.rollout import Rollout
+from penstock.models.files import load_model
+
+PATIENCE = 600.0
+"""Seconds in which what a tape names must come; rewards and environments take the time they take."""
+
+
+@dataclass
+class Weights:
+    """Versions that the learner has made, for engines that come to them sooner or later. Fulfils ``Channel``."""
+
+    learner: Any
+    uses: dict[Version, int]
+    """By version: how many tapes load it."""
+    made: dict[Version, list[tuple[str, Any]]] = field(default_factory=dict)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def publish(self, version: Version) -> None:
+        async with self.changed:
+            if self.uses.get(version):
+                self.made[version] = [(name, tensor.detach().clone()) for name, tensor in self.learner.weights()]
+            self.changed.notify_all()
+
+    async def take(self, version: Version) -> list[tuple[str, Any]]:
+        """The tensors of a version; waits for them. They are forgotten after their last use."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: version in self.made)
+            self.uses[version] -= 1
+            return self.made[version] if self.uses[version] else self.made.pop(version)
+
+
+class Groups:
+    """Groups that the engines have finished, by origin."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        self.wanted = wanted
+        self._found: dict[str, Group] = {}
+        self._changed = asyncio.Condition()
+
+    async def put(self, group: Group) -> None:
+        async with self._changed:
+            if group.origin in self.wanted:
+                self._found[group.origin] = group
+            self._changed.notify_all()
+
+    async def get(self, origins: Sequence[str]) -> list[Group]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: all(origin in self._found for origin in origins))
+            return [self._found[origin] for origin in origins]
+
+    def forget(self, origins: Sequence[str]) -> None:
+        for origin in origins:
+            self._found.pop(origin, None)
+
+
+class TapedEngine:
+    """One engine under its tape. Rollouts call its ``generate``: a request waits there until the tape lets it in."""
+
+    def __init__(self, tape: Path, roll: Rollout, prompts: Any, model_folder: Path, parts: OnlineParts, groups: Groups) -> None:
+        self.name, self.lines = tape.stem, list(read_lines(tape))
+        self.engine = embedded_generator(
+            load_model(str(model_folder)).to(parts.model.device), slots=parts.stage.slots, version=-1
+        )
+        self.roll = replace(roll, generator=cast(Generator, self))
+        self.prompts, self.groups, self.kv = prompts, groups, parts.stage.kv
+        self._arrived: dict[SampleKey, list[Drawn]] = {}
+        self._news = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def generate(self, request: Request) -> Sample:
+        """Wait until the tape lets the request in, then until it is answered."""
+        sequence = self.engine.sequence(request)
+        if (reason := sequence.finish_reason(self.engine.text)) is not None:
+            return sequence.sample(reason, self.engine.text)
+        self._arrived.setdefault(request.key, []).append(sequence)
+        self._news.set()
+        return await sequence.future
+
+    async def run(self, weights: Weights) -> None:
+        """Follow the tape to its end, then draw what is left."""
+        try:
+            for line in self.lines:
+                await self._until(int(line[0]))
+                await self._enter(line[1], line[2:], weights)
+            while await self._turn():
+                pass
+            await asyncio.gather(*self._tasks.values())
+            await asyncio.Event().wait()  # the learner says when the replay is over
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def _until(self, turn: int) -> None:
+        while self.engine.tape.turn < turn:
+            if not await self._turn():
+                raise ReplayError(
+                    f"{self.name}: the tape goes on to turn {turn}, but all is drawn at turn {self.engine.tape.turn}"
+                )
+
+    async def _turn(self) -> bool:
+        """One turn of the engine; False if it has nothing to do."""
+        for task in [task for task in self._tasks.values() if task.done() and not task.cancelled()]:
+            task.result()
+        if not (self.engine.running or self.engine.prefixes or self.engine.waiting):
+            return False
+        self.engine.step()
+        await asyncio.sleep(0)
+        return True
+
+    async def _enter(self, what: str, values: Sequence[Any], weights: Weights) -> None:
+        if what == "begin":
+            origin, ordinal = values
+            self._tasks[origin] = asyncio.create_task(self._group(origin, int(ordinal)))
+        elif what == "submit":
+            source, epoch, ordinal, sample = values[0]
+            self.engine.enter(await self._next_arrival(SampleKey(PromptKey(source, epoch, ordinal), sample)))
+        elif what == "load":
+            version, incarnation = map(int, values)
+            tensors = await weights.take(version) if version in weights.uses else None
+            await self.engine.load(WeightUpdate(version, tensors, self.kv, incarnation=incarnation))
+        elif what == "drop":
+            self._tasks[values[0]].cancel()
+            await asyncio.sleep(0)
+        else:
+            raise ReplayError(f'{self.name}: the tape says "{what}", which no version of this program writes')
+
+    async def _next_arrival(self, key: SampleKey) -> Drawn:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not self._arrived.get(key):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise ReplayError(
+                f"{self.name}: the tape lets {key} in at turn {self.engine.tape.turn}, but it did not come"
+            ) from None
+        return self._arrived[key].pop(0)
+
+    async def _group(self, origin: str, ordinal: int) -> None:
+        group = await self.roll.group(self.prompts(ordinal))
+        await self.groups.put(replace(group, origin=origin))
+
+
+class RecordedStream:
+    """The learner's side of the stream: every batch as it was."""
+
+    def __init__(self, leases: Mapping[Version, Mapping[str, Any]], groups: Groups, parts: OnlineParts) -> None:
+        self.leases, self.groups, self.stage = leases, groups, parts.stage
+        self._last_use = {origin: version for version, line in sorted(leases.items()) for origin in line["groups"]}
+
+    @property
+    def rules(self) -> Rules:
+        return rules_of(self.stage)
+
+    async def lease(self, version: Version) -> Lease:
+        if version not in self.leases:
+            raise ReplayError(f"the record ends before step {version + 1}")
+        line = self.leases[version]
+        found = await self.groups.get(line["groups"])
+        for place, number, error in line["failed"]:
+            samples = list(found[place].samples)
+            index = next(index for index, sample in enumerate(samples) if sample.key.sample == number)
+            samples[index] = samples[index].failed(error)
+            found[place] = replace(found[place], samples=tuple(samples))
+        if self.stage.on_stale == "resume":
+            found = [masked(group, version - self.stage.max_lag) for group in found]
+        return Lease(tuple(group.key.ordinal for group in found), tuple(found), version=version)
+
+    def trained(self, lease: Lease) -> None:
+        self.groups.forget(
+            [origin for origin in self.leases[lease.version]["groups"] if self._last_use[origin] == lease.version]
+        )
+
+    async def release(self, lease: Lease) -> None:
+        return None
+
+
+def threads_recorded(schedule: Path) -> int:
+    """CPU threads of the learner that was recorded: sums depend on them. Raises DataError where there is no record."""
+    return max(int(line["threads"]) for line in read_lines(schedule / LEASES))
+
+
+async def replay(parts: OnlineParts, schedule: Path, model_folder: Path, steps: int) -> AsyncIterator[Step]:
+    """Train the recorded batches of a stage again; yields after each.
+
+    ``schedule`` is the stage's folder of tapes and leases; ``model_folder`` has the model that the stage began with.
+
+    Raises:
+        ReplayError: the record is incomplete, or does not fit this program.
+        DataError: there is no record.
+    """
+    leases = {int(line["version"]): line for line in read_lines(schedule / LEASES)}
+    tapes = sorted(schedule.glob("*.*.jsonl"))
+    loads = [int(line[2]) for tape in tapes for line in read_lines(tape) if line[1] == "load"]
+    uses = {version: loads.count(version) for version in set(loads)}
+    groups = Groups({origin for line in leases.values() for origin in line["groups"]})
+    weights = Weights(parts.learner, uses)
+    stream = RecordedStream(leases, groups, parts)
+    engines = [TapedEngine(tape, parts.roll, parts.source, model_folder, parts, groups) for tape in tapes]
+    await weights.publish(0)
+    found: asyncio.Queue[Step | None] = asyncio.Queue(maxsize=1)
+
+    async def main() -> None:
+        async for step in learn(stream, parts.labeller, parts.trainer, weights, replace(parts.plan, steps=steps)):
+            await found.put(step)
+        await found.put(None)
+
+    running = asyncio.create_task(run_roles(main(), *(engine.run(weights) for engine in engines)))
+    try:
+        while True:
+            getting = asyncio.ensure_future(found.get())
+            await asyncio.wait({getting, running}, return_when=asyncio.FIRST_COMPLETED)
+            if not getting.done():
+                getting.cancel()
+                running.result()
+                return
+            step = getting.result()
+            if step is None:
+                return
+            yield step
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

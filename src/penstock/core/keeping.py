@@ -1,0 +1,43 @@
+"""What keeps a run going: how often it becomes durable, and which processes carry it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.core.spec import require, spec
+
+
+@spec
+class CheckpointSpec:
+    """How often a run becomes durable and what is kept."""
+
+    every: int = 50
+    """Steps between checkpoints (0: only at the end of a stage)."""
+    keep: int = 2
+    """Newest checkpoints kept, beside the best one and the last good one."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, f"checkpoint.every={self.every} is negative; 0 saves at the end of a stage only")
+        require(self.keep >= 1, f"checkpoint.keep={self.keep}; at least one must stay")
+
+
+@spec
+class RolesSpec:
+    """The processes of ``runtime="procs"`` beside the learner."""
+
+    generators: int = 1
+    """Processes that generate, each with a model and a cache of its own."""
+    rewards: int = 1
+    """Processes that score groups."""
+    references: int = 0
+    """Processes that compute the log-probs of the reference model; 0: the learner does."""
+    channel: Literal["shared memory", "disk", "process group"] = "shared memory"
+    """How weights travel to the generators."""
+    threads: int = 0
+    """CPU threads of each process; 0: the cores, shared out among learner and generators."""
+
+    def __post_init__(self) -> None:
+        for count in ("generators", "rewards"):
+            require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
+        for count in ("references", "threads"):
+            require(getattr(self, count) >= 0, f"roles.{count}={getattr(self, count)} is negative")
