@@ -14,13 +14,10 @@ from typing import Any
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError, WeightError
 from penstock.core.types import Group, Version
-from penstock.flow import wire
 from penstock.flow.columns import Change
 from penstock.flow.rpc import Handler, Peer, Server
 from penstock.flow.rules import Lease, Rules, Ticket
 from penstock.flow.stream import DEADLINE, Stream
-
-wire.register(Ticket)
 
 NOTES = 1000
 """Notes that wait for the learner to write them down; the oldest are given up first."""

@@ -20,6 +20,7 @@ DEATHS = 10
 """Makers that a group may lose in a row; then it is taken for what kills them, and the run ends with its name."""
 
 
+@wire.register
 class Ticket(NamedTuple):
     """Leave to work on a group."""
 
