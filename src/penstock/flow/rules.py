@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
+from penstock.flow import wire
 from penstock.flow.columns import TOKENS, Stage
 from penstock.flow.samplers import SAMPLERS
 
