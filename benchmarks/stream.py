@@ -4,8 +4,9 @@ One process makes samples and puts them into the hub's stream through its connec
 reads and releases batches of them, as a learner does. Two arms: the consumer in the process of the hub (two processes), and
 in a process of its own (three, as in a run). Samples of 1 kB (59 tokens in five columns) in groups of 16, and samples with a
 payload of megabytes. Beside it, in the same run and by turns, TransferQueue with its simple storage, on batches of the same
-samples; it needs ``--peer-python``, a Python with ``TransferQueue==0.1.11``. The first round of each arm warms up; printed is
-the median of the others.
+samples; it needs ``--peer-python``, a Python with ``TransferQueue==0.1.11``. The first round of each arm warms up; printed are
+medians of the others: samples/s by the clock, and the processor time of all processes of the arm for one sample, which a busy
+machine distorts less. Linux only, for the processor time of other processes.
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ class Load(NamedTuple):
     @property
     def bytes_per_sample(self) -> int:
         return self.payload or WIDTH * 17
+
+
+class Round(NamedTuple):
+    """Seconds by the clock, and of processors."""
+
+    wall: float
+    processor: float
 
 
 def group_of(load: Load, ticket: Ticket) -> Group:
@@ -116,8 +124,14 @@ def child(role: str, load: Load, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-async def consume(stream: Stream | RemoteLeasing, load: Load, rounds: int) -> list[float]:
-    """Seconds of each round but the first."""
+def processor_seconds(processes: list[int]) -> float:
+    """What processes have used so far, by their ids."""
+    fields = [Path(f"/proc/{one}/stat").read_text(encoding="utf-8").rpartition(")")[2].split() for one in processes]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+
+
+async def consume(stream: Stream | RemoteLeasing, load: Load, rounds: int, others: list[int]) -> list[Round]:
+    """Each round but the first; ``others`` are the ids of the other processes."""
     ends = []
     for version in range(load.steps * (rounds + 1)):
         lease = await stream.lease(version)
@@ -127,22 +141,22 @@ async def consume(stream: Stream | RemoteLeasing, load: Load, rounds: int) -> li
         stream.acknowledge()
         await stream.release(lease)
         if (version + 1) % load.steps == 0:
-            ends.append(time.perf_counter())
-    return [later - earlier for earlier, later in itertools.pairwise(ends)]
+            ends.append((time.perf_counter(), processor_seconds([os.getpid(), *others])))
+    return [Round(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in itertools.pairwise(ends)]
 
 
-async def two_processes(load: Load, rounds: int) -> list[float]:
+async def two_processes(load: Load, rounds: int) -> list[Round]:
     async with serving(load) as (hub, address):
         hub.stream = Stream(Rules(load.batch, load.max_lag))
         producer = child("produce", load, "--address", address)
         try:
-            return await consume(hub.stream, load, rounds)
+            return await consume(hub.stream, load, rounds, [producer.pid])
         finally:
             producer.kill()
             producer.communicate()
 
 
-async def three_processes(load: Load, rounds: int) -> list[float]:
+async def three_processes(load: Load, rounds: int) -> list[Round]:
     hub = child("serve", load)
     assert hub.stdout is not None
     address = hub.stdout.readline().strip()
@@ -151,7 +165,7 @@ async def three_processes(load: Load, rounds: int) -> list[float]:
     await leasing.begin(learner, "bench")
     producer = child("produce", load, "--address", address)
     try:
-        return await consume(leasing, load, rounds)
+        return await consume(leasing, load, rounds, [producer.pid, hub.pid])
     finally:
         await learner.close()
         for process in (producer, hub):
@@ -159,38 +173,38 @@ async def three_processes(load: Load, rounds: int) -> list[float]:
             process.communicate()
 
 
-def peer(python: str, load: Load, rounds: int, in_flight: int) -> list[float]:
+def peer(python: str, load: Load, rounds: int, in_flight: int) -> list[Round]:
     options = {"batch": load.batch * load.samples, "width": WIDTH, "payload": load.payload, "steps": load.steps}
     command = [python, str(PEER), "--in-flight", str(in_flight), "--rounds", str(rounds)]
     command += itertools.chain.from_iterable((f"--{name}", str(value)) for name, value in options.items())
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"TransferQueue failed:\n{done.stderr[-2000:]}")
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])["seconds"]
-    return found
+    return [Round(*one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 
-def row(load: Load, arm: str, seconds: list[float]) -> None:
-    rates = sorted(load.batch * load.samples * load.steps / one for one in seconds)
-    median = statistics.median(rates)
+def row(load: Load, arm: str, rounds: list[Round]) -> None:
+    samples = load.batch * load.samples * load.steps
+    rates = sorted(samples / one.wall for one in rounds)
+    median, cost = statistics.median(rates), statistics.median(one.processor for one in rounds) / samples
     print(
-        f"{load.name:<16} {arm:<32} {median:>10,.0f} samples/s {median * load.bytes_per_sample / 1e9:>8.3f} GB/s"
-        f"   (of {len(rates)} rounds: {rates[0]:,.0f} to {rates[-1]:,.0f})",
+        f"{load.name:<16} {arm:<28} {median:>9,.0f} samples/s {median * load.bytes_per_sample / 1e9:>6.3f} GB/s"
+        f" {cost * 1e6:>9,.1f} µs of processor a sample   ({len(rates)} rounds, {rates[0]:,.0f} to {rates[-1]:,.0f})",
         flush=True,
     )
 
 
 def compare(load: Load, python: str | None, repeats: int, rounds: int) -> None:
     """All arms by turns, so that what else the machine does falls on each of them."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Round]] = {}
     for _ in range(repeats):
         found.setdefault("penstock, two processes", []).extend(asyncio.run(two_processes(load, rounds)))
         found.setdefault("penstock, three processes", []).extend(asyncio.run(three_processes(load, rounds)))
         for in_flight in (1, 4) if python else ():
             arm = found.setdefault(f"TransferQueue, {in_flight} in flight", [])
             arm.extend(peer(python or "", load, rounds, in_flight))
-    for arm, seconds in found.items():
-        row(load, arm, seconds)
+    for arm, seen in found.items():
+        row(load, arm, seen)
 
 
 LOADS = (
@@ -207,6 +221,7 @@ def main() -> None:
     options.add_argument("--peer-python", help="a Python that has TransferQueue==0.1.11")
     options.add_argument("--repeats", type=int, default=2)
     options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--loads", type=int, nargs="+", default=range(len(LOADS)), help="places in LOADS; all when not given")
     options.add_argument("--role", choices=["produce", "serve"], help=argparse.SUPPRESS)
     options.add_argument("--load", help=argparse.SUPPRESS)
     options.add_argument("--address", help=argparse.SUPPRESS)
@@ -219,8 +234,8 @@ def main() -> None:
         os.environ["STREAM_TOKEN"] = secrets.token_hex(16)
         if not chosen.peer_python:
             print("without TransferQueue: give --peer-python a Python that has TransferQueue==0.1.11")
-        for load in LOADS:
-            compare(load, chosen.peer_python, chosen.repeats, chosen.rounds)
+        for place in chosen.loads:
+            compare(LOADS[place], chosen.peer_python, chosen.repeats, chosen.rounds)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Its documented pattern with its simple storage: a producer puts batches of columns (a partition for each step), a consumer
 asks for the metadata of a batch that nobody consumed, gets the data, and clears the partition. Both are Ray actors, that is
-processes, beside the controller and the storage units. Prints one line of JSON: seconds of each measured round.
+processes, beside the controller and the storage units. Prints one line of JSON: for each measured round its seconds by the
+clock and those of the processors, over all processes that Ray started.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
 
 import itertools
 
+import psutil
 import ray
 import torch
 import transfer_queue as tq
@@ -38,6 +40,12 @@ def batch_of(rows: int, width: int, payload: int) -> TensorDict:
     whole, real = torch.zeros(rows, width, dtype=torch.int32), torch.zeros(rows, width)
     columns = (whole, torch.ones(rows, width, dtype=torch.bool), real, whole.clone(), real.clone())
     return TensorDict(dict(zip(TOKENS, columns, strict=True)), batch_size=rows)
+
+
+def processor_seconds(driver: int) -> float:
+    """What the driver and all processes below it have used so far."""
+    above = psutil.Process(driver)
+    return sum(one.cpu_times().user + one.cpu_times().system for one in (above, *above.children(recursive=True)))
 
 
 @ray.remote(num_cpus=1)
@@ -63,10 +71,10 @@ class Consumer:
         tq.init()
         self.options, self.client = options, tq.get_client()
 
-    async def run(self, steps: int) -> list[float]:
-        """When each batch was consumed, in seconds."""
+    async def run(self, steps: int) -> list[tuple[float, float]]:
+        """Seconds by the clock and of the processors at the end of each round."""
         fields = ["payload"] if self.options.payload else list(TOKENS)
-        todo, done = iter(range(steps)), []
+        todo, ends, done = iter(range(steps)), [], itertools.count(1)
 
         async def worker() -> None:
             for step in todo:
@@ -76,10 +84,11 @@ class Consumer:
                 data = await self.client.async_get_data(meta)
                 assert len(data[fields[0]]) == self.options.batch
                 await self.client.async_clear_partition(f"train_{step}")
-                done.append(time.perf_counter())
+                if next(done) % self.options.steps == 0:
+                    ends.append((time.perf_counter(), processor_seconds(self.options.driver)))
 
         await asyncio.gather(*(worker() for _ in range(self.options.in_flight)))
-        return done
+        return ends
 
 
 def main() -> None:
@@ -91,16 +100,17 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--steps", type=int, required=True)
     chosen = options.parse_args()
+    chosen.driver = os.getpid()
     # More CPUs than there are: Ray places processes by the count, and none of them may wait for a place.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     tq.init(OmegaConf.create({"controller": {"polling_mode": True}}))
     producer, consumer = Producer.remote(chosen), Consumer.remote(chosen)
     steps = chosen.steps * (chosen.rounds + 1)  # the first round warms up
     consuming, producing = consumer.run.remote(steps), producer.run.remote(steps)
-    done = sorted(ray.get(consuming))
+    ends = ray.get(consuming)
     ray.get(producing)
-    ends = done[chosen.steps - 1 :: chosen.steps]
-    print(json.dumps({"seconds": [later - earlier for earlier, later in itertools.pairwise(ends)]}), flush=True)
+    rounds = [[b - a for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(ends)]
+    print(json.dumps(rounds), flush=True)
     tq.close()
     ray.shutdown()
 
