@@ -220,6 +220,11 @@ async def replay(parts: OnlineParts, schedule: Path, model_folder: Path, steps: 
     tapes = sorted(schedule.glob("*.*.jsonl"))
     loads = [int(line[2]) for tape in tapes for line in read_lines(tape) if line[1] == "load"]
     uses = {version: loads.count(version) for version in set(loads)}
+    known = {tape.stem for tape in tapes}
+    for line in leases.values():
+        for origin in line["groups"]:
+            if origin.rpartition("/")[0] not in known:
+                raise ReplayError(f"step {line['version'] + 1} was trained on group {origin}, whose tape is not in {schedule}")
     groups = Groups({origin for line in leases.values() for origin in line["groups"]})
     weights = Weights(parts.learner, uses)
     stream = RecordedStream(leases, groups, parts)
