@@ -47,6 +47,12 @@ def hanging(sample: Any, columns: Any, row: int = 5) -> float:
     return sum(letter in "aeiou" for letter in sample.text) / 4
 
 
+def always_hanging(sample: Any, columns: Any) -> float:
+    """Never comes back."""
+    time.sleep(3600)
+    return 0.0
+
+
 def deadly(sample: Any, columns: Any, row: int = 9) -> float:
     """Ends the process that asks it about a row."""
     if columns["row"] == row:

@@ -14,8 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.folder import RunFolder
-from penstock.cli.supervise import weights_folder
+from penstock.weights.folder import shared_folder
 
 RECIPES = Path(__file__).with_name("procs_recipes.py")
 ZYGOTE = Path(__file__).with_name("zygote.py")
@@ -83,6 +82,7 @@ class Started:
 
     def everything(self) -> str:
         """For the message of a failed test."""
+        self.poll()
         logs = [f"{file.name}: {file.read_text()[-1500:]}" for file in sorted((self.run / "logs").glob("*"))]
         told = [json.dumps(event) for event in events(self.run) if event["kind"] != "metrics"]
         return "\n".join([f"exit code {self.code}", self.text, *logs, *told[-15:], str(self.roles)])
@@ -143,8 +143,7 @@ class Started:
     def assert_clean(self) -> None:
         """No process is left, nor anything in shared memory."""
         assert self.left() == []
-        weights = weights_folder(RunFolder(self.run).read(), self.run)
-        assert not weights.exists()
+        assert not shared_folder(sha256(str(self.run.resolve()).encode()).hexdigest()[:16]).exists()
 
     def assert_refused(self, *parts: str) -> None:
         """The run ended with one line, which says all of ``parts``."""

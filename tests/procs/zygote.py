@@ -83,13 +83,13 @@ def become(name: str, environment: dict[str, str], in_roles: str) -> None:
     asyncio._set_running_loop(None)
     os.environ.clear()
     os.environ.update(environment)
-    run(lambda: importlib.import_module(ROLE).main(), f"name = {name!r}\n{in_roles}")
+    run_and_end(lambda: importlib.import_module(ROLE).main(), f"name = {name!r}\n{in_roles}")
 
 
-def run(main: Callable[[], int], first: str) -> None:
+def run_and_end(main: Callable[[], int], first: str) -> None:
     """Run ``first`` and ``main`` and end this process as Python does."""
     code: Any = 1
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     try:
         exec(first, dict(TOOLS))
         code = main()
@@ -114,23 +114,29 @@ def begin(asked: dict[str, Any]) -> None:
         fork_roles("if name == 'learner':\n    record_trained()\n" + asked["in_roles"])
     from penstock.cli.main import main
 
-    run(lambda: main(asked["words"]), asked["first"])
+    run_and_end(lambda: main(asked["words"]), asked["first"])
 
 
 def serve() -> None:
 
     TOOLS["record_trained"] = record_trained
     requests, replies = sys.stdin, os.dup(1)
+    runs: list[int] = []
     for line in requests:
         asked = json.loads(line)
         if "poll" in asked:
             pid, status = os.waitpid(asked["poll"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
+            if pid:
+                runs.remove(pid)
         else:
             answer = os.fork()
             if answer == 0:
                 begin(asked)
+            runs.append(answer)
         os.write(replies, (json.dumps(answer) + "\n").encode())
+    for run in runs:  # whoever asked is gone without having ended them
+        os.killpg(run, signal.SIGKILL)
 
 
 if __name__ == "__main__":

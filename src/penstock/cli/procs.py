@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,7 @@ class ProcsFlow:
             incarnation = await stream.begin(client, name)
             kind, folder = self.run.roles.channel, self.processes.weights
             publisher = open_publisher(kind, parts.learner.weights, folder, stream.post, incarnation)
+            listening = asyncio.create_task(stream.listen())
             try:
                 await publisher.publish(start)
                 before = self._counts()
@@ -49,6 +51,7 @@ class ProcsFlow:
                     yield replace(step, metrics=step.metrics | _rates(before, now))
                     before = now
             finally:
+                listening.cancel()
                 publisher.close()
             await stream.end(name)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.main import guarded
 from penstock.core.errors import ConnectionLost, PenstockError, RoleError
 from penstock.core.run import Online, Run
 from penstock.core.spec import parse
@@ -35,7 +36,7 @@ def main() -> int:
     greeting = json.loads(_first_line())
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     if greeting["role"] == "learner":
-        return learner(greeting)
+        return guarded(lambda: learner(greeting))
     try:
         asyncio.run(_until_told(ROLES[greeting["role"]](greeting)))
     except ConnectionLost as error:  # the run is over, or the hub has let go of us
@@ -85,11 +86,10 @@ def learner(greeting: Greeting) -> int:
     """Carry the run out as ``penstock train`` does, with the other roles in processes of their own."""
     from penstock.cli.around import Processes
     from penstock.cli.commands.train import carry_out
-    from penstock.cli.main import guarded
 
     run, folder = parse(Run, greeting["run"]), Path(greeting["folder"])
     processes = Processes(greeting["hub"], Path(greeting["weights"]), folder, greeting["threads"])
-    return guarded(lambda: carry_out(run, folder, greeting["resuming"], greeting["progress"], processes))
+    return carry_out(run, folder, greeting["resuming"], greeting["progress"], processes)
 
 
 async def _tasks(*coroutines: Coroutine[Any, Any, Any]) -> None:
@@ -102,6 +102,13 @@ async def _tasks(*coroutines: Coroutine[Any, Any, Any]) -> None:
 async def _lost(client: Any) -> None:
     await client.lost.wait()
     raise ConnectionLost(client.reason)
+
+
+async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Begin to draw with the first weights: a generator that is refused them is not ready."""
+    await holding.first()
+    await client.call("ready_now", deadline=30.0)
+    await work()
 
 
 async def generator(greeting: Greeting) -> None:
@@ -149,18 +156,11 @@ async def generator(greeting: Greeting) -> None:
     async with joined(greeting["hub"], name, "generator", counts) as client:
         drawing = RemoteDrawing(client)
         notes = Notes(client, holding)
-        await client.call("ready_now", deadline=30.0)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
+        drains = stage.kv == "drain"
         await _tasks(
-            rollout(drawing, source, roll, holding, groups, border.group),
-            follow(
-                engine,
-                drawing.newest,
-                subscriber,
-                stage.kv,
-                notes,
-                border.update if stage.kv == "drain" else contextlib.nullcontext,
-            ),
+            _once_loaded(client, holding, lambda: rollout(drawing, source, roll, holding, groups, border.group)),
+            follow(engine, drawing.newest, subscriber, stage.kv, notes, border.update if drains else contextlib.nullcontext),
             notes.send(),
             _lost(client),
         )
@@ -190,7 +190,7 @@ class Notes:
     async def send(self) -> None:
         while True:
             what, fields = await self.told.get()
-            self.holding.loaded()
+            self.holding.loaded(fields.get("reason", ""))
             if what != "weights loaded":
                 await self.client.tell("tell_note", what=what, fields=fields)
 

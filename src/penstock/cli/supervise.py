@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from penstock.flow.columns import REFERENCE, REWARD
 from penstock.flow.hub import Hub
 from penstock.flow.rules import Rules
 from penstock.flow.supervisor import STILLBORN, Child, Role, Supervisor, spawn, told
-
-SHARED_MEMORY = Path("/dev/shm")
+from penstock.weights.folder import shared_folder
 
 
 def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> int:
@@ -56,7 +56,7 @@ def weights_folder(run: Run, folder: Path) -> Path:
     """Where weights travel through: memory, or the run's own folder."""
     if run.roles.channel == "disk":
         return folder / "weights"
-    return SHARED_MEMORY / f"penstock-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+    return shared_folder(hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16])
 
 
 def threads_of(run: Run) -> int:
@@ -77,8 +77,8 @@ class Supervised:
         self.hub = Hub(self._rules, self.token, self._open, self._close)
         self.address = ""
         self.learner: Child | None = None
-        self.asked = False
-        """Whether the user asked to stop."""
+        self.asked = 0
+        """How often the user asked to stop."""
 
     async def execute(self) -> int:
         """From the first process to the last; all are gone when this returns."""
@@ -87,7 +87,7 @@ class Supervised:
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._pass_on, number)
+            loop.add_signal_handler(number, self._ask)
         try:
             return await self._keep_learner()
         finally:
@@ -103,11 +103,16 @@ class Supervised:
     def _stage(self, name: str) -> Online:
         return next(stage for stage in self.run.stages if stage.name == name and isinstance(stage, Online))
 
-    def _pass_on(self, number: int) -> None:
-        """Ctrl-C reached the supervisor alone: the learner finishes its step and saves; the others follow."""
-        self.asked = True
-        if self.learner is not None:
-            self.learner.signal(number)
+    def _ask(self) -> None:
+        """Ctrl-C reached the supervisor alone: the learner finishes its step and saves; the others follow.
+
+        The second one ends the learner at once, as soon as it listens; the third one whatever it does.
+        """
+        self.asked += 1
+        if self.learner is not None and self.asked > 2:
+            self.learner.signal(signal.SIGKILL)
+        elif self.learner is not None and self.learner.process.returncode is None:
+            self.learner.process.send_signal(signal.SIGTERM)
 
     async def _keep_learner(self) -> int:
         """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
@@ -115,20 +120,31 @@ class Supervised:
         while True:
             greeting = self._greeting("learner", "learner", resuming=self.resuming)
             self.learner = await spawn(Role("learner", greeting, self.command, environment=self._environment()))
+            if self.asked:  # while there was none
+                self.learner.process.send_signal(signal.SIGTERM)
             try:
                 code = await self.learner.process.wait()
             except asyncio.CancelledError:
                 await self.learner.stop()
                 raise
             self.learner.signal(signal.SIGKILL)  # whatever it had started
-            if code >= 0 or self.asked:
-                return 130 if code < 0 else code
+            if code < 0 and self.asked:
+                return self._stopped()
+            if code >= 0:
+                return code
             self.hub.note("role restarted", role="learner", code=code, words="")
             reached = self.hub.reached
             fruitless, before = (0 if reached > before else fruitless + 1), reached
             if fruitless >= STILLBORN:
                 raise RoleError(f"the learner was {told(code)} {STILLBORN + 1} times without finishing a step in between")
             self.resuming = self.resuming or self.folder.spec.exists()
+
+    def _stopped(self) -> int:
+        """The learner ended before it could say so itself."""
+        there = self.folder.spec.exists()
+        told = f"go on with: penstock train --resume {self.folder.path}" if there else "nothing was begun"
+        print(f"penstock: stopped; {told}", file=sys.stderr)
+        return 130
 
     # ---- the roles of a stage
 

@@ -80,6 +80,9 @@ class Hub:
         self.reached = 0
         """Steps of the learner that were published, over all stages."""
         self._ready: dict[str, asyncio.Event] = {}
+        self._noted = asyncio.Event()
+        self._learner: int | None = None
+        """Who began the stage; nobody else may lease, publish or end it."""
         self._broken: BaseException | None = None
         self._breaking = asyncio.Event()
         self.seen: dict[str, float] = {}
@@ -109,12 +112,30 @@ class Hub:
     def note(self, what: str, **fields: Any) -> None:
         """Something the run's log should hold."""
         self.notes.append({"what": what, **fields})
+        self._noted.set()
 
     def _handlers(self) -> dict[str, Handler]:
-        verbs = ("begin", "end", "admit", "put", "withdrawn", "take", "write", "lease", "release", "post", "newest")
-        return {verb: getattr(self, f"_{verb}") for verb in (*verbs, "alive", "ready_now", "tell_note")}
+        verbs = ("begin", "admit", "put", "withdrawn", "take", "write", "newest", "alive", "ready_now", "tell_note")
+        found = {verb: getattr(self, f"_{verb}") for verb in verbs}
+        return found | {verb: self._for_learner(verb) for verb in ("end", "lease", "release", "post", "listen")}
+
+    def _for_learner(self, verb: str) -> Handler:
+        """A handler that the learner of the stage alone may call."""
+        handler: Handler = getattr(self, f"_{verb}")
+
+        async def checked(peer: Peer, **values: Any) -> Any:
+            if peer.id != self._learner:
+                self._refuse(f'{peer} asked for "{verb}", which only the learner that began the stage may')
+            return await handler(peer, **values)
+
+        return checked
+
+    def _refuse(self, reason: str) -> None:
+        self.note("refused", reason=reason)
+        raise StreamError(reason)
 
     async def _left(self, peer: Peer) -> None:
+        self._learner = None if peer.id == self._learner else self._learner
         if self.stream is not None:
             await self.stream.leave(_maker(peer))
 
@@ -159,6 +180,9 @@ class Hub:
 
     async def _begin(self, peer: Peer, stage: str, ledger: Mapping[str, Any]) -> int:
         """A stage begins, or goes on under a learner that was started again; gives the learner's incarnation."""
+        if peer.role != "learner" or self._learner is not None:
+            self._refuse(f"{peer} asked to begin a stage, which only a learner may, and only while there is no other")
+        self._learner = peer.id
         self.incarnation += 1
         if self.stream is None or self.stage != stage:
             self.stage, self.board, self.stream = stage, Board(), Stream(self.rules(stage), self.deadline)
@@ -173,17 +197,27 @@ class Hub:
         if stage == self.stage:
             self.stage, self.stream = "", None
             await self.close_stage(stage)
+        self._learner = None
+
+    async def _listen(self, peer: Peer) -> list[dict[str, Any]]:
+        """The notes that nobody has heard yet; waits for one. They must not wait for a batch, which may never come."""
+        while not self.notes:
+            self._noted.clear()
+            await self._noted.wait()
+        return self._unheard()
+
+    def _unheard(self) -> list[dict[str, Any]]:
+        return [self.notes.popleft() for _ in range(len(self.notes))]
 
     async def _lease(self, peer: Peer, version: Version) -> dict[str, Any]:
         lease = await self._unless_broken(self._flowing().lease(version))
         self._numbers += 1
         self._leases[self._numbers] = lease
-        notes = [self.notes.popleft() for _ in range(len(self.notes))]
         fields = {name: getattr(lease, name) for name in ("ordinals", "groups", "passed", "again", "version")}
         return {
             "number": self._numbers,
             "lease": fields,
-            "notes": notes,
+            "notes": self._unheard(),
             "told": self.told,
             "stats": asdict(self._flowing().stats),
         }

@@ -103,9 +103,17 @@ class RemoteLeasing:
         lease = Lease(ordinals, groups, passed, again, int(fields["version"]))
         self._numbers[id(lease)] = int(found["number"])
         self.told, self.stats = found["told"], found["stats"]
-        for note in found["notes"]:
-            self.report(note.pop("what"), **note)
+        self._write_down(found["notes"])
         return lease
+
+    async def listen(self) -> None:
+        """Write down what other roles have to say as soon as they say it; until the task is cancelled."""
+        while True:
+            self._write_down(await self.client.call("listen", deadline=NEVER))
+
+    def _write_down(self, notes: Sequence[dict[str, Any]]) -> None:
+        for note in notes:
+            self.report(note.pop("what"), **note)
 
     def trained(self, lease: Lease) -> None:
         self.ledger.add(lease.ordinals + lease.passed, lease.version + 1)
@@ -155,11 +163,20 @@ class Holding:
     def __init__(self, generator: Generator, deadline: float = ANSWER) -> None:
         self.generator, self.deadline = generator, deadline
         self._loaded = asyncio.Event()
+        self._refused = ""
 
-    def loaded(self) -> None:
-        """Say that the generator may hold another version now."""
+    def loaded(self, refused: str = "") -> None:
+        """Say that the generator may hold another version now, or why the last one was ``refused``."""
+        self._refused = refused
         self._loaded.set()
         self._loaded = asyncio.Event()
+
+    async def first(self) -> None:
+        """Wait for the weights that a generator begins with. Raises GenerationError where they are refused."""
+        while self.generator.stats().version < 0:
+            if self._refused:
+                raise GenerationError(f"this generator has no weights to begin with: {self._refused}")
+            await self._loaded.wait()
 
     async def __call__(self, version: Version) -> None:
         """Wait until the generator holds ``version`` or a younger one. Raises GenerationError after the deadline."""
@@ -170,5 +187,5 @@ class Holding:
         except TimeoutError:
             raise GenerationError(
                 f"waited {self.deadline:.0f} s for weights of version {version} from the learner; this generator holds "
-                f"{self.generator.stats().version}"
+                f"{self.generator.stats().version}" + (f"; {self._refused}" if self._refused else "")
             ) from None

@@ -81,10 +81,16 @@ async def spawn(role: Role) -> Child:
         if output is not None:
             output.close()
     assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it died at once: whoever waits for it finds out
+    child = Child(role, process)
+    try:
         process.stdin.write(json.dumps(dict(role.greeting)).encode() + b"\n")
         await process.stdin.drain()
-    return Child(role, process)
+    except ConnectionError:  # it died at once: whoever waits for it finds out
+        pass
+    except BaseException:
+        child.signal(signal.SIGKILL)
+        raise
+    return child
 
 
 class Supervisor:
@@ -106,6 +112,7 @@ class Supervisor:
         self.children: dict[str, Child] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     def start(self, role: Role) -> None:
         """Begin to keep a role; one that is kept already stays as it is."""
@@ -114,13 +121,17 @@ class Supervisor:
 
     async def stop(self, *names: str) -> None:
         """Stop roles (all, if none is named) and wait until they are gone."""
-        tasks = [self._keeping.pop(name) for name in names or list(self._keeping) if name in self._keeping]
-        for task in tasks:
+        for name in [name for name in names or list(self._keeping) if name in self._keeping]:
+            task = self._keeping.pop(name)
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        # Shielded: whoever asked for it may be gone before they are, and a second cancel would leave them behind.
+        await asyncio.shield(asyncio.gather(*self._ending, return_exceptions=True))
 
     async def _keep(self, role: Role) -> None:
         stillborn = 0
+        child: Child | None = None
         try:
             while True:
                 self.ready(role.name).clear()
@@ -136,15 +147,16 @@ class Supervisor:
                         f"{last_words(role.log) or 'nothing'}. Its log is {role.log}"
                     )
         except asyncio.CancelledError:
-            if role.name in self.children:
-                await self.children[role.name].stop()
-                self.children[role.name].signal(signal.SIGKILL)
+            if child is not None:
+                await child.stop()
+                child.signal(signal.SIGKILL)
             raise
         except Exception as error:
             if not self.failed.done():
                 self.failed.set_exception(error)
         finally:
-            self.children.pop(role.name, None)
+            if self.children.get(role.name) is child:
+                self.children.pop(role.name, None)
 
     async def _attend(self, child: Child) -> int:
         """Wait for the end of a child; one that falls silent is ended."""
