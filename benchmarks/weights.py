@@ -3,8 +3,9 @@
 *Stall*: a generator decodes 48 sequences all the time while new weights come every second, from the learner's own parameters
 (alias) or from a process of their own through shared memory. For every update two numbers: the pause, by how much the longest
 decode step around it (from end to end) is longer than the median step near by; and the time lost, by how much all steps from
-the manifest's arrival to the end of the load are longer. ``control`` is the same measure where there was no update. ``busy``
-means that the publishing process computes matrix products between two updates, as a learner would.
+the manifest's arrival to the end of the load are longer. ``own`` is what the decoding thread itself does for the update, as
+processor time, which does not depend on what else runs. ``control`` is the same measure where there was no update. ``busy`` means
+that the publishing process computes matrix products between two updates, as a learner would.
 
 *Transport*: bytes and seconds of an update through the disk, full and as a difference, and through a process group, for steps
 of a real GRPO run in bfloat16.
@@ -54,22 +55,29 @@ def model_of(preset: str) -> LanguageModel:
 
 
 class Clocked(EmbeddedGenerator):
-    """Notes when each step begins and ends."""
+    """Notes when each step begins and ends, and how much its thread has computed until then."""
 
     def __init__(self, model: LanguageModel, **options: Any) -> None:
         super().__init__(model, **options)
         self.begins: list[float] = []
         self.ends: list[float] = []
+        self.computed: list[tuple[float, float]] = []
 
     def step(self) -> None:
         self.begins.append(time.perf_counter())
+        before = time.thread_time()
         super().step()
+        self.computed.append((before, time.thread_time()))
         self.ends.append(time.perf_counter())
 
-    def idle(self, window: Window) -> float:
-        """The longest time in a window in which no step ran, seconds."""
-        pairs = zip(self.ends[:-1], self.begins[1:], strict=True)
-        return max(begin - end for end, begin in pairs if begin >= window[0] and end <= window[1])
+    def own(self, window: Window) -> float:
+        """What the decoding thread computes between steps for an update, in steps: its most between any two steps of a window.
+
+        Both are processor time of this thread, so they do not depend on what else runs on the machine.
+        """
+        inside = [i for i in range(1, len(self.ends)) if self.begins[i] >= window[0] and self.ends[i - 1] <= window[1]]
+        step = statistics.median(end - begin for begin, end in self.computed[-200:])
+        return max((self.computed[i][0] - self.computed[i - 1][1] for i in inside), default=0.0) / step
 
 
 async def decode_for_ever(generator: EmbeddedGenerator, place: int) -> None:
@@ -96,7 +104,7 @@ def cost(ends: list[float], window: Window) -> tuple[float, float, float]:
 def line(name: str, generator: Clocked, windows: list[Window]) -> str:
     """A row of the table: p50 and p95 of pause and time lost, in ms and in decode steps."""
     costs = [cost(generator.ends, window) for window in windows]
-    idle = 1e3 * float(np.percentile([generator.idle(window) for window in windows], 95))
+    own = float(np.percentile([generator.own(window) for window in windows], 95))
     step = statistics.median(median for _, _, median in costs)
     cells = []
     for column in (0, 1):
@@ -104,7 +112,7 @@ def line(name: str, generator: Clocked, windows: list[Window]) -> str:
             value = float(np.percentile([entry[column] for entry in costs], share))
             cells.append(f"{value * 1e3:.2f} ms = {value / step:.2f} steps")
     span = 1e3 * statistics.median(end - begin for begin, end in windows)
-    return f"| {name} | {len(costs)} | {step * 1e3:.2f} | {span:.1f} | {idle:.2f} | {' | '.join(cells)} |"
+    return f"| {name} | {len(costs)} | {step * 1e3:.2f} | {span:.1f} | {own:.2f} | {' | '.join(cells)} |"
 
 
 async def alias_windows(generator: Clocked, updates: int) -> list[Window]:
@@ -299,7 +307,7 @@ def main() -> None:
         follow_manifests(chosen.follower)
         return
     if chosen.part != "transport":
-        print("| arm | updates | median step, ms | window, ms | idle p95, ms | pause p50 | pause p95 | lost p50 | lost p95 |")
+        print("| arm | updates | median step, ms | window, ms | own p95, steps | pause p50 | pause p95 | lost p50 | lost p95 |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for preset in chosen.presets:
             asyncio.run(stall("alias", preset, lambda g: alias_windows(g, chosen.updates)))
