@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,18 @@ import numpy as np
 
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.cli.check import row_name
-from penstock.core.contracts import RewardFunction
-from penstock.core.errors import DataError, RewardError
+from penstock.core.contracts import Env, RewardFunction
+from penstock.core.environment import EnvironmentSpec
+from penstock.core.errors import DataError, RewardError, SpecError
 from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage, models_behind
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
 from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
+from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, examples, pairs, prompts
 from penstock.envs.single_turn import SingleTurn
+from penstock.envs.turns import Dialogue, Turns
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
@@ -34,6 +40,9 @@ from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 from penstock.train.restrict import restrict
 from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
+
+EPISODES = 256
+"""Threads in which plain functions of an environment may wait at a time; asynchronous ones need none."""
 
 
 def seed_of(run_seed: int, *names: str) -> int:
@@ -119,19 +128,39 @@ def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: La
             )
 
 
-def environments(text: Text) -> Callable[[Prompt], SingleTurn]:
-    """Makes single-turn environments; a prompt is tokenized once for all its samples."""
+def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | None = None) -> Callable[[Prompt], Env]:
+    """Makes environments, of one turn unless a spec says more; a prompt is tokenized once for all its samples.
+
+    Raises:
+        SpecError: the function of the spec is not there, or cannot be called as an environment.
+    """
+    dialogue = None if spec is None else dialogue_of(spec, text, base)
     known: dict[tuple[PromptKey, str], IntArray] = {}
 
-    def make(prompt: Prompt) -> SingleTurn:
+    def make(prompt: Prompt) -> Env:
         name = prompt.key, prompt.text  # two data sets may share a name, and so keys
         if name not in known:
             if len(known) >= 1024:
                 known.pop(next(iter(known)))
             known[name] = prompt_tokens(prompt, text)
-        return SingleTurn(known[name])
+        return SingleTurn(known[name]) if dialogue is None else Turns(dialogue, known[name], prompt.columns)
 
     return make
+
+
+def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogue:
+    """The environment that a spec names. Plain functions get threads for as many episodes as may wait at a time."""
+    function = resolve(spec.function, base)
+    try:
+        inspect.signature(function).bind(None, None, 0, **spec.options)
+    except TypeError as error:
+        raise SpecError(
+            f'environment "{spec.function}" cannot be called as function(sample, columns, turn, **options) with options '
+            f"{dict(spec.options)}: {error}"
+        ) from error
+    threads = ThreadPoolExecutor(EPISODES, "environment")
+    called = partial(function, **spec.options) if spec.options else function
+    return Dialogue(spec.function, called, text.encode, threads, spec.turns, spec.deadline)
 
 
 def units_of(

@@ -31,6 +31,8 @@ def check_stages(run: Run, base: Path) -> None:
             evaluation = stage.evaluation
             if isinstance(stage, Online):
                 check_rewards(stage.rewards, base)
+                if stage.environment is not None:
+                    resolve(stage.environment.function, base)
             if evaluation is not None and evaluation.rewards:
                 check_rewards(evaluation.rewards, base)
             kind = stage.algorithm.data if isinstance(stage, Offline) else "prompts"

@@ -58,7 +58,14 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
         learner.teacher = reference
     rewards = StageRewards(stage.rewards, models, model.text, base)
     generator = embedded_generator(model, slots=stage.slots)
-    roll = Rollout(generator, environments(model.text), rewards, sampling, stage.samples, "greedy" in algorithm.needs)
+    roll = Rollout(
+        generator,
+        environments(model.text, stage.environment, base),
+        rewards,
+        sampling,
+        stage.samples,
+        "greedy" in algorithm.needs,
+    )
     control = algorithm.initial_control()
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
     source = prompts(stage.data, base, seed)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
+from penstock.core.environment import EnvironmentSpec
 from penstock.core.keeping import CheckpointSpec, RolesSpec
 from penstock.core.learner import LearnerSpec
 from penstock.core.sentinels import SentinelMode
@@ -212,6 +213,8 @@ class Online:
     rewards: tuple[RewardSpec, ...]
     algorithm: AnySpec
     learner: LearnerSpec = LearnerSpec()
+    environment: EnvironmentSpec | None = None
+    """What answers back between turns; None: every prompt is answered once."""
     sampling: Sampling = Sampling()
     samples: int = 8
     """Samples a prompt (G)."""
