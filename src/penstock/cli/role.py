@@ -138,11 +138,12 @@ async def generator(greeting: Greeting) -> None:
     seed = seed_of(run.seed, stage.name)
     roll = Rollout(
         engine,
-        environments(model.text),
+        environments(model.text, stage.environment, Path(greeting["base"])),
         Unscored(),
         replace(stage.sampling, seed=seed),
         stage.samples,
         "greedy" in algorithm.needs,
+        engine.tape,
     )
     source = prompts(stage.data, Path(greeting["base"]), seed)
     subscriber = open_subscriber(run.roles.channel, greeting["weights"], name)
