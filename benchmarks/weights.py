@@ -4,8 +4,8 @@
 (alias) or from a process of their own through shared memory. For every update two numbers: the pause, by how much the longest
 decode step around it (from end to end) is longer than the median step near by; and the time lost, by how much all steps from
 the manifest's arrival to the end of the load are longer. ``own`` is what the decoding thread itself does for the update, as
-processor time, which does not depend on what else runs. ``control`` is the same measure where there was no update. ``busy`` means
-that the publishing process computes matrix products between two updates, as a learner would.
+processor time, which does not depend on what else runs. ``control`` is the same measure where there was no update. ``busy``
+means that the publishing process computes matrix products between two updates, as a learner would.
 
 *Transport*: bytes and seconds of an update through the disk, full and as a difference, and through a process group, for steps
 of a real GRPO run in bfloat16.
@@ -97,7 +97,7 @@ def cost(ends: list[float], window: Window) -> tuple[float, float, float]:
     step_S = np.diff(ends_S)
     touched = (ends_S[1:] >= window[0]) & (ends_S[:-1] <= window[1])
     near = (ends_S[1:] > window[0] - 0.3) & (ends_S[1:] < window[1] + 0.3) & ~touched
-    median = float(np.median(step_S[near]))
+    median = float(np.median(step_S[near] if near.any() else step_S))
     return float(step_S[touched].max() - median), float((step_S[touched] - median).sum()), median
 
 
@@ -163,8 +163,8 @@ async def stall(name: str, preset: str, updates_of: Callable[[Clocked], Any]) ->
     for task in load:
         task.cancel()
     print(line(f"{preset} {name}", generator, windows), flush=True)
-    span = statistics.median(end - begin for begin, end in windows)
-    between = [(begin - 0.5, begin - 0.5 + span) for begin, _ in windows]
+    span = min(0.4, statistics.median(end - begin for begin, end in windows))
+    between = [(begin - 0.1 - span, begin - 0.1) for begin, _ in windows]
     print(line(f"{preset} {name}: control", generator, between), flush=True)
 
 
