@@ -77,6 +77,7 @@ class Supervised:
         self.hub = Hub(self._rules, self.token, self._open, self._close)
         self.address = ""
         self.learner: Child | None = None
+        self._leaving: list[asyncio.Task[None]] = []
         self.asked = 0
         """How often the user asked to stop."""
 
@@ -91,7 +92,7 @@ class Supervised:
         try:
             return await self._keep_learner()
         finally:
-            await self.supervisor.stop()
+            await asyncio.gather(self.supervisor.stop(), *self._leaving)
             await self.hub.stop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
@@ -153,7 +154,8 @@ class Supervised:
             self.supervisor.start(role)
 
     async def _close(self, name: str) -> None:
-        await self.supervisor.stop()
+        """Let the roles of a stage go; the learner need not wait until they are gone."""
+        self._leaving.append(asyncio.create_task(self.supervisor.stop()))
 
     def _roles(self, stage: str) -> Iterator[Role]:
         counts = {"generator": self.run.roles.generators, "reward": self.run.roles.rewards}
