@@ -156,8 +156,8 @@ class Group:
     @property
     def oldest_version(self) -> Version:
         """The oldest version among the tokens that may be trained on; -1 if there is none."""
-        versions = [sample.oldest_version for sample in self.samples if sample.action_T.any()]
-        return min(versions) if versions else -1
+        acted = np.concatenate([sample.version_T[sample.action_T] for sample in self.samples] or [[]])
+        return int(acted.min()) if len(acted) else -1
 
 
 @dataclass(frozen=True)

@@ -311,7 +311,8 @@ class Gate:
 
     def _check_age(self, lease: Lease) -> None:
         for group in lease.groups + lease.again:
-            lag = lease.version - group.oldest_version if group.oldest_version >= 0 else 0
+            oldest = group.oldest_version
+            lag = lease.version - oldest if oldest >= 0 else 0
             self.stats.largest_lag = max(self.stats.largest_lag, lag)
             if not 0 <= lag <= self.rules.max_lag:
                 raise StreamError(
