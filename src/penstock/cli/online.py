@@ -105,6 +105,9 @@ class LocalFlow:
         self.generator.spans = around.recorder.role("generator-0")
         self.generator.tape = Tape.next_take(schedule, "generator-0") if schedule else Tape()
 
+    aside: Any = None
+    """Nobody else evaluates."""
+
     def background(self) -> list[Any]:
         roll = replace(self.parts.roll, generator=self.generator, tape=self.generator.tape)
         return [rollout(self.stream, self.parts.source, roll)]

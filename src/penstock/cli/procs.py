@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from penstock.cli.around import Around, Processes
 from penstock.cli.online import OnlineParts
-from penstock.cli.supervise import rules_of
+from penstock.cli.supervise import exam_folder, rules_of
 from penstock.core.run import Run
 from penstock.core.tape import LeaseLog
 from penstock.core.types import Metrics
+from penstock.flow.exams import Answer
 from penstock.flow.remote import RemoteLeasing, joined
 from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
 from penstock.train.device import threads
 from penstock.weights.channels import open_publisher
+from penstock.weights.image import Post
+
+
+class Aside:
+    """Evaluations by another process, of the version that they are asked for, while training goes on."""
+
+    def __init__(self, stream: RemoteLeasing, open_channel: Callable[[Post, int], Any]) -> None:
+        self.stream, self.open_channel = stream, open_channel
+        self.incarnation = 0
+        self._channel: Any = None
+        self._step = 0
+        self._heard: list[Answer] = []
+
+    async def ask(self, step: int) -> None:
+        """Have the weights as they are evaluated. Waits where the evaluation before is not done yet."""
+        self._heard += await self._ask_hub(wait=True)
+        if self._channel is None:
+            self._channel = self.open_channel(self._post, self.incarnation)
+        self._step = step
+        await self._channel.publish(step)
+
+    async def _post(self, manifest: Mapping[str, Any]) -> None:
+        exam = {"step": self._step, "manifest": dict(manifest)}
+        await self.stream.client.call("ask", deadline=self.stream.deadline, exam=exam)
+
+    async def answers(self, wait: bool = False) -> list[Answer]:
+        """What was measured since the last call; ``wait`` for the evaluation that is under way."""
+        found, self._heard = self._heard + await self._ask_hub(wait), []
+        return found
+
+    async def _ask_hub(self, wait: bool) -> list[Answer]:
+        return list(await self.stream.client.call("answers", deadline=self.stream.deadline, wait=wait))
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
 
 class ProcsFlow:
@@ -27,9 +67,18 @@ class ProcsFlow:
         self.parts, self.run, self.processes, self.around = parts, run, processes, around
         rules = rules_of(parts.stage, processes=True, references=run.roles.references)
         self.stream = RemoteLeasing(rules, around.report)
+        self._aside = Aside(self.stream, partial(self._publisher, exam_folder(processes.weights)))
+
+    def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
+        return open_publisher(self.run.roles.channel, self.parts.learner.weights, folder, post, incarnation)
 
     def background(self) -> list[Any]:
         return []
+
+    @property
+    def aside(self) -> Aside | None:
+        """Who evaluates while training goes on, if somebody does."""
+        return self._aside if self.run.roles.evaluator and self.parts.stage.evaluation is not None else None
 
     async def steps(self, start: int) -> AsyncIterator[Step]:
         """Hand the model over, begin the stage at the hub, train, end it."""
@@ -38,8 +87,8 @@ class ProcsFlow:
             save_model(parts.model, self.processes.handed(name))
         async with joined(self.processes.hub, "learner", "learner", dict) as client:
             incarnation = await stream.begin(client, name)
-            kind, folder = self.run.roles.channel, self.processes.weights
-            publisher = open_publisher(kind, parts.learner.weights, folder, stream.post, incarnation)
+            publisher = self._publisher(self.processes.weights, stream.post, incarnation)
+            self._aside.incarnation = incarnation
             listening = asyncio.create_task(stream.listen())
             try:
                 await publisher.publish(start)
@@ -53,6 +102,7 @@ class ProcsFlow:
             finally:
                 listening.cancel()
                 publisher.close()
+                self._aside.close()
             await stream.end(name)
 
     def _counts(self) -> Metrics:

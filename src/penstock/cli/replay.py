@@ -8,7 +8,9 @@ whatever the clock does; what took hours on many processes can be looked at step
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import copy
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +23,12 @@ from penstock.core.tape import LEASES, read_lines
 from penstock.core.types import Group, PromptKey, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.sequences import Sequence as Drawn
-from penstock.flow.columns import masked
+from penstock.flow.columns import masked, merged
 from penstock.flow.local import run_roles
 from penstock.flow.rules import Lease, Rules
-from penstock.loops.learn import Step, learn
-from penstock.loops.rollout import Rollout
+from penstock.loops.learn import Step, learn, reference_column
 from penstock.models.files import load_model
+from penstock.models.language_model import LanguageModel
 
 PATIENCE = 600.0
 """Seconds in which what a tape names must come; rewards and environments take the time they take."""
@@ -36,7 +38,8 @@ PATIENCE = 600.0
 class Weights:
     """Versions that the learner has made, for engines that come to them sooner or later. Fulfils ``Channel``."""
 
-    learner: Any
+    tensors: Callable[[], Iterable[tuple[str, Any]]]
+    """Those of the learner as they are now."""
     uses: dict[Version, int]
     """By version: how many tapes load it."""
     made: dict[Version, list[tuple[str, Any]]] = field(default_factory=dict)
@@ -45,7 +48,7 @@ class Weights:
     async def publish(self, version: Version) -> None:
         async with self.changed:
             if self.uses.get(version):
-                self.made[version] = [(name, tensor.detach().clone()) for name, tensor in self.learner.weights()]
+                self.made[version] = [(name, tensor.detach().clone()) for name, tensor in self.tensors()]
             self.changed.notify_all()
 
     async def take(self, version: Version) -> list[tuple[str, Any]]:
@@ -83,22 +86,25 @@ class Groups:
 class TapedEngine:
     """One engine under its tape. Rollouts call its ``generate``: a request waits there until the tape lets it in."""
 
-    def __init__(self, tape: Path, roll: Rollout, prompts: Any, model_folder: Path, parts: OnlineParts, groups: Groups) -> None:
-        self.name, self.lines = tape.stem, list(read_lines(tape))
-        self.engine = embedded_generator(
-            load_model(str(model_folder)).to(parts.model.device), slots=parts.stage.slots, version=-1
-        )
-        self.roll = replace(roll, generator=cast(Generator, self))
-        self.prompts, self.groups, self.kv = prompts, groups, parts.stage.kv
+    def __init__(self, name: str, lines: Sequence[Any], model_folder: Path | None, parts: OnlineParts, groups: Groups) -> None:
+        self.name, self.lines = name, lines
+        self.aliased = model_folder is None
+        model = copy.deepcopy(parts.model) if model_folder is None else load_model(str(model_folder)).to(parts.model.device)
+        self.engine = embedded_generator(model, slots=parts.stage.slots, version=-1)
+        self.roll = replace(parts.roll, generator=cast(Generator, self))
+        self.prompts, self.groups, self.kv = parts.source, groups, parts.stage.kv
         self._arrived: dict[SampleKey, list[Drawn]] = {}
         self._news = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._over = False
 
     async def generate(self, request: Request) -> Sample:
         """Wait until the tape lets the request in, then until it is answered."""
         sequence = self.engine.sequence(request)
         if (reason := sequence.finish_reason(self.engine.text)) is not None:
             return sequence.sample(reason, self.engine.text)
+        if self._over:
+            raise ReplayError(f"{self.name}: the tape ends before {request.key} enters")
         self._arrived.setdefault(request.key, []).append(sequence)
         self._news.set()
         return await sequence.future
@@ -111,11 +117,23 @@ class TapedEngine:
                 await self._enter(line[1], line[2:], weights)
             while await self._turn():
                 pass
-            await asyncio.gather(*self._tasks.values())
+            await self._end()
             await asyncio.Event().wait()  # the learner says when the replay is over
         finally:
             for task in self._tasks.values():
                 task.cancel()
+
+    async def _end(self) -> None:
+        """Wait for the groups that were trained; all is drawn, so that rewards and environments alone are at work."""
+        self._over = True
+        for origin in self._tasks.keys() - self.groups.wanted:
+            self._tasks[origin].cancel()
+        left = [key for key, waiting in self._arrived.items() if any(not drawn.future.cancelled() for drawn in waiting)]
+        if left:
+            raise ReplayError(f"{self.name}: the tape ends before {left[0]} enters")
+        for found in await asyncio.gather(*self._tasks.values(), return_exceptions=True):
+            if isinstance(found, Exception):
+                raise found
 
     async def _until(self, turn: int) -> None:
         while self.engine.tape.turn < turn:
@@ -143,8 +161,10 @@ class TapedEngine:
             self.engine.enter(await self._next_arrival(SampleKey(PromptKey(source, epoch, ordinal), sample)))
         elif what == "load":
             version, incarnation = map(int, values)
-            tensors = await weights.take(version) if version in weights.uses else None
-            await self.engine.load(WeightUpdate(version, tensors, self.kv, incarnation=incarnation))
+            tensors = await weights.take(version)
+            if self.aliased:
+                overwrite(self.engine.model, tensors)
+            await self.engine.load(WeightUpdate(version, None if self.aliased else tensors, self.kv, incarnation=incarnation))
         elif what == "drop":
             self._tasks[values[0]].cancel()
             await asyncio.sleep(0)
@@ -154,25 +174,36 @@ class TapedEngine:
     async def _next_arrival(self, key: SampleKey) -> Drawn:
         try:
             async with asyncio.timeout(PATIENCE):
-                while not self._arrived.get(key):
+                while not (arrived := [drawn for drawn in self._arrived.get(key, ()) if not drawn.future.cancelled()]):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             raise ReplayError(
                 f"{self.name}: the tape lets {key} in at turn {self.engine.tape.turn}, but it did not come"
             ) from None
-        return self._arrived[key].pop(0)
+        self._arrived[key] = arrived[1:]
+        return arrived[0]
 
     async def _group(self, origin: str, ordinal: int) -> None:
         group = await self.roll.group(self.prompts(ordinal))
         await self.groups.put(replace(group, origin=origin))
 
 
-class RecordedStream:
-    """The learner's side of the stream: every batch as it was."""
+def overwrite(model: LanguageModel, tensors: Sequence[tuple[str, Any]]) -> None:
+    """Give a copy of the learner's model the parameters of another moment: adapters and types are as the learner has them."""
+    for (_, own), (_, new) in zip(model.policy_weights(), tensors, strict=True):
+        own.detach().copy_(new)
 
-    def __init__(self, leases: Mapping[Version, Mapping[str, Any]], groups: Groups, parts: OnlineParts) -> None:
-        self.leases, self.groups, self.stage = leases, groups, parts.stage
+
+class RecordedStream:
+    """The learner's side of the stream: every batch as it was. ``references``: whether processes of their own wrote the
+    reference's log-probs, group by group: sums depend on what they are computed with."""
+
+    def __init__(
+        self, leases: Mapping[Version, Mapping[str, Any]], groups: Groups, parts: OnlineParts, references: bool = False
+    ) -> None:
+        self.leases, self.groups, self.stage, self.labeller = leases, groups, parts.stage, parts.labeller
+        self.references = references and self.labeller.reference is not None
         self._last_use = {origin: version for version, line in sorted(leases.items()) for origin in line["groups"]}
 
     @property
@@ -189,9 +220,15 @@ class RecordedStream:
             index = next(index for index, sample in enumerate(samples) if sample.key.sample == number)
             samples[index] = samples[index].failed(error)
             found[place] = replace(found[place], samples=tuple(samples))
+        if self.references:
+            found = [self._referred(group) for group in found]
         if self.stage.on_stale == "resume":
             found = [masked(group, version - self.stage.max_lag) for group in found]
         return Lease(tuple(group.key.ordinal for group in found), tuple(found), version=version)
+
+    def _referred(self, group: Group) -> Group:
+        assert self.labeller.reference is not None
+        return merged(group, reference_column(self.labeller.reference, group, self.stage.sampling.temperature))
 
     def trained(self, lease: Lease) -> None:
         self.groups.forget(
@@ -204,31 +241,61 @@ class RecordedStream:
 
 def threads_recorded(schedule: Path) -> int:
     """CPU threads of the learner that was recorded: sums depend on them. Raises DataError where there is no record."""
-    return max(int(line["threads"]) for line in read_lines(schedule / LEASES))
+    return max((int(line["threads"]) for line in read_lines(schedule / LEASES)), default=0)
 
 
-async def replay(parts: OnlineParts, schedule: Path, model_folder: Path, steps: int) -> AsyncIterator[Step]:
+def read_leases(schedule: Path, steps: int) -> dict[Version, Mapping[str, Any]]:
+    """The batches of the first ``steps`` steps by version; of one that was made twice, the later one."""
+    leases = {int(line["version"]): line for line in read_lines(schedule / LEASES)}
+    return {version: line for version, line in sorted(leases.items()) if version < steps}
+
+
+def read_tapes(schedule: Path, leases: Mapping[Version, Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """What decided about the groups of some batches, by tape.
+
+    A tape is cut at the first weights that were made after its last group had been trained on, because these came later. What
+    follows in the record of a run that was killed belongs to weights that nobody has any more.
+
+    Raises:
+        ReplayError: a group of a batch is on no tape.
+    """
+    due: dict[str, Version] = {}
+    for version, line in leases.items():
+        for origin in line["groups"]:
+            due.setdefault(origin, version)
+    tapes: dict[str, list[Any]] = {}
+    for name in sorted({origin.rpartition("/")[0] for origin in due}):
+        path = schedule / f"{name}.jsonl"
+        lines = list(read_lines(path)) if path.exists() else []
+        begun = {line[2] for line in lines if line[1] == "begin"}
+        missing = [origin for origin in due if origin.rpartition("/")[0] == name and origin not in begun]
+        if missing:
+            raise ReplayError(f"step {due[missing[0]] + 1} was trained on group {missing[0]}, which is not on {path}")
+        last = max(due[origin] for origin in due if origin.rpartition("/")[0] == name)
+        cut = (place for place, line in enumerate(lines) if line[1] == "load" and int(line[2]) > last)
+        tapes[name] = lines[: next(cut, len(lines))]
+    return tapes
+
+
+async def replay(
+    parts: OnlineParts, schedule: Path, model_folder: Path | None, steps: int, references: bool = False
+) -> AsyncIterator[Step]:
     """Train the recorded batches of a stage again; yields after each.
 
-    ``schedule`` is the stage's folder of tapes and leases; ``model_folder`` has the model that the stage began with.
+    ``schedule`` is the stage's folder of tapes and leases; ``model_folder`` has the model that the generators of other
+    processes began with, None where the generator read the learner's own parameters; ``references``: see RecordedStream.
 
     Raises:
         ReplayError: the record is incomplete, or does not fit this program.
         DataError: there is no record.
     """
-    leases = {int(line["version"]): line for line in read_lines(schedule / LEASES)}
-    tapes = sorted(schedule.glob("*.*.jsonl"))
-    loads = [int(line[2]) for tape in tapes for line in read_lines(tape) if line[1] == "load"]
-    uses = {version: loads.count(version) for version in set(loads)}
-    known = {tape.stem for tape in tapes}
-    for line in leases.values():
-        for origin in line["groups"]:
-            if origin.rpartition("/")[0] not in known:
-                raise ReplayError(f"step {line['version'] + 1} was trained on group {origin}, whose tape is not in {schedule}")
+    leases = read_leases(schedule, steps)
+    tapes = read_tapes(schedule, leases)
+    uses = Counter(int(line[2]) for lines in tapes.values() for line in lines if line[1] == "load")
     groups = Groups({origin for line in leases.values() for origin in line["groups"]})
-    weights = Weights(parts.learner, uses)
-    stream = RecordedStream(leases, groups, parts)
-    engines = [TapedEngine(tape, parts.roll, parts.source, model_folder, parts, groups) for tape in tapes]
+    weights = Weights(parts.learner.weights if model_folder else parts.model.policy_weights, uses)
+    stream = RecordedStream(leases, groups, parts, references)
+    engines = [TapedEngine(name, lines, model_folder, parts, groups) for name, lines in tapes.items()]
     await weights.publish(0)
     found: asyncio.Queue[Step | None] = asyncio.Queue(maxsize=1)
 

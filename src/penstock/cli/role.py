@@ -23,6 +23,8 @@ from penstock.core.types import Group
 PARTING = 30.0
 """Seconds in which a process may end in order once its supervisor is gone."""
 STANDARD_INPUT = 0
+SHOWN = 8
+"""Groups of an evaluation that the learner is given to look at."""
 GROUPS = 16
 """Groups that a reward worker scores at a time."""
 
@@ -278,10 +280,61 @@ async def reference(greeting: Greeting) -> None:
         await _tasks(each(columns, REFERENCE.name, one), _lost(client))
 
 
+async def evaluator(greeting: Greeting) -> None:
+    """Measure the versions that the learner asks for, on the held-out prompts of the stage."""
+    from penstock.cli.around import Processes
+    from penstock.cli.build import Models, StageRewards, environments, seed_of
+    from penstock.cli.folder import RunFolder
+    from penstock.cli.stages import measured
+    from penstock.cli.supervise import exam_folder
+    from penstock.core.spans import Spans
+    from penstock.engine.encoder_decoder import embedded_generator
+    from penstock.flow.remote import NEVER, joined
+    from penstock.loops.rollout import Rollout
+    from penstock.models.files import load_model
+    from penstock.train.device import set_up
+    from penstock.weights.channels import open_subscriber
+
+    run, stage = read_run(greeting)
+    folder, name, base = RunFolder(Path(greeting["folder"])), greeting["name"], Path(greeting["base"])
+    device = set_up(run.device, greeting["threads"])
+    processes = Processes(greeting["hub"], Path(greeting["weights"]), folder.path, greeting["threads"])
+    model = load_model(str(processes.handed(stage.name))).to(device)
+    models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
+    rewards = StageRewards(stage.rewards, models, model.text, base)
+    sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
+    engine = embedded_generator(model, slots=stage.slots, version=-1)
+    roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
+    measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
+    assert measure is not None
+    subscriber = open_subscriber(run.roles.channel, exam_folder(processes.weights), name)
+    spans = Spans(folder.spans / f"{name}.jsonl", name)
+    async with joined(greeting["hub"], name, "evaluator", dict) as client:
+        await client.call("ready_now", deadline=30.0)
+
+        async def work() -> None:
+            while True:
+                exam = await client.call("next_exam", deadline=NEVER)
+                with spans.span("evaluate", step=exam["step"]):
+                    update = await asyncio.to_thread(subscriber.open, exam["manifest"])
+                    engine.version = -1  # a learner that was started again may ask for an older version
+                    await engine.load(update)
+                    metrics, groups = await measure()
+                answer = {"step": exam["step"], "metrics": metrics, "groups": list(groups[:SHOWN])}
+                await client.call("answer", deadline=60.0, **answer)
+
+        try:
+            await _tasks(work(), _lost(client))
+        finally:
+            for made in closing:
+                await made.close()
+
+
 ROLES: Mapping[str, Callable[[Greeting], Coroutine[Any, Any, None]]] = {
     "generator": generator,
     "reward": reward,
     "reference": reference,
+    "evaluator": evaluator,
 }
 
 if __name__ == "__main__":

@@ -241,11 +241,25 @@ class StageRun:
         assert self.ready.evaluate is not None
         with self.spans.span("evaluate", step=step):
             metrics, groups = await self.ready.evaluate()
+        self._measured(step, metrics, groups)
+        return metrics
+
+    def _measured(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.session.log.metrics(step, metrics)
         if groups:
             self.session.log.samples(step, sample_rows(groups, SAMPLE_ROWS))
         self.progressed.last = metrics
-        return metrics
+
+    async def _evaluate_if_due(self, done: int) -> None:
+        """Evaluate at the end and in between; what is in between may be measured by another process, and heard later."""
+        aside, last = self.ready.aside, done == self.stage.steps
+        due = self.ready.evaluate is not None and (last or (self.every and done % self.every == 0))
+        if due and not last and aside is not None:
+            await aside.ask(done)
+        for answer in await aside.answers(wait=last) if aside is not None else ():
+            self._measured(*answer)
+        if due and (last or aside is None):
+            await self._evaluate(done)
 
     async def _after(self, step: Step) -> bool:
         """After each step: log, evaluate, save. Gives whether to go on."""
@@ -256,8 +270,7 @@ class StageRun:
         self.progressed.metrics = step.metrics
         if step.groups and (done % max(1, total // SAMPLE_STEPS) == 0 or done == 1):
             self.session.log.samples(done, sample_rows(step.groups, SAMPLE_ROWS))
-        if self.ready.evaluate is not None and (done == total or (self.every and done % self.every == 0)):
-            await self._evaluate(done)
+        await self._evaluate_if_due(done)
         every, asked = self.session.run.checkpoint.every, self.stop.asked  # once: a signal between save and stop comes later
         if asked or done == total or (every and done % every == 0):
             self._save(done)

@@ -11,7 +11,7 @@ from penstock.cli.around import NOTHING_AROUND, Around
 from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.cli.online import LocalFlow, online_parts, trainer_of
-from penstock.cli.procs import ProcsFlow
+from penstock.cli.procs import Aside, ProcsFlow
 from penstock.core.contracts import Holder
 from penstock.core.errors import SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
@@ -47,6 +47,8 @@ class Ready:
     close: Callable[[], Any]
     background: Callable[[], list[Any]] = field(default=list)
     acknowledge: Callable[[], None] = field(default=lambda: None)
+    aside: Aside | None = None
+    """Who evaluates between the first and the last step, while training goes on."""
     epoch: int = 0
     """Units in one pass over the data."""
 
@@ -128,6 +130,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
         close,
         background=flow.background,
         acknowledge=flow.stream.acknowledge,
+        aside=flow.aside,
         epoch=len(parts.source),
     )
 

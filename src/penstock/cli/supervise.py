@@ -59,6 +59,11 @@ def weights_folder(run: Run, folder: Path) -> Path:
     return shared_folder(hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16])
 
 
+def exam_folder(weights: Path) -> Path:
+    """Where weights travel through to the evaluator; beside those of the generators, because they must stay longer."""
+    return weights.with_name(f"{weights.name}-exam")
+
+
 def threads_of(run: Run) -> int:
     """CPU threads of each process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -96,7 +101,9 @@ class Supervised:
             await self.hub.stop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-            shutil.rmtree(weights_folder(self.run, self.folder.path), ignore_errors=True)
+            weights = weights_folder(self.run, self.folder.path)
+            for folder in (weights, exam_folder(weights)):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _rules(self, name: str) -> Rules:
         return rules_of(self._stage(name), processes=True, references=self.run.roles.references)
@@ -161,6 +168,8 @@ class Supervised:
         counts = {"generator": self.run.roles.generators, "reward": self.run.roles.rewards}
         if any(known is REFERENCE for known in self._rules(stage).stages):
             counts["reference"] = self.run.roles.references
+        if self.run.roles.evaluator and self._stage(stage).evaluation is not None:
+            counts["evaluator"] = 1
         for kind, count in counts.items():
             for index in range(count):
                 name = f"{kind}-{index}"

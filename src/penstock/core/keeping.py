@@ -31,6 +31,9 @@ class RolesSpec:
     """Processes that score groups."""
     references: int = 0
     """Processes that compute the log-probs of the reference model; 0: the learner does."""
+    evaluator: bool = False
+    """Whether a process of its own evaluates while training goes on; the learner does it itself otherwise, and at both ends
+    of a stage."""
     channel: Literal["shared memory", "disk", "process group"] = "shared memory"
     """How weights travel to the generators."""
     threads: int = 0

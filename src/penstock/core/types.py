@@ -156,8 +156,9 @@ class Group:
     @property
     def oldest_version(self) -> Version:
         """The oldest version among the tokens that may be trained on; -1 if there is none."""
-        acted = np.concatenate([sample.version_T[sample.action_T] for sample in self.samples] or [[]])
-        return int(acted.min()) if len(acted) else -1
+        acted = [sample.version_T[sample.action_T] for sample in self.samples]
+        versions = np.concatenate(acted) if acted else np.empty(0, np.int32)
+        return int(versions.min()) if len(versions) else -1
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError, WeightError
 from penstock.core.types import Group, Version
 from penstock.flow.columns import Change
+from penstock.flow.exams import Answer, Exam, Exams
 from penstock.flow.rpc import Handler, Peer, Server
 from penstock.flow.rules import Lease, Rules, Ticket
 from penstock.flow.stream import DEADLINE, Stream
@@ -22,6 +23,7 @@ from penstock.flow.stream import DEADLINE, Stream
 NOTES = 1000
 """Notes that wait for the learner to write them down; the oldest are given up first."""
 
+Result = TypeVar("Result")
 OpenStage = Callable[[str], Awaitable[None]]
 
 
@@ -75,6 +77,7 @@ class Hub:
         self.stage = ""
         self.stream: Stream | None = None
         self.board = Board()
+        self.exams = Exams()
         self.incarnation = 0
         self.notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
         self.reached = 0
@@ -115,9 +118,14 @@ class Hub:
         self._noted.set()
 
     def _handlers(self) -> dict[str, Handler]:
-        verbs = ("begin", "admit", "put", "withdrawn", "take", "write", "newest", "alive", "ready_now", "tell_note")
+        verbs = (
+            *("begin", "admit", "put", "withdrawn", "take", "write", "newest"),
+            *("next_exam", "answer", "alive", "ready_now", "tell_note"),
+        )
         found = {verb: getattr(self, f"_{verb}") for verb in verbs}
-        return found | {verb: self._for_learner(verb) for verb in ("end", "lease", "release", "post", "listen")}
+        return found | {
+            verb: self._for_learner(verb) for verb in ("end", "lease", "release", "post", "listen", "ask", "answers")
+        }
 
     def _for_learner(self, verb: str) -> Handler:
         """A handler that the learner of the stage alone may call."""
@@ -176,7 +184,21 @@ class Hub:
     async def _newest(self, peer: Peer, incarnation: int, version: Version) -> Mapping[str, Any]:
         return await self.board.newest(incarnation, version)
 
+    # ---- the evaluator
+
+    async def _next_exam(self, peer: Peer) -> Exam:
+        return await self.exams.next()
+
+    async def _answer(self, peer: Peer, step: int, metrics: dict[str, float], groups: Sequence[Group]) -> None:
+        await self.exams.answer(step, metrics, groups)
+
     # ---- the learner
+
+    async def _ask(self, peer: Peer, exam: Exam) -> None:
+        await self._unless_broken(self.exams.ask(exam))
+
+    async def _answers(self, peer: Peer, wait: bool) -> list[Answer]:
+        return await self._unless_broken(self.exams.answers(wait))
 
     async def _begin(self, peer: Peer, stage: str, ledger: Mapping[str, Any]) -> int:
         """A stage begins, or goes on under a learner that was started again; gives the learner's incarnation."""
@@ -186,6 +208,7 @@ class Hub:
         self.incarnation += 1
         if self.stream is None or self.stage != stage:
             self.stage, self.board, self.stream = stage, Board(), Stream(self.rules(stage), self.deadline)
+            self.exams = Exams()
             self.stream.load_state(State({}, dict(ledger)))
         else:
             await self.stream.restore(State({}, dict(ledger)))
@@ -222,7 +245,7 @@ class Hub:
             "stats": asdict(self._flowing().stats),
         }
 
-    async def _unless_broken(self, work: Coroutine[Any, Any, Lease]) -> Lease:
+    async def _unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
         leasing, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._breaking.wait())
         try:
             await asyncio.wait({leasing, breaking}, return_when=asyncio.FIRST_COMPLETED)

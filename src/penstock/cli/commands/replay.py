@@ -86,19 +86,22 @@ async def carry_out(
     save_model(parts.model, place)
     different = 0
     try:
-        async for step in replay(parts, schedule, place, steps):
+        handed = place if made.runtime == "procs" else None
+        async for step in replay(parts, schedule, handed, steps, made.roles.references > 0):
             number = step.index + 1
-            unlike = [name for name in COMPARED if step.metrics.get(name) != logged[number].get(name)]
+            theirs = logged.get(number, {})
+            unlike = [name for name in COMPARED if step.metrics.get(name) != theirs.get(name)]
             different += bool(unlike)
             if unlike and different == 1:
-                told = ", ".join(f"{name} {step.metrics.get(name)} and not {logged[number].get(name)}" for name in unlike)
+                told = ", ".join(f"{name} {step.metrics.get(name)} and not {theirs.get(name)}" for name in unlike)
                 print(f"step {number} differs first: {told}")
             if number % max(1, steps // LINES) == 0:
                 values = "  ".join(f"{name} {step.metrics.get(name, float('nan')):.6g}" for name in COMPARED)
                 print(f"{stage.name} {number}/{steps}  {values}", flush=True)
     finally:
         await parts.rewards.close()
-    return different, compare_weights(parts.model, folder.stage_model(made, stage.name)) if steps == stage.steps else ""
+    whole = steps == stage.steps and not different
+    return different, compare_weights(parts.model, folder.stage_model(made, stage.name)) if whole else ""
 
 
 def compare_weights(model: Any, saved: Path) -> str:
