@@ -42,7 +42,7 @@ async def vowels(sample: Any, columns: Any, delay: float = 0.0, hold: int = -1) 
 
 def hanging(sample: Any, columns: Any, row: int = 5) -> float:
     """Never comes back from two samples."""
-    if columns["row"] == row and sample.key.index < 2:
+    if columns["row"] == row and sample.key.sample < 2:
         time.sleep(3600)
     return sum(letter in "aeiou" for letter in sample.text) / 4
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,20 @@ from collections.abc import Callable
 from typing import Any
 
 ROLE = "penstock.cli.role"
+HEAVY = (
+    "penstock.cli.commands.train",
+    "penstock.cli.session",
+    "penstock.cli.supervise",
+    "penstock.engine.encoder_decoder",
+    "penstock.ui.progress",
+    "penstock.ui.report",
+    "penstock.weights.channels",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.t5.modeling_t5",
+    "torch._dynamo",
+    ROLE,
+)
+"""What takes seconds to import."""
 
 
 def arm(place: str, count: int, action: Any = signal.SIGKILL) -> None:
@@ -80,6 +95,8 @@ def become(name: str, environment: dict[str, str], in_roles: str) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does when it starts
+        signal.signal(ignored, signal.SIG_IGN)
     asyncio._set_running_loop(None)
     os.environ.clear()
     os.environ.update(environment)
@@ -118,7 +135,9 @@ def begin(asked: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-
+    for module in HEAVY:
+        importlib.import_module(module)
+    gc.freeze()
     TOOLS["record_trained"] = record_trained
     requests, replies = sys.stdin, os.dup(1)
     runs: list[int] = []
