@@ -67,7 +67,7 @@ def exam_folder(weights: Path) -> Path:
 def threads_of(run: Run) -> int:
     """CPU threads of each process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return run.roles.threads or run.threads or max(1, cores // (1 + run.roles.generators))
+    return run.threads or max(1, cores // (1 + run.roles.generators))
 
 
 class Supervised:

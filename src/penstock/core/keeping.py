@@ -36,11 +36,8 @@ class RolesSpec:
     of a stage."""
     channel: Literal["shared memory", "disk", "process group"] = "shared memory"
     """How weights travel to the generators."""
-    threads: int = 0
-    """CPU threads of each process; 0: the cores, shared out among learner and generators."""
 
     def __post_init__(self) -> None:
         for count in ("generators", "rewards"):
             require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
-        for count in ("references", "threads"):
-            require(getattr(self, count) >= 0, f"roles.{count}={getattr(self, count)} is negative")
+        require(self.references >= 0, f"roles.references={self.references} is negative; 0: the learner computes them")

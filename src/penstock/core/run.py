@@ -323,7 +323,7 @@ class Run:
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    """CPU threads of matrix products; 0: ``OMP_NUM_THREADS``, or else all cores."""
+    """CPU threads of matrix products, in each process; 0: ``OMP_NUM_THREADS``, or else all cores, which processes share."""
     runtime: Literal["local", "procs"] = "local"
     """Where the roles live: in one process, or in processes of this machine that a supervisor keeps alive."""
     roles: RolesSpec = RolesSpec()
