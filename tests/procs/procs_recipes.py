@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos import GRPO, PPO, BradleyTerry, KLPenalty
-from penstock.core.run import CheckpointSpec, DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.core.keeping import CheckpointSpec, RolesSpec
+from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -117,3 +118,11 @@ def encoder_decoder(seed: int = 0, steps: int = 4) -> Run:
     made = letters(seed, steps)
     grpo = replace(made.stages[0], model=replace(MODEL, architecture="encoder-decoder"))
     return replace(made, stages=(grpo,))
+
+
+def examined(seed: int = 0, steps: int = 9, evaluator: bool = False) -> Run:
+    """GRPO with an evaluation every third step."""
+    made = letters(seed, steps)
+    held_out = EvaluationSpec(data=replace(DATA, size=20, skip=600), every=3)
+    grpo = replace(made.stages[0], evaluation=held_out)  # type: ignore[call-arg]
+    return replace(made, stages=(grpo,), **({"runtime": "procs", "roles": RolesSpec(evaluator=True)} if evaluator else {}))
