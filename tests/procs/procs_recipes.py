@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,8 @@ GO = Path("go")
 
 
 def rows() -> list[dict[str, Any]]:
-    return [
-        {"prompt": first + second, "row": place * 26 + other, "chosen": first + second, "rejected": "?!"}
-        for place, first in enumerate(LETTERS)
-        for other, second in enumerate(LETTERS)
-    ]
+    words = ["".join(letters) for letters in product(LETTERS, LETTERS, "aeio")]
+    return [{"prompt": word, "row": row, "chosen": word[:2], "rejected": "?!"} for row, word in enumerate(words)]
 
 
 DATA = DataSpec(source=f"{__file__}:rows", completion="{{ chosen }}", shuffle=False)

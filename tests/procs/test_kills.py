@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Start, Started, assert_each_trained_once, weights
+from runs import BATCH, Start, Started, assert_each_trained_once, processes, weights
 
 ROLES = ("generator-0", "reward-0", "learner")
 
@@ -40,16 +40,20 @@ def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Callable[..., Path]
 ) -> None:
     """Fifty rounds; in each, every role dies at a moment of its own, and then the run gets on by a step at least."""
-    draws = random.Random(0)
-    words = ("letters", "--steps", "400", "--delay", "0.02", "--hold", "1596")
+    draws, steps = random.Random(0), 600
+    words = ("letters", "--steps", str(steps), "--delay", "0.02", "--hold", str(steps * BATCH - 1))
     run = start(*words)
     run.until_step(1)
     for _ in range(50):
         moments = sorted((draws.random() * 0.5, name) for name in ROLES)
-        began, before = time.monotonic(), run.step
+        began, killed = time.monotonic(), dict[str, int]()
         for moment, name in moments:
             time.sleep(max(0.0, began + moment - time.monotonic()))
+            killed[name] = run.roles[name]
+            assert killed[name] in dict(processes())
             run.signal(name, signal.SIGKILL)
-        run.until_step(min(before + 1, 399))
-    assert all(len([note for note in run.notes("role restarted") if note["role"] == name]) >= 45 for name in ROLES)
-    assert_as_if_nothing_had_happened(run, 400, undisturbed(*words))
+        assert set(killed) == set(ROLES)
+        run.until_step(run.step + 1)
+        assert not killed.items() & run.roles.items()
+    assert run.step < steps
+    assert_as_if_nothing_had_happened(run, steps, undisturbed(*words))
