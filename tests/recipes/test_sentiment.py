@@ -158,7 +158,9 @@ def test_a_run_of_each_algorithm_starts(algorithm, folder, tmp_path):
     assert {name for name in last if name.startswith("evaluation/beta") and name.endswith("/gold")} == shifted
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "ilql"])
+@pytest.mark.parametrize(
+    "algorithm", ["ppo", "ilql", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rft", "dpo", "online-dpo"))]
+)
 def test_an_encoder_decoder_reads_the_start_and_writes_the_rest(algorithm, folder, tmp_path):
     run = starting(folder, algorithm, "encoder-decoder")
     assert {stage.data.prompt for stage in run.stages} == {"{{ start }}"}
