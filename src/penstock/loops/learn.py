@@ -15,7 +15,7 @@ from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import FloatArray, Group, Metrics, Row, Unit, Version
+from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version
 from penstock.flow.rules import Lease, Rules
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.sentinels import Sentinels, Watch
@@ -151,20 +151,33 @@ class Labeller:
         self.moments = Moments(**state.values["moments"])
 
 
-REFERENCE_LOGP = "reference_logp_A"
+REFERENCE_LOGP = "reference_logp_T"
 """Name among a sample's extras of the reference's log-probs, where another process has computed them."""
 
 
 def reference_column(scorer: Scorer, group: Group, temperature: float) -> list[dict[str, Any]]:
-    """The reference's log-probs of a group's action tokens, as a column that a stage writes."""
+    """The reference's log-probs of a group's action tokens, as a column that a stage writes.
+
+    By token rather than by action: actions that have become too old may be left out before the group is trained on.
+    """
     found = scorer.score(sample_rows([group]), frozenset({"logp"}), temperature)
-    return [{"extras": {REFERENCE_LOGP: logp_A}} for logp_A in found.logp]
+    return [
+        {"extras": {REFERENCE_LOGP: _at_actions(sample.action_T, logp_A)}}
+        for sample, logp_A in zip(group.samples, found.logp, strict=True)
+    ]
+
+
+def _at_actions(action_T: BoolArray, logp_A: FloatArray) -> FloatArray:
+    logp_T = np.zeros(len(action_T), np.float32)
+    logp_T[action_T] = logp_A
+    return logp_T
 
 
 def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
     """The column that :func:`reference_column` wrote, if it was written."""
-    columns = [[sample.extras.get(REFERENCE_LOGP) for sample in group.samples] for group in groups]
-    return None if any(column is None for group in columns for column in group) else columns  # type: ignore[return-value]
+    if not all(REFERENCE_LOGP in sample.extras for group in groups for sample in group.samples):
+        return None
+    return [[sample.extras[REFERENCE_LOGP][sample.action_T] for sample in group.samples] for group in groups]
 
 
 def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:  # type: ignore[type-arg]
