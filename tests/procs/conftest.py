@@ -41,7 +41,7 @@ def undisturbed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Cal
             home = tmp_path_factory.mktemp("undisturbed")
             (home / "go").touch()
             run = Started(zygote, home, "train", f"{RECIPES}:{recipe}", "--name", "run", *words)
-            assert run.wait() == 0, run.everything()
+            assert run.wait(200) == 0, run.everything()
             made[recipe, *words] = run.run
         return made[recipe, *words]
 

@@ -16,7 +16,7 @@ from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, 
 from penstock.core.types import Sampling
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-LEARNER = LearnerSpec(learning_rate=1e-3)
+LEARNER = LearnerSpec(learning_rate=2e-4)
 SETTINGS: dict[str, Any] = {"device": "cpu", "threads": 1, "checkpoint": CheckpointSpec(every=3)}
 GO = Path("go")
 """A file that lets a reward go on which waits at its row."""

@@ -21,3 +21,14 @@ def test_processes_end_at_the_weights_of_one_process(
     assert_each_trained_once(tmp_path, 6)
     assert weights(run.run) == weights(undisturbed(recipe, "--steps", "6"))
     run.assert_clean()
+
+
+@pytest.mark.timeout(120)
+def test_a_run_as_a_user_starts_it_ends_at_the_same_weights(
+    start: Start, tmp_path: Path, undisturbed: Callable[..., Path]
+) -> None:
+    """Here every role imports for itself, so it shows what a role knows only because another one is its parent."""
+    run = start("letters", "--steps", "6", forking=False)
+    assert run.wait(100) == 0, run.everything()
+    assert weights(run.run) == weights(undisturbed("letters", "--steps", "6"))
+    run.assert_clean()

@@ -16,7 +16,7 @@ ROLES = ("generator-0", "reward-0", "learner")
 
 def assert_as_if_nothing_had_happened(run: Started, steps: int, whole: Path) -> None:
     run.go()
-    assert run.wait() == 0, run.everything()
+    assert run.wait(200) == 0, run.everything()
     assert_each_trained_once(run.folder, steps)
     assert weights(run.run) == weights(whole)
     run.assert_clean()
@@ -56,4 +56,53 @@ def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
         run.until_step(run.step + 1)
         assert not killed.items() & run.roles.items()
     assert run.step < steps
-    assert_as_if_nothing_had_happened(run, steps, undisturbed(*words))
+    assert_as_if_nothing_had_happened(run, steps, undisturbed(*words[:3]))
+
+
+MOMENTS = {
+    "learner": (
+        ("penstock.cli.procs:save_model", 1),
+        ("penstock.flow.remote:RemoteLeasing.begin", 1),
+        ("penstock.weights.folder:OwnedFolder.__init__", 1),
+        ("penstock.weights.shared_memory:SharedMemoryPublisher._write", 1),
+        ("penstock.weights.shared_memory:SharedMemoryPublisher._write", 6),
+        ("penstock.flow.remote:RemoteLeasing.post", 5),
+        ("penstock.flow.remote:RemoteLeasing.lease", 5),
+        ("penstock.flow.remote:RemoteLeasing.trained", 4),
+        ("penstock.flow.remote:RemoteLeasing.release", 3),
+        ("penstock.flow.remote:RemoteLeasing.release", 8),
+        ("penstock.ckpt.files:write_manifest", 2),
+        ("penstock.flow.remote:RemoteLeasing.end", 1),
+        ("penstock.cli.session:save_model", 1),
+        ("penstock.cli.session:write_json", 1),
+    ),
+    "generator-0": (
+        ("penstock.models.files:load_model", 1),
+        ("penstock.flow.remote:RemoteDrawing.admit", 4),
+        ("penstock.flow.remote:RemoteDrawing.put", 6),
+        ("penstock.weights.shared_memory:_copy", 3),
+        ("penstock.engine.generator:switch", 3),
+    ),
+    "reward-0": (
+        ("penstock.flow.remote:RemoteColumns.take", 2),
+        ("penstock.flow.remote:RemoteColumns.write", 7),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("name", "place", "count"), [(name, *at) for name in MOMENTS for at in MOMENTS[name]])
+def test_after_a_kill_at_a_delicate_moment_a_run_ends_as_if_nothing_had_happened(
+    name: str, place: str, count: int, start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    once = f"""
+if name == {name!r} and not os.path.exists("killed"):
+    def kill():
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    arm({place!r}, {count}, kill)
+"""
+    run = start("letters", "--steps", "8", in_roles=once)
+    run.until(lambda: (run.folder / "killed").exists(), what="kill")
+    assert_as_if_nothing_had_happened(run, 8, undisturbed("letters", "--steps", "8"))

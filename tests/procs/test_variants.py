@@ -1,0 +1,79 @@
+"""Runs with several of a role, with lag, and with stages of their own: all end, and train every batch they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import BATCH, Start, Started, events, trained
+
+LAG = ("--roles.generators", "2", "--grpo.max_lag", "2", "--delay", "0.02")
+VARIANTS = {
+    "in the order of the prompts": (),
+    "dropping": ("--grpo.on_stale", "drop"),
+    "resuming": ("--grpo.on_stale", "resume"),
+    "with groups to choose from": ("--grpo.on_stale", "drop", "--grpo.oversample", "3"),
+    "with replaced groups": ("--grpo.refill", "2"),
+    "over files": ("--roles.channel", "disk"),
+    "over a process group": ("--roles.channel", "process group"),
+    "with several reward workers": ("--roles.rewards", "2"),
+    "at batch borders": ("--grpo.kv", "drain"),
+}
+
+
+def assert_all_batches(run: Started, steps: int) -> None:
+    """Each version was trained on a full batch, and no ordinal twice."""
+    assert run.wait(100) == 0, run.everything()
+    batches = trained(run.folder)
+    assert sorted(batches) == list(range(steps))
+    assert all(len(batch) == BATCH for batch in batches.values())
+    assert len({ordinal for batch in batches.values() for ordinal in batch}) == steps * BATCH
+    told = [event["values"] for event in events(run.run) if event["kind"] == "metrics"]
+    assert len(told) == steps
+    run.assert_clean()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_generators_with_lag_train_every_batch(variant: str, start: Start) -> None:
+    assert_all_batches(start("letters", "--steps", "20", *LAG, *VARIANTS[variant]), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_reward_model_scores_in_processes_of_its_own(start: Start) -> None:
+    run = start("critic", "--steps", "6", "--roles.generators", "2", "--ppo.max_lag", "2")
+    assert run.wait(100) == 0, run.everything()
+    assert sorted(trained(run.folder)) == list(range(6))
+    run.assert_clean()
+
+
+COLUMNS = """
+import numpy
+def keeping(function, labeller, groups):
+    found = function(labeller, groups)
+    rows = [numpy.asarray(row) for group in found.reference_logp for row in group]
+    with open(f"reference-{len(os.listdir('.'))}.npy", "wb") as out:
+        numpy.save(out, numpy.concatenate(rows))
+    return found
+if name == "learner":
+    wrap("penstock.loops.learn:Labeller.columns", keeping)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_reference_of_its_own_agrees_with_the_learners(start: Start, tmp_path: Path) -> None:
+    found = {}
+    for references in ("0", "1"):
+        home = tmp_path / references
+        home.mkdir()
+        run = start("anchored", "--steps", "1", "--roles.references", references, folder=home, in_roles=COLUMNS)
+        assert run.wait(100) == 0, run.everything()
+        assert ("reference-0" in run.roles) is (references == "1")
+        (file,) = home.glob("reference-*.npy")
+        found[references] = np.load(file)
+        run.assert_clean()
+    np.testing.assert_allclose(found["1"], found["0"], rtol=0, atol=1e-5)
