@@ -34,6 +34,29 @@ PATIENCE = 600.0
 """Seconds in which what a tape names must come; rewards and environments take the time they take."""
 
 
+class Motion:
+    """Whether anything still moves: engines that stand still while the learner waits have a damaged record."""
+
+    def __init__(self) -> None:
+        self.moves = 0
+        self.changed = asyncio.Condition()
+
+    async def until(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait for ``what``; the caller holds ``changed``.
+
+        Raises:
+            ReplayError: nothing has moved for :data:`PATIENCE` seconds.
+        """
+        while not ready():
+            before = self.moves
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self.changed.wait()
+            except TimeoutError:
+                if self.moves == before and not ready():
+                    raise ReplayError(f"waited {PATIENCE:.0f} s for {what}, and nothing moved; the record is damaged") from None
+
+
 @dataclass
 class Weights:
     """Versions that the learner has made, for engines that come to them sooner or later. Fulfils ``Channel``."""
@@ -42,19 +65,20 @@ class Weights:
     """Those of the learner as they are now."""
     uses: dict[Version, int]
     """By version: how many tapes load it."""
+    motion: Motion
     made: dict[Version, list[tuple[str, Any]]] = field(default_factory=dict)
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def publish(self, version: Version) -> None:
-        async with self.changed:
+        async with self.motion.changed:
+            self.motion.moves += 1
             if self.uses.get(version):
                 self.made[version] = [(name, tensor.detach().clone()) for name, tensor in self.tensors()]
-            self.changed.notify_all()
+            self.motion.changed.notify_all()
 
     async def take(self, version: Version) -> list[tuple[str, Any]]:
         """The tensors of a version; waits for them. They are forgotten after their last use."""
-        async with self.changed:
-            await self.changed.wait_for(lambda: version in self.made)
+        async with self.motion.changed:
+            await self.motion.until(lambda: version in self.made, f"weights of version {version} from the learner")
             self.uses[version] -= 1
             return self.made[version] if self.uses[version] else self.made.pop(version)
 
@@ -62,20 +86,21 @@ class Weights:
 class Groups:
     """Groups that the engines have finished, by origin."""
 
-    def __init__(self, wanted: set[str]) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: set[str], motion: Motion) -> None:
+        self.wanted, self.motion = wanted, motion
         self._found: dict[str, Group] = {}
-        self._changed = asyncio.Condition()
 
     async def put(self, group: Group) -> None:
-        async with self._changed:
+        async with self.motion.changed:
+            self.motion.moves += 1
             if group.origin in self.wanted:
                 self._found[group.origin] = group
-            self._changed.notify_all()
+            self.motion.changed.notify_all()
 
     async def get(self, origins: Sequence[str]) -> list[Group]:
-        async with self._changed:
-            await self._changed.wait_for(lambda: all(origin in self._found for origin in origins))
+        """The groups of these origins; waits for them."""
+        async with self.motion.changed:
+            await self.motion.until(lambda: self._found.keys() >= set(origins), f"groups {', '.join(origins)} from the engines")
             return [self._found[origin] for origin in origins]
 
     def forget(self, origins: Sequence[str]) -> None:
@@ -149,6 +174,7 @@ class TapedEngine:
         if not (self.engine.running or self.engine.prefixes or self.engine.waiting):
             return False
         self.engine.step()
+        self.groups.motion.moves += 1
         await asyncio.sleep(0)
         return True
 
@@ -292,8 +318,9 @@ async def replay(
     leases = read_leases(schedule, steps)
     tapes = read_tapes(schedule, leases)
     uses = Counter(int(line[2]) for lines in tapes.values() for line in lines if line[1] == "load")
-    groups = Groups({origin for line in leases.values() for origin in line["groups"]})
-    weights = Weights(parts.learner.weights if model_folder else parts.model.policy_weights, uses)
+    motion = Motion()
+    groups = Groups({origin for line in leases.values() for origin in line["groups"]}, motion)
+    weights = Weights(parts.learner.weights if model_folder else parts.model.policy_weights, uses, motion)
     stream = RecordedStream(leases, groups, parts, references)
     engines = [TapedEngine(name, lines, model_folder, parts, groups) for name, lines in tapes.items()]
     await weights.publish(0)

@@ -9,6 +9,7 @@ first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sampl
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,11 @@ class LeaseLog:
             if sample.error is not None
         ]
         line = {"version": version, "threads": self.threads, "groups": [group.origin for group in groups], "failed": failed}
-        with open(self.path, "a", encoding="utf-8") as out:
-            out.write(json.dumps(line) + "\n")
+        with open(self.path, "a+b") as out:
+            if out.tell():
+                out.seek(-1, os.SEEK_END)
+            torn = out.read(1) not in (b"", b"\n")  # by a full disk or a machine that went down
+            out.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
 
 
 NO_LEASES = LeaseLog()
