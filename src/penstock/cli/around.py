@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.core.keeping import RolesSpec
-from penstock.core.run import Run
+from penstock.core.run import Online, Run
 from penstock.core.spans import NO_RECORDER, Recorder
 
 
@@ -40,5 +40,8 @@ NOTHING_AROUND = Around()
 
 
 def alone(run: Run) -> Run:
-    """The run with all its roles in this process."""
-    return replace(run, runtime="local", roles=RolesSpec())
+    """The run with all its roles in this process, where no update has to wait for the groups of another."""
+    stages = tuple(
+        replace(stage, kv="keep") if isinstance(stage, Online) and stage.kv == "drain" else stage for stage in run.stages
+    )
+    return replace(run, stages=stages, runtime="local", roles=RolesSpec())
