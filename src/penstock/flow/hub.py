@@ -84,6 +84,8 @@ class Hub:
         """Steps of the learner that were published, over all stages."""
         self._ready: dict[str, asyncio.Event] = {}
         self._noted = asyncio.Event()
+        self._handed: list[dict[str, Any]] = []
+        """Notes that were given to the learner, until it asks for more: they come again if it died before."""
         self._learner: int | None = None
         """Who began the stage; nobody else may lease, publish or end it."""
         self._broken: BaseException | None = None
@@ -92,6 +94,8 @@ class Hub:
         """When each role was last heard of, seconds of the event loop's clock."""
         self.told: dict[str, dict[str, float]] = {}
         """The latest counts of each role."""
+        self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
+        """Checksums of the weights that generators hold, until the learner compares them with its own."""
         self._leases: dict[int, Lease] = {}
         self._numbers = 0
 
@@ -120,7 +124,7 @@ class Hub:
     def _handlers(self) -> dict[str, Handler]:
         verbs = (
             *("begin", "admit", "put", "withdrawn", "take", "write", "newest"),
-            *("next_exam", "answer", "alive", "ready_now", "tell_note"),
+            *("next_exam", "answer", "alive", "held", "ready_now", "tell_note"),
         )
         found = {verb: getattr(self, f"_{verb}") for verb in verbs}
         return found | {
@@ -143,7 +147,10 @@ class Hub:
         raise StreamError(reason)
 
     async def _left(self, peer: Peer) -> None:
-        self._learner = None if peer.id == self._learner else self._learner
+        if peer.id == self._learner:
+            self._learner = None
+            self.notes.extendleft(reversed(self._handed))
+            self._handed = []
         if self.stream is not None:
             await self.stream.leave(_maker(peer))
 
@@ -157,6 +164,9 @@ class Hub:
     async def _alive(self, peer: Peer, counts: Mapping[str, float]) -> None:
         self.seen[peer.name] = asyncio.get_running_loop().time()
         self.told[peer.name] = dict(counts)
+
+    async def _held(self, peer: Peer, version: Version, incarnation: int, sums: Sequence[str]) -> None:
+        self.held.append({"role": peer.name, "version": version, "incarnation": incarnation, "sums": list(sums)})
 
     async def _ready_now(self, peer: Peer) -> None:
         self.readiness(peer.name).set()
@@ -216,21 +226,26 @@ class Hub:
         await self.open_stage(stage)
         return self.incarnation
 
-    async def _end(self, peer: Peer, stage: str) -> None:
+    async def _end(self, peer: Peer, stage: str) -> list[dict[str, Any]]:
+        """The stage is over; gives the last notes, when its roles are gone."""
         if stage == self.stage:
             self.stage, self.stream = "", None
             await self.close_stage(stage)
         self._learner = None
+        return self._hand_over()
 
     async def _listen(self, peer: Peer) -> list[dict[str, Any]]:
         """The notes that nobody has heard yet; waits for one. They must not wait for a batch, which may never come."""
+        self._handed = []
         while not self.notes:
             self._noted.clear()
             await self._noted.wait()
-        return self._unheard()
+        return self._hand_over()
 
-    def _unheard(self) -> list[dict[str, Any]]:
-        return [self.notes.popleft() for _ in range(len(self.notes))]
+    def _hand_over(self) -> list[dict[str, Any]]:
+        self._handed = list(self.notes)
+        self.notes.clear()
+        return self._handed
 
     async def _lease(self, peer: Peer, version: Version) -> dict[str, Any]:
         lease = await self._unless_broken(self._flowing().lease(version))
@@ -240,8 +255,8 @@ class Hub:
         return {
             "number": self._numbers,
             "lease": fields,
-            "notes": self._unheard(),
             "told": self.told,
+            "held": [self.held.popleft() for _ in range(len(self.held))],
             "stats": asdict(self._flowing().stats),
         }
 

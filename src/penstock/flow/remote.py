@@ -22,6 +22,8 @@ SLACK = 30.0
 """Seconds by which a caller waits longer than the hub, so that the hub's error, which knows more, comes first."""
 BEAT = 2.0
 """Seconds between two signs of life."""
+KEPT = 64
+"""Versions whose checksums the learner remembers."""
 
 
 class RemoteDrawing:
@@ -73,6 +75,10 @@ class RemoteLeasing:
         """The latest counts of the other roles."""
         self.stats: Mapping[str, float] = {}
         """The stream's counts."""
+        self.held: list[Mapping[str, Any]] = []
+        """Checksums of the weights that generators hold, which nobody has compared yet."""
+        self.sums: dict[tuple[int, Version], list[str]] = {}
+        """Those of the latest versions that went out, by incarnation and version."""
         self._client: Client | None = None
         self._numbers: dict[int, int] = {}
         self._saved = False
@@ -90,10 +96,14 @@ class RemoteLeasing:
         return int(await client.call("begin", deadline=self.deadline, stage=stage, ledger=ledger))
 
     async def end(self, stage: str) -> None:
-        await self.client.call("end", deadline=ANSWER, stage=stage)
+        self._write_down(await self.client.call("end", deadline=ANSWER, stage=stage))
 
     async def post(self, manifest: Mapping[str, Any]) -> None:
         """Announce weights on the board."""
+        order = int(manifest["incarnation"]), int(manifest["version"])
+        self.sums[order] = [bucket["checksum"] for bucket in manifest["buckets"]]
+        for old in list(self.sums)[:-KEPT]:
+            del self.sums[old]
         await self.client.call("post", deadline=ANSWER, manifest=dict(manifest))
 
     async def lease(self, version: Version) -> Lease:
@@ -103,7 +113,7 @@ class RemoteLeasing:
         lease = Lease(ordinals, groups, passed, again, int(fields["version"]))
         self._numbers[id(lease)] = int(found["number"])
         self.told, self.stats = found["told"], found["stats"]
-        self._write_down(found["notes"])
+        self.held += found["held"]
         return lease
 
     async def listen(self) -> None:
