@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from penstock.cli.around import Around, Processes
 from penstock.cli.online import OnlineParts
 from penstock.cli.supervise import exam_folder, rules_of
 from penstock.core.run import Run
+from penstock.core.sentinels import Alarm
 from penstock.core.tape import LeaseLog
 from penstock.core.types import Metrics
 from penstock.flow.exams import Answer
@@ -97,13 +98,23 @@ class ProcsFlow:
                 leases = LeaseLog(self.around.schedule, threads())
                 async for step in learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases):
                     now = self._counts()
-                    yield replace(step, metrics=step.metrics | _rates(before, now))
+                    alarms = (*step.alarms, *self._compared(step.index))
+                    yield replace(step, metrics=step.metrics | _rates(before, now), alarms=alarms)
                     before = now
             finally:
                 listening.cancel()
                 publisher.close()
                 self._aside.close()
             await stream.end(name)
+
+    def _compared(self, step: int) -> Iterator[Alarm]:
+        """Alarms about generators whose weights are not those that went out. Raises SentinelError where that is fatal."""
+        held, self.stream.held = self.stream.held, []
+        for report in held:
+            ours = self.stream.sums.get((report["incarnation"], report["version"]))
+            if ours is not None:
+                own, theirs = ({f"bucket {n}": sum_ for n, sum_ in enumerate(sums)} for sums in (ours, report["sums"]))
+                yield from self.parts.trainer.sentinels.compare_weights(report["version"], own, theirs, step)
 
     def _counts(self) -> Metrics:
         """Sums over the generators, and the stream's counts of what was wasted."""

@@ -22,6 +22,8 @@ from penstock.core.types import Group
 
 PARTING = 30.0
 """Seconds in which a process may end in order once its supervisor is gone."""
+CHECKED = 8
+"""Every so manieth version's weights are compared with the learner's once they are in use."""
 STANDARD_INPUT = 0
 SHOWN = 8
 """Groups of an evaluation that the learner is given to look at."""
@@ -158,7 +160,7 @@ async def generator(greeting: Greeting) -> None:
 
     async with joined(greeting["hub"], name, "generator", counts) as client:
         drawing = RemoteDrawing(client)
-        notes = Notes(client, holding)
+        notes = Notes(client, holding, engine)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         drains = stage.kv == "drain"
         await _tasks(
@@ -182,8 +184,8 @@ class Unscored:
 class Notes:
     """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals."""
 
-    def __init__(self, client: Any, holding: Any) -> None:
-        self.client, self.holding = client, holding
+    def __init__(self, client: Any, holding: Any, engine: Any) -> None:
+        self.client, self.holding, self.engine = client, holding, engine
         self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
 
     def __call__(self, what: str, **fields: Any) -> None:
@@ -196,6 +198,19 @@ class Notes:
             self.holding.loaded(fields.get("reason", ""))
             if what != "weights loaded":
                 await self.client.tell("tell_note", what=what, fields=fields)
+            elif fields["version"] % CHECKED == 0:
+                await self._tell_sums(fields["version"], fields["incarnation"])
+
+    async def _tell_sums(self, version: int, incarnation: int) -> None:
+        """Checksums of the weights that are in use, for the learner to compare: of what was loaded, not of what came."""
+        from penstock.weights.image import sums_of
+
+        order = (incarnation, version)
+        weights = [(name, tensor.detach()) for name, tensor in self.engine.model.policy_weights()]
+        if order == (self.engine.incarnation, self.engine.version):
+            sums = await asyncio.to_thread(sums_of, lambda: weights)
+            if order == (self.engine.incarnation, self.engine.version):  # or the next update came into them meanwhile
+                await self.client.tell("held", version=version, incarnation=incarnation, sums=sums)
 
 
 async def reward(greeting: Greeting) -> None:

@@ -128,6 +128,13 @@ def checksum(part_I: Tensor) -> str:
     return xxhash.xxh3_64_hexdigest(part_I.numpy().data)
 
 
+def sums_of(weights: Weights) -> list[str]:
+    """Checksums of weights as they lie in a process, bucket by bucket as in the manifest that announced them."""
+    snapshots = Snapshots(weights)
+    image_I = snapshots.take()
+    return [checksum(image_I[offset : offset + size]) for offset, size in buckets_of(len(image_I))]
+
+
 def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, image_I: Tensor, **more: Any) -> dict[str, Any]:
     """What is announced of an image; ``order`` is (incarnation, version)."""
     buckets = buckets_of(layout.bytes)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.cli.recipe import build, wants_help
+from penstock.cli.supervise import rules_of, threads_of
 from penstock.core.errors import SpecError
 from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
 from penstock.models.memory import footprint, trained_parameters
@@ -29,9 +30,10 @@ def run(words: Sequence[str]) -> int:
 
 def explain(made: Run) -> list[str]:
     """Lines about a run."""
-    threads = made.threads or os.cpu_count() or 1
-    lines = [f"run {made.name}: {len(made.stages)} stages, seed {made.seed}, device {made.device}, {threads} CPU threads"]
-    lines.append(f"  runtime {made.runtime}: one process; the generator reads the learner's own parameters")
+    threads = threads_of(made) if made.runtime == "procs" else made.threads or os.cpu_count() or 1
+    each = " for each process" if made.runtime == "procs" else ""
+    lines = [f"run {made.name}: {len(made.stages)} stages, seed {made.seed}, device {made.device}, {threads} CPU threads{each}"]
+    lines += placement(made)
     every = made.checkpoint.every
     when = f"every {every} steps and at the end of a stage" if every else "at the end of each stage"
     lines.append(f"  checkpoints {when}; kept: newest {made.checkpoint.keep}, the best, the last good one")
@@ -39,6 +41,20 @@ def explain(made: Run) -> list[str]:
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
         lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
     return lines
+
+
+def placement(made: Run) -> list[str]:
+    """Where the roles live."""
+    if made.runtime == "local":
+        return ["  runtime local: one process; the generator reads the learner's own parameters"]
+    roles = made.roles
+    counts = {"generator": roles.generators, "reward worker": roles.rewards}
+    counts |= {"reference": roles.references, "evaluator": int(roles.evaluator)}
+    others = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
+    return [
+        f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {others}",
+        f"  weights go to the generators by {roles.channel}; what the processes say goes to logs/ in the run's folder",
+    ]
 
 
 def shape(spec: ModelSpec, made: Run) -> Shape | None:
@@ -72,6 +88,10 @@ def facts(stage: Stage, made: Run) -> list[tuple[str, str]]:
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
     if sized is not None:
         found += memory(stage, sized)
+        if made.runtime == "procs" and isinstance(stage, Online):
+            found.append(
+                ("memory: a generator", f"about {_size(footprint(sized, learner).weights + cache(stage, sized))} of its own")
+            )
     return found
 
 
@@ -84,7 +104,10 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
         ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
         ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
         ("generation", f"{min(stage.slots, sequences)} sequences at once; at most {drawn:,} tokens in the whole stage"),
-        ("staleness", f"max_lag {stage.max_lag}: {(stage.max_lag + 1) * stage.batch} groups admitted ahead at most"),
+        (
+            "staleness",
+            f"max_lag {stage.max_lag}: {rules_of(stage).slots} groups admitted ahead at most, on_stale {stage.on_stale}",
+        ),
         ("rewards", ", ".join(f"{reward.weight:g} × {reward.function}" for reward in stage.rewards)),
     ]
 
@@ -108,10 +131,14 @@ def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
     ]
     total = held.total + activations + logits
     if isinstance(stage, Online):
-        cache = stage.slots * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
-        found.append(("memory: cache", f"{_size(cache)} for {stage.slots} rows, and the prompts once each"))
-        total += cache
+        found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.slots} rows, and the prompts once each"))
+        total += cache(stage, sized)
     return [*found, ("memory: total", f"about {_size(total)}")]
+
+
+def cache(stage: Online, sized: Shape) -> float:
+    """Bytes of the generator's cache for answers."""
+    return stage.slots * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
 
 
 def _parameters(sized: Shape | None) -> str:

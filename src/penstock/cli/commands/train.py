@@ -22,6 +22,8 @@ RECIPE is a built-in name (penstock recipes) or FILE.py:FUNCTION.
   --runs FOLDER      where run folders go (default: runs)
   --resume RUN       go on with the run in this folder
   --STAGE.field …    any field of a stage, for example --grpo.learner.learning_rate 1e-4
+  --runtime procs    learner, generators and reward workers as processes of this machine (default: local, one process);
+                     --roles.generators 2, --roles.channel disk … say which, --STAGE.max_lag how far generation may run ahead
 penstock train RECIPE --help lists the recipe's own fields.
 
 Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Either way --resume goes on."""
