@@ -77,7 +77,9 @@ def test_recipes_lists_each_with_its_purpose(penstock: Penstock) -> None:
     assert (inspect.getdoc(quickstart) or "nothing").splitlines()[0] in shown.out
 
 
-@pytest.mark.parametrize("words", [["recipes"], ["--help"], ["explain", "quickstart"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["recipes"], ["--help"], ["explain", "quickstart"], ["train", "--help"], ["replay", "--help"]]
+)
 def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -99,6 +101,19 @@ def test_explain_derives_sizes(penstock: Penstock) -> None:
     assert "8 prompts × 1 samples = 8 sequences" in shown.out
     assert "4 batches × 4 = 16" in shown.out
     assert "3, 4 examples or pairs each = 12" in shown.out
+
+
+def test_explain_says_which_processes_there_will_be(penstock: Penstock) -> None:
+    words = ("--runtime", "procs", "--roles.generators", "3", "--roles.channel", "disk", "--threads", "2", "--ppo.max_lag", "1")
+    shown = penstock("explain", f"{RECIPES}:everything", *words).out
+    assert "2 CPU threads for each process" in shown
+    assert (
+        "runtime procs: a supervisor with the stream, and processes of this machine: a learner, 3 generators, 1 reward worker\n"
+        in shown
+    )
+    assert "weights go to the generators by disk; what the processes say goes to logs/" in shown
+    assert "max_lag 1: 16 groups admitted ahead at most, on_stale wait" in shown
+    assert "memory: a generator" in shown
 
 
 def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uninterrupted: Callable[..., Path]) -> None:
