@@ -166,21 +166,33 @@ def test_who_knows_the_token_and_talks_garbage_loses_its_own_connection(waiting:
     until_told(run, 'hub ended a connection: generator "rogue"')
 
 
+def listening(groups: set[int]) -> set[str]:
+    """Addresses at which processes of these groups take connections."""
+    links = [link for pid, group in processes() if group in groups for link in Path(f"/proc/{pid}/fd").iterdir()]
+    held = {link.readlink().name for link in links if link.is_symlink()}
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in held:
+                host, port = (bytes.fromhex(part) for part in local.split(":"))
+                words = b"".join(host[at : at + 4][::-1] for at in range(0, len(host), 4))
+                found.add(f"{socket.inet_ntop(family, words)}:{struct.unpack('>H', port)[0]}")
+    return found
+
+
 @pytest.mark.timeout(120)
 def test_a_run_listens_on_this_machine_only(waiting: tuple[Started, dict[str, str]]) -> None:
     run, hub = waiting
-    groups = {run.pid, *run.roles.values()}
-    held = {
-        link.readlink().name
-        for pid, group in processes()
-        if group in groups
-        for link in Path(f"/proc/{pid}/fd").iterdir()
-        if link.is_symlink()
-    }
-    listening = []
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, *_, inode = line.split()[:10]
-        if state == "0A" and f"socket:[{inode}]" in held:
-            host, port = (bytes.fromhex(part) for part in local.split(":"))
-            listening.append(f"{socket.inet_ntoa(host[::-1])}:{struct.unpack('>H', port)[0]}")
-    assert listening == [hub["address"]]
+    assert listening({run.pid, *run.roles.values()}) == {hub["address"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_process_group_listens_on_this_machine_only(start: Start) -> None:
+    run = start("letters", "--steps", "8", "--hold", "14", "--roles.channel", "process group")
+    run.until_step(3)
+    assert all(address.startswith("127.0.0.1:") for address in listening({run.pid, *run.roles.values()}))
+    run.go()
+    assert run.wait() == 0, run.everything()
+    run.assert_clean()
