@@ -59,6 +59,27 @@ def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
     assert_as_if_nothing_had_happened(run, steps, undisturbed(*words[:3]))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_learner_may_die_as_often_as_it_likes_while_it_gets_on_offline(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    after_each_save = """
+def deadly(function, store, *arguments, **more):
+    found = function(store, *arguments, **more)
+    if "judge" in str(arguments[0]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+if name == "learner":
+    wrap("penstock.ckpt.store:CheckpointStore.save", deadly)
+"""
+    words = ("critic", "--judge.steps", "18", "--steps", "2")
+    run = start(*words, in_roles=after_each_save)
+    assert run.wait() == 0, run.everything()
+    assert weights(run.run) == weights(undisturbed(*words))
+    run.assert_clean()
+
+
 MOMENTS = {
     "learner": (
         ("penstock.cli.procs:save_model", 1),

@@ -124,7 +124,7 @@ class Supervised:
 
     async def _keep_learner(self) -> int:
         """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
-        fruitless, before = 0, -1
+        fruitless, before = 0, (-1, "")
         while True:
             greeting = self._greeting("learner", "learner", resuming=self.resuming)
             self.learner = await spawn(Role("learner", greeting, self.command, environment=self._environment()))
@@ -141,11 +141,16 @@ class Supervised:
             if code >= 0:
                 return code
             self.hub.note("role restarted", role="learner", code=code, words="")
-            reached = self.hub.reached
+            reached = self._reached()
             fruitless, before = (0 if reached > before else fruitless + 1), reached
             if fruitless >= STILLBORN:
                 raise RoleError(f"the learner was {told(code)} {STILLBORN + 1} times without finishing a step in between")
             self.resuming = self.resuming or self.folder.spec.exists()
+
+    def _reached(self) -> tuple[int, str]:
+        """How far the run is: online steps, and the newest checkpoint, which offline stages have as well."""
+        saved = (folder.name for folder in self.folder.checkpoints.glob("stage-*"))
+        return self.hub.reached, max(saved, default="")
 
     def _stopped(self) -> int:
         """The learner ended before it could say so itself."""
