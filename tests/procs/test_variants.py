@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +42,23 @@ def assert_all_batches(run: Started, steps: int) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_generators_with_lag_train_every_batch(variant: str, start: Start) -> None:
     assert_all_batches(start("letters", "--steps", "20", *LAG, *VARIANTS[variant]), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("on_stale", ["wait", "drop", "resume"])
+def test_kills_of_roles_that_run_ahead_lose_and_double_nothing(on_stale: str, start: Start) -> None:
+    draws = random.Random(on_stale)
+    run = start("letters", "--steps", "60", *LAG, "--hold", "239", "--grpo.on_stale", on_stale)
+    run.until_step(1)
+    for number in range(10):
+        name = ("generator-0", "learner", "generator-1", "reward-0", "learner")[number % 5]
+        time.sleep(draws.random() * 0.2)
+        killed = run.signal(name, signal.SIGKILL)
+        run.until(lambda name=name, killed=killed: run.roles[name] != killed, what="a successor")
+        run.until_step(min(run.step + 1, 58))
+    run.go()
+    assert_all_batches(run, 60)
 
 
 @pytest.mark.slow
