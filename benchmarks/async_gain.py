@@ -102,11 +102,11 @@ class Condition:
 
 
 CONDITIONS = (
-    Condition("constant", Conditions("constant"), 40),
-    Condition("uniform", Conditions("uniform"), 40),
-    Condition("lognormal", Conditions("lognormal"), 40),
-    Condition("decode latency", Conditions("lognormal", floor=0.005), 32),
-    Condition("environment latency", Conditions("lognormal", mean=6, longest=32, wait=0.25), 28),
+    Condition("constant", Conditions("constant"), 48),
+    Condition("uniform", Conditions("uniform"), 48),
+    Condition("lognormal", Conditions("lognormal"), 48),
+    Condition("decode latency", Conditions("lognormal", floor=0.005), 36),
+    Condition("environment latency", Conditions("lognormal", mean=6, longest=32, wait=0.25), 32),
 )
 
 REQUIRED = (
@@ -147,7 +147,7 @@ def reinforcement(arm: Arm, condition: Condition, seed: int, model: Path) -> Run
         rewards=(RewardSpec(function=f"{TASK}:share_named"),),
         environment=EnvironmentSpec(function=f"{TASK}:tool", turns=2, options=waits) if condition.imposed.wait else None,
         algorithm=GRPO(objective=CISPO(), clip=(1.0, 4.0)),
-        learner=LearnerSpec(learning_rate=5e-4, warmup=4, token_budget=8192),
+        learner=LearnerSpec(learning_rate=4e-4, warmup=4, token_budget=8192),
         sampling=Sampling(max_new_tokens=LONGEST),
         samples=SAMPLES,
         batch=PROMPTS,
