@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from penstock.algos import GRPO, PPO, SFT, BradleyTerry, KLPenalty
@@ -65,6 +67,13 @@ def moody(sample: Any, columns: Any) -> float:
     if columns["prompt"] < "k":
         raise ValueError("not this one")
     return vowels(sample, columns)
+
+
+async def hesitant(sample: Any, columns: Any, turn: int) -> str:
+    """Answers one sample too late, until the file ``quick`` is there."""
+    if columns["prompt"] == "cd" and sample.key.sample == 1 and turn == 1 and not Path("quick").exists():
+        await asyncio.sleep(3600)
+    return "ab"
 
 
 def sft(name: str = "sft", steps: int = 4) -> Offline:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from runs import Start, Started
@@ -57,6 +59,17 @@ def test_groups_that_are_dropped_and_updates_at_borders(kv: str, start: Start, r
     run = start("letters", "--steps", "8", *choice, "--grpo.sampling.max_new_tokens", "24")
     assert replayed(run).startswith(f"8 {EQUAL}")
     run.assert_clean()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: Replay) -> None:
+    environment = Path(__file__).parents[1] / "cli" / "tiny_recipes.py"
+    dialogue = json.dumps({"function": f"{environment}:hesitant", "turns": 3, "deadline": 0.3})
+    run = start("letters", "--steps", "8", "--grpo.max_lag", "1", "--grpo.environment", dialogue)
+    run.until_step(7)
+    (run.folder / "quick").touch()
+    assert replayed(run).startswith(f"8 {EQUAL}")
 
 
 @pytest.mark.slow

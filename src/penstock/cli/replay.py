@@ -18,7 +18,7 @@ from typing import Any, cast
 from penstock.cli.online import OnlineParts
 from penstock.cli.supervise import rules_of
 from penstock.core.contracts import Generator
-from penstock.core.errors import ReplayError
+from penstock.core.errors import GenerationError, ReplayError
 from penstock.core.tape import LEASES, read_lines
 from penstock.core.types import Group, PromptKey, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
@@ -84,10 +84,15 @@ class Weights:
 
 
 class Groups:
-    """Groups that the engines have finished, by origin."""
+    """Groups that the engines have finished, by origin. ``failed``: of groups in batches, the samples that had failed."""
 
-    def __init__(self, wanted: set[str], motion: Motion) -> None:
-        self.wanted, self.motion = wanted, motion
+    def __init__(self, leases: Iterable[Mapping[str, Any]], motion: Motion) -> None:
+        self.failed: dict[str, set[int]] = {}
+        for line in leases:
+            self.failed |= {origin: set() for origin in line["groups"]}
+            for place, number, _ in line["failed"]:
+                self.failed[line["groups"][place]].add(number)
+        self.wanted, self.motion = self.failed.keys(), motion
         self._found: dict[str, Group] = {}
 
     async def put(self, group: Group) -> None:
@@ -118,6 +123,8 @@ class TapedEngine:
         self.engine = embedded_generator(model, slots=parts.stage.slots, version=-1)
         self.roll = replace(parts.roll, generator=cast(Generator, self))
         self.prompts, self.groups, self.kv = parts.source, groups, parts.stage.kv
+        self._failed = self._failed_samples()
+        self._expected = Counter(sample_key(line) for line in lines if line[1] == "submit")
         self._arrived: dict[SampleKey, list[Drawn]] = {}
         self._news = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -128,6 +135,9 @@ class TapedEngine:
         sequence = self.engine.sequence(request)
         if (reason := sequence.finish_reason(self.engine.text)) is not None:
             return sequence.sample(reason, self.engine.text)
+        self._expected[request.key] -= 1
+        if request.key in self._failed and self._expected[request.key] < 0:  # its environment had no time to answer
+            raise GenerationError(f"{request.key} asks for a turn that it did not have")
         if self._over:
             raise ReplayError(f"{self.name}: the tape ends before {request.key} enters")
         self._arrived.setdefault(request.key, []).append(sequence)
@@ -139,7 +149,7 @@ class TapedEngine:
         try:
             for line in self.lines:
                 await self._until(int(line[0]))
-                await self._enter(line[1], line[2:], weights)
+                await self._enter(line, weights)
             while await self._turn():
                 pass
             await self._end()
@@ -147,6 +157,12 @@ class TapedEngine:
         finally:
             for task in self._tasks.values():
                 task.cancel()
+
+    def _failed_samples(self) -> set[SampleKey]:
+        """Of this tape's groups."""
+        ordinals = {line[2]: int(line[3]) for line in self.lines if line[1] == "begin"}
+        mine = [(ordinals[origin], numbers) for origin, numbers in self.groups.failed.items() if origin in ordinals and numbers]
+        return {SampleKey(self.prompts(ordinal).key, number) for ordinal, numbers in mine for number in numbers}
 
     async def _end(self) -> None:
         """Wait for the groups that were trained; all is drawn, so that rewards and environments alone are at work."""
@@ -178,13 +194,13 @@ class TapedEngine:
         await asyncio.sleep(0)
         return True
 
-    async def _enter(self, what: str, values: Sequence[Any], weights: Weights) -> None:
+    async def _enter(self, line: Sequence[Any], weights: Weights) -> None:
+        what, values = line[1], line[2:]
         if what == "begin":
             origin, ordinal = values
             self._tasks[origin] = asyncio.create_task(self._group(origin, int(ordinal)))
         elif what == "submit":
-            source, epoch, ordinal, sample = values[0]
-            self.engine.enter(await self._next_arrival(SampleKey(PromptKey(source, epoch, ordinal), sample)))
+            self.engine.enter(await self._next_arrival(sample_key(line)))
         elif what == "load":
             version, incarnation = map(int, values)
             tensors = await weights.take(version)
@@ -213,6 +229,12 @@ class TapedEngine:
     async def _group(self, origin: str, ordinal: int) -> None:
         group = await self.roll.group(self.prompts(ordinal))
         await self.groups.put(replace(group, origin=origin))
+
+
+def sample_key(line: Sequence[Any]) -> SampleKey:
+    """Whose request a line of a tape lets in."""
+    source, epoch, ordinal, sample = line[2]
+    return SampleKey(PromptKey(source, epoch, ordinal), sample)
 
 
 def overwrite(model: LanguageModel, tensors: Sequence[tuple[str, Any]]) -> None:
@@ -319,7 +341,7 @@ async def replay(
     tapes = read_tapes(schedule, leases)
     uses = Counter(int(line[2]) for lines in tapes.values() for line in lines if line[1] == "load")
     motion = Motion()
-    groups = Groups({origin for line in leases.values() for origin in line["groups"]}, motion)
+    groups = Groups(leases.values(), motion)
     weights = Weights(parts.learner.weights if model_folder else parts.model.policy_weights, uses, motion)
     stream = RecordedStream(leases, groups, parts, references)
     engines = [TapedEngine(name, lines, model_folder, parts, groups) for name, lines in tapes.items()]
