@@ -69,9 +69,9 @@ def moody(sample: Any, columns: Any) -> float:
     return vowels(sample, columns)
 
 
-async def hesitant(sample: Any, columns: Any, turn: int) -> str:
-    """Answers one sample too late, until the file ``quick`` is there."""
-    if columns["prompt"] == "cd" and sample.key.sample == 1 and turn == 1 and not Path("quick").exists():
+async def hesitant(sample: Any, columns: Any, turn: int, prompt: str = "cd") -> str:
+    """Answers one sample of ``prompt`` too late, until the file ``quick`` is there."""
+    if columns["prompt"] == prompt and sample.key.sample == 1 and turn == 1 and not Path("quick").exists():
         await asyncio.sleep(3600)
     return "ab"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Start, Started
+from runs import Start, Started, whole_lines
 
 EQUAL = "steps replayed: loss, gradient_norm, reward/mean are equal in each, and so are the weights of"
 Replay = Callable[..., str]
@@ -65,10 +65,11 @@ def test_groups_that_are_dropped_and_updates_at_borders(kv: str, start: Start, r
 @pytest.mark.timeout(240)
 def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: Replay) -> None:
     environment = Path(__file__).parents[1] / "cli" / "tiny_recipes.py"
-    dialogue = json.dumps({"function": f"{environment}:hesitant", "turns": 3, "deadline": 0.3})
+    dialogue = json.dumps({"function": f"{environment}:hesitant", "turns": 3, "deadline": 0.3, "options": {"prompt": "aca"}})
     run = start("letters", "--steps", "8", "--grpo.max_lag", "1", "--grpo.environment", dialogue)
     run.until_step(7)
     (run.folder / "quick").touch()
+    assert [line["failed"][0][1] for line in whole_lines(run.run / "schedule/grpo/leases.jsonl") if line["failed"]] == [1]
     assert replayed(run).startswith(f"8 {EQUAL}")
 
 
