@@ -455,3 +455,42 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_maker_draws_no_more_than_it_has_hands_for():
+    async def take():
+        stream = Stream(Rules(4))
+        first = await stream.admit("a", most=4, in_hand=2)
+        with pytest.raises(TimeoutError):
+            await within(stream.admit("a", most=4, in_hand=2))
+        return len(first), len(await stream.admit("b", most=4, in_hand=4))
+
+    assert asyncio.run(take()) == (2, 2)
+
+
+def test_a_request_that_waited_while_its_groups_ended_gets_all_that_opens():
+    """Or the groups of one version would enter the engine in two steps, and processes would not do what one process does."""
+
+    async def take():
+        stream = Stream(Rules(2))
+        tickets = await stream.admit("a", most=2, in_hand=2)
+        await stream.put(tickets[0], group(0))
+        waiting = asyncio.create_task(stream.admit("a", most=2, in_hand=2))
+        await asyncio.sleep(0)
+        await stream.put(tickets[1], group(1))
+        lease = await stream.lease(0)
+        stream.trained(lease)
+        await stream.release(lease)
+        return [ticket.ordinal for ticket in await within(waiting)]
+
+    assert asyncio.run(take()) == [2, 3]
+
+
+def test_hands_are_free_again_when_a_group_is_withdrawn_or_its_maker_gone():
+    async def take():
+        stream = Stream(Rules(1, max_lag=0, on_stale="drop"))
+        await stream.admit("a", in_hand=1)
+        await stream.leave("a")
+        return len(await within(stream.admit("a", in_hand=1)))
+
+    assert asyncio.run(take()) == 1

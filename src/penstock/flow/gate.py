@@ -11,6 +11,7 @@ its tokens are of version ``p`` (its ticket's ``floor``) or younger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
@@ -19,7 +20,7 @@ from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
 from penstock.flow.columns import TOKENS, Change, actions, masked, merged
 from penstock.flow.ledger import Ledger
-from penstock.flow.rules import DEATHS, PATIENCE, Entry, Lease, Rules, StreamStats, Ticket
+from penstock.flow.rules import DEATHS, PATIENCE, UNLIMITED, Entry, Lease, Rules, StreamStats, Ticket
 from penstock.flow.samplers import SAMPLERS
 
 
@@ -35,6 +36,7 @@ class Gate:
         self.entries: dict[int, Entry] = {}  # in ascending order
         self.passed: dict[int, str] = {}  # ordinals passed over for the next batches, and why
         self.withdrawn: dict[str, list[Ticket]] = {}  # by maker: tickets that are worth nothing any more
+        self._drawing: Counter[str] = Counter()  # by maker: groups that it draws
         self._idle: set[int] = set()  # ordinals that nobody draws
         self._lacking: dict[str, dict[int, None]] = {
             stage.name: {} for stage in rules.stages
@@ -50,13 +52,15 @@ class Gate:
 
     # ---- those who draw groups
 
-    def admit(self, maker: str, most: int = 1) -> list[Ticket]:
-        """Up to ``most`` tickets for ``maker``: first groups that came back, then new ones while slots are free.
+    def admit(self, maker: str, most: int = 1, in_hand: int = UNLIMITED) -> list[Ticket]:
+        """Up to ``most`` tickets for ``maker``: first groups that came back, then new ones while slots are free; but never
+        more than ``in_hand`` groups for it to draw at a time.
 
         Raises:
             StreamError: a group took down everyone who worked on it.
         """
         self._refuse_poison()
+        most = min(most, in_hand - self._drawing[maker])
         tickets = [self._start(ordinal, maker) for ordinal in sorted(self._idle)[:most]]
         while self.free > 0 and len(tickets) < most:
             self.free -= 1
@@ -73,12 +77,17 @@ class Gate:
         self._idle.discard(ordinal)
         entry.ticket = entry.ticket._replace(floor=self.published)
         entry.makers[TOKENS] = maker
+        self._drawing[maker] += 1
         return entry.ticket
 
     @property
     def open(self) -> bool:
-        """Whether :meth:`admit` would give a ticket."""
+        """Whether there is a group to draw."""
         return self.free > 0 or bool(self._idle)
+
+    def may_draw(self, maker: str, in_hand: int) -> bool:
+        """Whether :meth:`admit` would give a ticket."""
+        return self.open and self._drawing[maker] < in_hand
 
     def put(self, ticket: Ticket, group: Group) -> bool:
         """Hand over a drawn group; False if it was started again meanwhile, so that this one is not wanted.
@@ -93,7 +102,7 @@ class Gate:
             return self._refuse(ticket)
         if TOKENS not in entry.makers:
             raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was delivered before")
-        del entry.makers[TOKENS]
+        self._drawing[entry.makers.pop(TOKENS)] -= 1
         entry.group, entry.columns, entry.lost = group, {TOKENS}, []
         self.stats.delivered += 1
         self._go_on(entry)
@@ -175,6 +184,7 @@ class Gate:
     def leave(self, maker: str) -> None:
         """``maker`` is gone: what it worked on goes back."""
         self.withdrawn.pop(maker, None)
+        self._drawing.pop(maker, None)
         for ordinal, entry in self.entries.items():
             held = [column for column, who in entry.makers.items() if who == maker]
             for column in held:
@@ -279,6 +289,8 @@ class Gate:
                 self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:
+        if TOKENS in entry.makers:
+            self._drawing[entry.makers[TOKENS]] -= 1
         for maker in set(entry.makers.values()):
             self.withdrawn.setdefault(maker, []).append(entry.ticket)
         self.stats.dropped += 1

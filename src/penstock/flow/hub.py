@@ -176,8 +176,8 @@ class Hub:
 
     # ---- generators, reward workers, scorers
 
-    async def _admit(self, peer: Peer, most: int) -> list[Ticket]:
-        return await self._flowing().admit(_maker(peer), most)
+    async def _admit(self, peer: Peer, most: int, in_hand: int) -> list[Ticket]:
+        return await self._flowing().admit(_maker(peer), most, in_hand)
 
     async def _put(self, peer: Peer, ticket: Ticket, group: Group) -> bool:
         return await self._flowing().put(ticket, group)

@@ -13,7 +13,7 @@ from penstock.core.types import Group, Version
 from penstock.flow.columns import Change
 from penstock.flow.ledger import Ledger
 from penstock.flow.rpc import Client, connect
-from penstock.flow.rules import Lease, Rules, Ticket
+from penstock.flow.rules import UNLIMITED, Lease, Rules, Ticket
 from penstock.flow.stream import DEADLINE
 
 ANSWER = 60.0
@@ -32,8 +32,8 @@ class RemoteDrawing:
     def __init__(self, client: Client, deadline: float = DEADLINE) -> None:
         self.client, self.deadline = client, deadline + SLACK
 
-    async def admit(self, *, most: int) -> list[Ticket]:
-        return list(await self.client.call("admit", deadline=self.deadline, most=most))
+    async def admit(self, *, most: int, in_hand: int = UNLIMITED) -> list[Ticket]:
+        return list(await self.client.call("admit", deadline=self.deadline, most=most, in_hand=in_hand))
 
     async def put(self, ticket: Ticket, group: Group) -> bool:
         return bool(await self.client.call("put", deadline=ANSWER, ticket=ticket, group=group))

@@ -17,6 +17,9 @@ OnStale = Literal["wait", "drop", "resume"]
 PATIENCE = 2
 """How often a group may be started again for its age before the learner waits for it, so that every group ends."""
 
+UNLIMITED = 1 << 30
+"""Groups that one maker may draw at a time where the slots are the only limit."""
+
 DEATHS = 10
 """Makers that a group may lose in a row; then it is taken for what kills them, and the run ends with its name."""
 

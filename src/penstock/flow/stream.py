@@ -17,7 +17,7 @@ from penstock.core.types import Group, Version
 from penstock.flow.columns import Change
 from penstock.flow.gate import Gate
 from penstock.flow.ledger import Ledger
-from penstock.flow.rules import Lease, Rules, StreamStats, Ticket
+from penstock.flow.rules import UNLIMITED, Lease, Rules, StreamStats, Ticket
 
 DEADLINE = 3600.0
 """Seconds that a wait for work may last."""
@@ -49,15 +49,16 @@ class Stream:
 
     # ---- those who draw groups
 
-    async def admit(self, maker: str = "", most: int = 1) -> list[Ticket]:
-        """Take up to ``most`` slots, at least one; gives the tickets of the prompts to start.
+    async def admit(self, maker: str = "", most: int = 1, in_hand: int = UNLIMITED) -> list[Ticket]:
+        """Take up to ``most`` slots, at least one; gives the tickets of the prompts to start. ``maker`` draws no more than
+        ``in_hand`` groups at a time, counted when it is given more: a request may wait while its groups end.
 
         Waits while all slots are taken; unblocked by :meth:`release`. Raises StreamError after the deadline.
         """
         started = self.clock.now()
         async with self._changed:
-            await self._until(lambda: self.gate.open, "a free slot", "the learner to publish new weights")
-            tickets = self.gate.admit(maker, most)
+            await self._until(lambda: self.gate.may_draw(maker, in_hand), "a free slot", "the learner to publish new weights")
+            tickets = self.gate.admit(maker, most, in_hand)
         self.stats.waited_for_slots += self.clock.now() - started
         return tickets
 

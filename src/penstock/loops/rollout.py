@@ -14,19 +14,16 @@ from penstock.core.contracts import Env, Generator, PromptSource, Reward
 from penstock.core.errors import EnvError, GenerationError
 from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
-from penstock.flow.rules import Ticket
+from penstock.flow.rules import UNLIMITED, Ticket
 
 MakeEnv = Callable[[Prompt], Env]
 Hold = Callable[[Version], Awaitable[None]]
-
-UNLIMITED = 1 << 30
-"""Groups in flight where the stream's slots are the only limit."""
 
 
 class Drawing(Protocol):
     """The rollout's side of a stream, wherever it is."""
 
-    async def admit(self, *, most: int) -> list[Ticket]: ...
+    async def admit(self, *, most: int, in_hand: int) -> list[Ticket]: ...
 
     async def put(self, ticket: Ticket, group: Group) -> bool: ...
 
@@ -137,8 +134,8 @@ async def rollout(
     admission: asyncio.Future[list[Ticket]] | None = None
     try:
         while True:
-            if admission is None and len(running) < most:
-                admission = asyncio.ensure_future(stream.admit(most=most - len(running)))
+            if admission is None:
+                admission = asyncio.ensure_future(stream.admit(most=most, in_hand=most))
             waits: set[asyncio.Future[Any]] = {*running.values(), dropping, *([admission] if admission else [])}
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for ticket in [ticket for ticket, task in running.items() if task.done()]:
