@@ -313,10 +313,10 @@ def test_a_mark_where_none_may_stand_is_refused() -> None:
 def test_a_class_travels_once_it_is_registered() -> None:
     @wire.register
     @dataclasses.dataclass(frozen=True)
-    class Ticket:
+    class Voucher:
         ordinal: int
 
-    assert there_and_back([Ticket(3)]) == [Ticket(3)]
+    assert there_and_back([Voucher(3)]) == [Voucher(3)]
 
 
 def test_two_classes_of_one_name_are_refused() -> None:
