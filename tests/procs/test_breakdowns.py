@@ -87,11 +87,21 @@ def test_no_room_for_weights_says_how_to_mend_it(channel: str, start: Start) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["generator-0", "reward-0"])
-def test_a_full_disk_in_another_role_disturbs_nobody(name: str, start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_a_generator_that_cannot_write_its_tape_ends_the_run(start: Start) -> None:
+    """Its log cannot be written either, so the run's log must say why."""
+    run = start("letters", "--steps", "8", in_roles="import resource\n" + FULL.format(name="generator-0"))
+    run.assert_refused("generator-0", "--resume runs/run")
+    assert "File too large" in run.notes("role failed")[0]["reason"]
+
+
+FULL = "if name == {name!r}:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed: Callable[..., Path]) -> None:
     words = ("letters", "--steps", "8")
-    full = f"import resource\nif name == {name!r}:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-    run = start(*words, in_roles=full)
+    run = start(*words, in_roles="import resource\n" + FULL.format(name="reward-0"))
     assert run.wait() == 0, run.everything()
     assert weights(run.run) == weights(undisturbed(*words))
 

@@ -82,7 +82,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(number: int, start: 
     for place in range(12):
         home = tmp_path / str(place)
         home.mkdir()
-        run = start(*WORDS, folder=home)
+        run = start("letters", "--steps", "500", "--delay", "0.02", folder=home)
         time.sleep(0.15 * (place + 1))
         run.signal("supervisor", number)
         assert run.wait(20) in (130, -number), run.everything()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.contracts import Generator, State
-from penstock.core.errors import GenerationError
+from penstock.core.errors import GenerationError, PenstockError
 from penstock.core.types import Group, Version
 from penstock.flow.columns import Change
 from penstock.flow.ledger import Ledger
@@ -158,6 +158,12 @@ async def joined(
     beating = asyncio.create_task(beat())
     try:
         yield client
+    except Exception as error:
+        if role != "learner":  # which says so itself; others have but a log, and the disk may be full
+            reason = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(PenstockError):
+                await client.call("tell_note", deadline=BEAT, what="role failed", fields={"reason": reason})
+        raise
     finally:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
