@@ -176,8 +176,8 @@ def test_a_request_that_is_not_on_its_tape_is_not_waited_for_for_ever(own: Penst
 
 
 def test_turns_that_nothing_is_drawn_in_are_refused(own: Penstock) -> None:
-    with open(TAPE, "a", encoding="utf-8") as out:
-        out.write('[100000, "begin", "generator-0.0/99", 99]\n')
+    never = '[100000, "begin", "generator-0.0/99", 99]\n'
+    edit(TAPE, lambda lines: [*lines[:41], never, *lines[41:]])  # when the first eight groups have begun
     own("replay", "runs/run").assert_refused("the tape goes on to turn 100000, but all is drawn at turn")
 
 
