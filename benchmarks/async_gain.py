@@ -16,8 +16,8 @@ learner and loss: GRPO's advantages, each token weighed by its truncated importa
 that to the weights that drew it (PipelineRL, arXiv 2509.19128), which needs no other correction off policy. Lengths of answers
 are imposed: a function of a sample's key, alike in all arms. Times come from each run's own event log and spans.
 They begin with the first decode step, so that neither imports nor imitation count; rates leave the first batches out, while
-pipes fill. The reward is that of the batches trained on; behind a lag it is the reward of older weights, at the expense of
-the arms that are off policy.
+pipes fill. The reward that is timed is that of the batches trained on; behind a lag it is the reward of older weights, at the
+expense of the arms that are off policy. The reward reached is that of the last weights on held-out prompts.
 
 Balance: the batch is such that the separated arm generates about as long as it trains where lengths are constant. The table
 has both times.
@@ -43,7 +43,8 @@ from pathlib import Path
 from typing import Any
 
 import async_gain_roles
-from async_gain_task import LONGEST, Conditions
+import numpy as np
+from async_gain_task import LONGEST, Conditions, drawn, share_named
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.objectives import CISPO
@@ -54,7 +55,9 @@ from penstock.core.events import read_events
 from penstock.core.lanes import read_lanes
 from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.spec import plain
-from penstock.core.types import CachePolicy, Sampling
+from penstock.core.types import CachePolicy, PromptKey, Request, SampleKey, Sampling
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.models.files import load_model
 from penstock.ui.timeline import account
 
 TASK = Path(__file__).with_name("async_gain_task.py").resolve()
@@ -65,8 +68,8 @@ TARGET = 0.6
 WINDOW = 5
 FILLING = 4
 """Batches at the start that rates leave out."""
-LAST = 8
-"""Batches at the end whose mean reward is "the reward reached"."""
+HELD_OUT, ANSWER = 256, 16
+"""Prompts, and tokens of an answer at most, by which the weights that a run ended with are measured."""
 DEADLINE = 600.0
 """Seconds that one run may take."""
 
@@ -218,7 +221,7 @@ def measured(folder: Path) -> dict[str, Any]:
         "samples_per_second": counted / (at[-1] - at[FILLING - 1]),
         "seconds": at[-1],
         "seconds_to_target": reached[0] if reached else math.inf,
-        "reward": statistics.mean(rewards[-LAST:]),
+        "reward": asyncio.run(held_out_reward(folder / "model")),
         "seconds_generating": sum(span.busy for span in generating) / batches,
         "seconds_training": (learning.get("train", 0.0) + learning.get("label", 0.0)) / batches,
         "mean_lag": found.mean_lag,
@@ -226,6 +229,18 @@ def measured(folder: Path) -> dict[str, Any]:
         "rewards": [round(reward, 4) for reward in rewards],
         "times": [round(time, 3) for time in at],
     }
+
+
+async def held_out_reward(model: Path) -> float:
+    """Mean reward of the weights that a run ended with, on prompts that no arm has seen: free of any lag."""
+    generator = embedded_generator(load_model(str(model)), slots=HELD_OUT)
+    encode, sampling = generator.text.encode, Sampling(max_new_tokens=ANSWER)
+    requests = [
+        Request(SampleKey(PromptKey("held-out", 0, place), 0), np.asarray(encode(f"{row['letters']}:"), np.int32), sampling)
+        for place, row in enumerate(drawn(HELD_OUT, 10**6))
+    ]
+    samples = await asyncio.gather(*(generator.generate(request) for request in requests))
+    return statistics.mean(share_named(sample, {}) for sample in samples)
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -248,7 +263,7 @@ def ratio(results: Results, condition: str, other: str, seeds: bool = False) -> 
 def table(results: Results) -> list[str]:
     """The table, and what was required."""
     lines = [
-        f"| condition | arm | samples/s | s to reward {TARGET} | last reward | generate, s | train, s | mean lag | gain |",
+        f"| condition | arm | samples/s | s to reward {TARGET} | held-out reward at the end | generate, s | train, s | mean lag | gain |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (condition, arm), runs in results.items():
