@@ -165,7 +165,7 @@ def test_a_group_that_is_not_on_its_tape_is_refused(own: Penstock) -> None:
 
 
 def test_a_last_request_that_is_not_on_its_tape_is_refused(own: Penstock) -> None:
-    edit(TAPE, lambda lines: lines[: 1 + 4 + 15])  # of the first batch, all but its last request
+    edit(TAPE, lambda lines: lines[: 1 + 8 + 15])  # of the first batch, all but its last request
     own("replay", "runs/run", "--steps", "1").assert_refused("generator-0.0: the tape ends before", "enters")
 
 
