@@ -263,7 +263,7 @@ def ratio(results: Results, condition: str, other: str, seeds: bool = False) -> 
 def table(results: Results) -> list[str]:
     """The table, and what was required."""
     lines = [
-        f"| condition | arm | samples/s | s to reward {TARGET} | held-out reward at the end | generate, s | train, s | mean lag | gain |",
+        f"| condition | arm | samples/s | s to reward {TARGET} | held-out reward | generate, s | train, s | mean lag | gain |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (condition, arm), runs in results.items():
