@@ -71,7 +71,9 @@ class ProcsFlow:
         self._aside = Aside(self.stream, partial(self._publisher, exam_folder(processes.weights)))
 
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
-        return open_publisher(self.run.roles.channel, self.parts.learner.weights, folder, post, incarnation)
+        kind, roles = self.run.roles.channel, self.run.roles
+        options = {"generators": roles.generators} if kind == "process group" and folder == self.processes.weights else {}
+        return open_publisher(kind, self.parts.learner.weights, folder, post, incarnation, **options)
 
     def background(self) -> list[Any]:
         return []

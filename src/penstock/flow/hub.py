@@ -197,9 +197,15 @@ class Hub:
     # ---- the evaluator
 
     async def _next_exam(self, peer: Peer) -> Exam:
+        self._require_evaluator(peer)
         return await self.exams.next()
 
+    def _require_evaluator(self, peer: Peer) -> None:
+        if peer.role != "evaluator":
+            self._refuse(f"{peer} would evaluate, which only an evaluator may")
+
     async def _answer(self, peer: Peer, step: int, metrics: dict[str, float], groups: Sequence[Group]) -> None:
+        self._require_evaluator(peer)
         await self.exams.answer(step, metrics, groups)
 
     # ---- the learner

@@ -22,6 +22,8 @@ from penstock.core.errors import RoleError
 
 STILLBORN = 3
 """Starts in a row that may end before the role was ready; then the run fails."""
+STARTING = 900.0
+"""Seconds in which a role must become ready: it may have a large model to load."""
 PARTING = 10.0
 """Seconds in which a role that was told to stop may end by itself."""
 READING = 4000
@@ -165,13 +167,15 @@ class Supervisor:
         ended = asyncio.ensure_future(child.process.wait())
         try:
             while True:
-                heard = max(since, self.last_seen.get(name, 0.0))
-                left = heard + self.silence - loop.time()
-                if left <= 0 and self.ready(name).is_set():
-                    self.note("role silent", role=name, seconds=self.silence)
+                ready = self.ready(name).is_set()
+                patience = self.silence if ready else max(self.silence, STARTING)
+                heard = max(since, self.last_seen.get(name, 0.0)) if ready else since
+                left = heard + patience - loop.time()
+                if left <= 0:
+                    self.note("role silent", role=name, seconds=patience)
                     child.signal(signal.SIGKILL)
                     return await ended
-                done, _ = await asyncio.wait({ended}, timeout=max(left, 1.0))
+                done, _ = await asyncio.wait({ended}, timeout=max(min(left, self.silence), 1.0))
                 if done:
                     return ended.result()
         finally:
