@@ -289,6 +289,7 @@ class StageRun:
         states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
         with self.spans.span("save", step=step):
             self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
+        self.session.recorder.flush()
         self.progressed.seconds = spent
         self.ready.acknowledge()
 

@@ -264,6 +264,11 @@ class Recorder:
             if name in self._roles:
                 self._roles.pop(name).close()
 
+    def flush(self) -> None:
+        """Write what was recorded so far."""
+        for spans in self._roles.values():
+            spans.flush()
+
     def close(self) -> None:
         """Write the end of every role."""
         self.end(*self._roles)

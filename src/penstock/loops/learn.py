@@ -175,7 +175,8 @@ def _at_actions(action_T: BoolArray, logp_A: FloatArray) -> FloatArray:
 
 def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
     """The column that :func:`reference_column` wrote, if it was written."""
-    if not all(REFERENCE_LOGP in sample.extras for group in groups for sample in group.samples):
+    samples = [sample for group in groups for sample in group.samples]
+    if not samples or not all(REFERENCE_LOGP in sample.extras for sample in samples):
         return None
     return [[sample.extras[REFERENCE_LOGP][sample.action_T] for sample in group.samples] for group in groups]
 
