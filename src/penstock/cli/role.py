@@ -14,11 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.around import Processes
 from penstock.cli.main import guarded
 from penstock.core.errors import ConnectionLost, PenstockError, RoleError
 from penstock.core.run import Online, Run
 from penstock.core.spec import parse
 from penstock.core.types import Group
+from penstock.flow.local import run_roles
 
 PARTING = 30.0
 """Seconds in which a process may end in order once its supervisor is gone."""
@@ -88,19 +90,16 @@ def read_run(greeting: Greeting) -> tuple[Run, Online]:
 
 def learner(greeting: Greeting) -> int:
     """Carry the run out as ``penstock train`` does, with the other roles in processes of their own."""
-    from penstock.cli.around import Processes
     from penstock.cli.commands.train import carry_out
 
     run, folder = parse(Run, greeting["run"]), Path(greeting["folder"])
-    processes = Processes(greeting["hub"], Path(greeting["weights"]), folder, greeting["threads"])
+    processes = processes_of(greeting)
     return carry_out(run, folder, greeting["resuming"], greeting["progress"], processes)
 
 
-async def _tasks(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    """Run until one fails; the first error is raised."""
-    from penstock.flow.local import run_roles
-
-    await run_roles(*coroutines)
+def processes_of(greeting: Greeting) -> Processes:
+    """What a greeting says of the run's other processes."""
+    return Processes(greeting["hub"], Path(greeting["weights"]), Path(greeting["folder"]), greeting["threads"])
 
 
 async def _lost(client: Any) -> None:
@@ -117,7 +116,6 @@ async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[A
 
 async def generator(greeting: Greeting) -> None:
     """Draw groups with a model of its own, whose weights follow the learner's."""
-    from penstock.cli.around import Processes
     from penstock.cli.build import environments, seed_of
     from penstock.core.spans import Spans
     from penstock.core.tape import Tape
@@ -133,7 +131,7 @@ async def generator(greeting: Greeting) -> None:
     run, stage = read_run(greeting)
     folder, name = Path(greeting["folder"]), greeting["name"]
     device = set_up(run.device, greeting["threads"])
-    handed = Processes(greeting["hub"], Path(greeting["weights"]), folder, greeting["threads"]).handed(stage.name)
+    handed = processes_of(greeting).handed(stage.name)
     model = load_model(str(handed)).to(device)
     engine = embedded_generator(model, slots=stage.slots, version=-1)
     engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
@@ -163,7 +161,7 @@ async def generator(greeting: Greeting) -> None:
         notes = Notes(client, holding, engine)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         drains = stage.kv == "drain"
-        await _tasks(
+        await run_roles(
             _once_loaded(client, holding, lambda: rollout(drawing, source, roll, holding, groups, border.group)),
             follow(engine, drawing.newest, subscriber, stage.kv, notes, border.update if drains else contextlib.nullcontext),
             notes.send(),
@@ -215,7 +213,6 @@ class Notes:
 
 async def reward(greeting: Greeting) -> None:
     """Score groups as they come."""
-    from penstock.cli.around import Processes
     from penstock.cli.build import Models, StageRewards
     from penstock.cli.folder import RunFolder
     from penstock.core.spans import Spans
@@ -228,7 +225,7 @@ async def reward(greeting: Greeting) -> None:
     run, stage = read_run(greeting)
     folder, name = RunFolder(Path(greeting["folder"])), greeting["name"]
     device = set_up(run.device, greeting["threads"])
-    processes = Processes(greeting["hub"], Path(greeting["weights"]), folder.path, greeting["threads"])
+    processes = processes_of(greeting)
     text = load_text(str(processes.handed(stage.name)))
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, text, Path(greeting["base"]))
@@ -241,7 +238,7 @@ async def reward(greeting: Greeting) -> None:
             await columns.write(ticket, REWARD.name, changes(group, await rewards(group)))
 
         try:
-            await _tasks(each(columns, REWARD.name, one), _lost(client))
+            await run_roles(each(columns, REWARD.name, one), _lost(client))
         finally:
             await rewards.close()
 
@@ -292,12 +289,11 @@ async def reference(greeting: Greeting) -> None:
                 found = await asyncio.to_thread(reference_column, scorer, group, stage.sampling.temperature)
             await columns.write(ticket, REFERENCE.name, found)
 
-        await _tasks(each(columns, REFERENCE.name, one), _lost(client))
+        await run_roles(each(columns, REFERENCE.name, one), _lost(client))
 
 
 async def evaluator(greeting: Greeting) -> None:
     """Measure the versions that the learner asks for, on the held-out prompts of the stage."""
-    from penstock.cli.around import Processes
     from penstock.cli.build import Models, StageRewards, environments, seed_of
     from penstock.cli.folder import RunFolder
     from penstock.cli.stages import measured
@@ -313,7 +309,7 @@ async def evaluator(greeting: Greeting) -> None:
     run, stage = read_run(greeting)
     folder, name, base = RunFolder(Path(greeting["folder"])), greeting["name"], Path(greeting["base"])
     device = set_up(run.device, greeting["threads"])
-    processes = Processes(greeting["hub"], Path(greeting["weights"]), folder.path, greeting["threads"])
+    processes = processes_of(greeting)
     model = load_model(str(processes.handed(stage.name))).to(device)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, model.text, base)
@@ -339,7 +335,7 @@ async def evaluator(greeting: Greeting) -> None:
                 await client.call("answer", deadline=60.0, **answer)
 
         try:
-            await _tasks(work(), _lost(client))
+            await run_roles(work(), _lost(client))
         finally:
             for made in closing:
                 await made.close()
