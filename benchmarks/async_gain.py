@@ -8,7 +8,8 @@ Arms: *separated*, learner and generator are processes with a core each and take
 process with both cores generates and trains in turn; *one step off*, processes, ``max_lag=1`` and updates at batch borders
 (``kv="drain"``); *in flight*, processes, ``max_lag=3`` and updates between decode steps (``kv="keep"``). Every process of the
 runtime ``procs`` computes on one thread. Two threads need not help a small model, and where others compute beside it they
-harm it; so under lognormal lengths there is a colocated arm on one core too, and both must be beaten. Run it on an idle
+harm it; so under lognormal lengths there is a colocated arm on one core too, and both must be beaten. Under lognormal lengths
+there is a second in-flight arm, with ``max_lag=4``: the longest answers take about three batches' time. Run it on an idle
 machine.
 
 All arms train on the same number of samples of the same prompts, begin with the same imitated model and have the same
@@ -92,6 +93,7 @@ ARMS = (
     Arm("colocated on one core", False, only="lognormal"),
     Arm("one step off", True, max_lag=1, kv="drain"),
     Arm("in flight", True, max_lag=3, kv="keep"),
+    Arm("in flight, lag 4", True, max_lag=4, kv="keep", only="lognormal"),
 )
 
 

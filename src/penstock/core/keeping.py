@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.core.spec import require, spec
+from penstock.core.engines import ENGINES, Embedded
+from penstock.core.placement import PLACEMENTS, Split
+from penstock.core.spec import AnySpec, require, spec
 
 
 @spec
@@ -23,7 +25,7 @@ class CheckpointSpec:
 
 @spec
 class RolesSpec:
-    """The processes of ``runtime="procs"`` beside the learner."""
+    """The processes of ``runtime="procs"`` and ``runtime="ray"`` beside the learner."""
 
     generators: int = 1
     """Processes that generate, each with a model and a cache of its own."""
@@ -36,8 +38,16 @@ class RolesSpec:
     of a stage."""
     channel: Literal["shared memory", "disk", "process group"] = "shared memory"
     """How weights travel to the generators."""
+    engine: AnySpec = Embedded()
+    """What generates: Embedded, VLLM or SGLang (``docs/backends.md``)."""
+    placement: AnySpec = Split()
+    """What lands where in a cluster: Colocate, Split or Placed (``docs/placement.md``)."""
 
     def __post_init__(self) -> None:
+        for name, kinds in (("engine", ENGINES), ("placement", PLACEMENTS)):
+            value = getattr(self, name)
+            names = ", ".join(kind.__name__ for kind in kinds)
+            require(isinstance(value, kinds), f"roles.{name}={type(value).__name__} is none; use one of: {names}")
         for count in ("generators", "rewards"):
             require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
         require(self.references >= 0, f"roles.references={self.references} is negative; 0: the learner computes them")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.core.spec import require, spec
+from penstock.core.spec import AnySpec, require, spec
+from penstock.core.strategies import STRATEGIES, OneDevice
 
 
 @spec
@@ -63,8 +64,15 @@ class LearnerSpec:
     """Share of input tokens whose embedding is zeroed while training; keeps reward models from overfitting little data."""
     dropout: float = 0.0
     """Dropout of what attention and feed-forward layers add to the residual stream, for offline stages."""
+    strategy: AnySpec = OneDevice()
+    """How the model is spread over processes: OneDevice, DDP, FSDP2 or DeepSpeed (``docs/backends.md``)."""
 
     def __post_init__(self) -> None:
+        names = ", ".join(kind.__name__ for kind in STRATEGIES)
+        require(
+            isinstance(self.strategy, STRATEGIES),
+            f"learner.strategy={type(self.strategy).__name__} is none; use one of: {names}",
+        )
         require(self.learning_rate > 0, f"learning_rate={self.learning_rate}; give a positive rate")
         require(self.token_budget >= 16, f"token_budget={self.token_budget} is too small; use at least 16")
         require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")

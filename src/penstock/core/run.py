@@ -324,8 +324,9 @@ class Run:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
     """CPU threads of matrix products, in each process; 0: ``OMP_NUM_THREADS``, or else all cores, which processes share."""
-    runtime: Literal["local", "procs"] = "local"
-    """Where the roles live: in one process, or in processes of this machine that a supervisor keeps alive."""
+    runtime: Literal["local", "procs", "ray"] = "local"
+    """Where the roles live: in one process, in processes of this machine that a supervisor keeps alive, or in actors of a Ray
+    cluster."""
     roles: RolesSpec = RolesSpec()
     sentinels: SentinelMode = "on"
     """What a step that cannot be right does: stop the run, only warn, or nothing (``docs/sentinels.md``)."""
@@ -339,15 +340,15 @@ class Run:
         require(len(set(names)) == len(names), f"stage names repeat: {', '.join(names)}")
         require(
             self.runtime == "local" or self.checkpoint.every > 0,
-            'runtime="procs" keeps the groups of all steps since the last checkpoint, so that a learner that dies loses none; '
+            f'runtime="{self.runtime}" keeps the groups of all steps since the last checkpoint, so that a learner that dies loses none; '
             "set checkpoint.every to 1 or more",
         )
         require(
-            self.runtime == "procs" or self.roles == RolesSpec(),
-            'roles are processes, and runtime="local" has one for all; set runtime="procs"',
+            self.runtime != "local" or self.roles == RolesSpec(),
+            'roles are processes, and runtime="local" has one for all; set runtime="procs" or runtime="ray"',
         )
         require(
-            self.runtime == "procs" or not any(isinstance(stage, Online) and stage.kv == "drain" for stage in self.stages),
+            self.runtime != "local" or not any(isinstance(stage, Online) and stage.kv == "drain" for stage in self.stages),
             'kv="drain" lets groups end with the weights they began with while the learner goes on, which needs two copies of '
             'the weights; set runtime="procs"',
         )

@@ -1,0 +1,57 @@
+"""Which inference engine the generators run: the registered specs that ``roles.engine`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from penstock.core.spec import require, spec
+
+
+@spec
+class Embedded:
+    """Penstock's own engine, inside the generator's process (``docs/backends.md``)."""
+
+
+@spec
+class VLLM:
+    """vLLM, in an environment of its own; weights reach its workers through their weight-transfer plugin."""
+
+    python: str = ""
+    """Python of the environment that has vLLM and Penstock; empty: the one that runs Penstock."""
+    tensor_parallel: int = 1
+    """Devices that one generator's model is split over."""
+    memory: float = 0.9
+    """Share of the accelerator's memory that vLLM takes; on a CPU, ``cache_bytes`` decides."""
+    cache_bytes: int = 1 << 30
+    """Bytes of the KV cache on a CPU."""
+    dtype: str = "auto"
+    """Arithmetic of the engine; ``auto``: that of the model's weights."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further engine arguments of vLLM, by its own names."""
+
+    def __post_init__(self) -> None:
+        require(self.tensor_parallel >= 1, f"engine.tensor_parallel={self.tensor_parallel}; at least 1")
+        require(0 < self.memory <= 1, f"engine.memory={self.memory} is outside (0, 1]")
+        require(self.cache_bytes >= 1 << 20, f"engine.cache_bytes={self.cache_bytes}; at least a megabyte")
+
+
+@spec
+class SGLang:
+    """An SGLang server, over its HTTP API."""
+
+    url: str = "http://127.0.0.1:30000"
+    """Where the server listens; several generators take turns over several, separated by commas."""
+    key: str = ""
+    """Name of the environment variable that holds the server's API key; empty: it asks for none."""
+    timeout: float = 600.0
+    """Seconds that one request may take."""
+
+    def __post_init__(self) -> None:
+        require(self.url.startswith(("http://", "https://")), f"engine.url={self.url!r}; give http://HOST:PORT")
+        require(self.timeout > 0, f"engine.timeout={self.timeout}; give a positive number of seconds")
+
+
+ENGINES = (Embedded, VLLM, SGLang)
+"""What ``roles.engine`` may be."""

@@ -1,0 +1,76 @@
+"""How a learner's model is spread over processes: the registered specs that ``learner.strategy`` takes.
+
+``ranks`` counts processes, one a device. With tensor parallelism a model copy takes ``tensor`` of them; the rest is data parallel.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.core.spec import require, spec
+
+
+@spec
+class OneDevice:
+    """The whole model, its gradients and its optimizer on one device."""
+
+    @property
+    def ranks(self) -> int:
+        return 1
+
+
+@spec
+class DDP:
+    """A whole copy on every rank; gradients are summed (data parallel)."""
+
+    ranks: int = 2
+
+    def __post_init__(self) -> None:
+        require_ranks(self.ranks)
+
+
+@spec
+class FSDP2:
+    """Parameters, gradients and optimizer sharded over the ranks (``fully_shard``; ZeRO-3, arXiv:1910.02054)."""
+
+    ranks: int = 2
+    tensor: int = 1
+    """Ranks that every matrix is split over (Megatron, arXiv:1909.08053); they see the same rows."""
+    sequence_parallel: bool = False
+    """Split activations between matrices over the tokens as well, so that long contexts fit (arXiv:2205.05198)."""
+    reshard: bool = True
+    """Give gathered parameters up after the forward pass and gather them again for the backward pass."""
+    offload: bool = False
+    """Keep shards and optimizer in the memory of the host."""
+
+    def __post_init__(self) -> None:
+        require_ranks(self.ranks)
+        require(
+            self.tensor >= 1 and self.ranks % self.tensor == 0,
+            f"strategy.tensor={self.tensor} does not divide strategy.ranks={self.ranks}",
+        )
+        require(
+            not self.sequence_parallel or self.tensor > 1,
+            "strategy.sequence_parallel splits tokens over the ranks of tensor parallelism; set strategy.tensor=2 or more",
+        )
+
+
+@spec
+class DeepSpeed:
+    """DeepSpeed's ZeRO (arXiv:1910.02054): optimizer and gradients (2), and parameters as well (3), over the ranks."""
+
+    ranks: int = 2
+    stage: Literal[2, 3] = 3
+    offload: bool = False
+    """Keep the optimizer (and with stage 3 the parameters) in the memory of the host."""
+
+    def __post_init__(self) -> None:
+        require_ranks(self.ranks)
+
+
+def require_ranks(ranks: int) -> None:
+    require(ranks >= 1, f"strategy.ranks={ranks}; at least 1")
+
+
+STRATEGIES = (OneDevice, DDP, FSDP2, DeepSpeed)
+"""What ``learner.strategy`` may be."""
