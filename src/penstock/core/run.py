@@ -340,7 +340,7 @@ class Run:
         require(len(set(names)) == len(names), f"stage names repeat: {', '.join(names)}")
         require(
             self.runtime == "local" or self.checkpoint.every > 0,
-            f'runtime="{self.runtime}" keeps the groups of all steps since the last checkpoint, so that a learner that dies loses '
+            f'runtime="{self.runtime}" keeps the groups of all steps since the last checkpoint, so that a dead learner loses '
             "none; set checkpoint.every to 1 or more",
         )
         require(

@@ -1,6 +1,6 @@
 """How a learner's model is spread over processes: the registered specs that ``learner.strategy`` takes.
 
-``ranks`` counts processes, one a device. With tensor parallelism a model copy takes ``tensor`` of them; copies are data parallel.
+``ranks`` counts processes, one a device. With tensor parallelism a copy takes ``tensor`` of them; copies are data parallel.
 """
 
 from __future__ import annotations
