@@ -17,6 +17,7 @@ from penstock.core.types import (
     Group,
     IntArray,
     Metrics,
+    OnToken,
     Prompt,
     Request,
     Sample,
@@ -55,6 +56,18 @@ class Generator(Protocol):
         ...
 
     def stats(self) -> GeneratorStats: ...
+
+
+class StreamingGenerator(Generator, Protocol):
+    """A generator that tells of tokens as they are drawn, and can be stopped between two of them."""
+
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample: ...
+
+    def pause(self) -> None:
+        """Draw no more tokens until ``resume``; requests stay where they are, with their cache."""
+        ...
+
+    def resume(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Shapes ride in names: ``T`` tokens of one sequence, ``G`` samples of a prompt, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,10 @@ Version = int
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 CachePolicy = Literal["keep", "recompute", "abort", "drain"]
+
+OnToken = Callable[[int, float, Version], None]
+"""Hears of a token when it is drawn: the token, its log-prob, and the version that produced it. Called between two decode
+steps, so it must be quick and must not raise."""
 
 
 class PromptKey(NamedTuple):

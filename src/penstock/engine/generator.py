@@ -22,6 +22,7 @@ from penstock.core.types import (
     FloatArray,
     GeneratorStats,
     IntArray,
+    OnToken,
     Request,
     Sample,
     SampleKey,
@@ -66,17 +67,22 @@ class EmbeddedGenerator:
         self.busy_seconds = 0.0
         self.spans: Spans = NO_SPANS
         self.tape = Tape()
+        self._open = asyncio.Event()
+        self._open.set()
         self._driver: asyncio.Task[None] | None = None
 
     # ---- the contract
 
-    async def generate(self, request: Request) -> Sample:
-        """Draw one sample. Requests with equal tokens that wait together share one prefill.
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
+        """Draw one sample, telling ``on_token`` of each token. Requests with equal tokens that wait together share one prefill.
 
         Raises:
             GenerationError: the prompt is empty or does not fit the context, or too many requests wait.
         """
+        if not self._open.is_set():
+            self._drop_cancelled()  # which is a step's work otherwise
         sequence = self.sequence(request)
+        sequence.on_token = on_token
         if sequence.finish_reason(self.text) is not None:
             return sequence.sample(sequence.finish_reason(self.text) or "length", self.text)
         self.enter(sequence)
@@ -132,6 +138,13 @@ class EmbeddedGenerator:
         found = [s for s in self._all() if s.request.key in wanted]
         self._remove(found)
         return [self._finish(sequence, "abort") for sequence in found]
+
+    def pause(self) -> None:
+        """Draw no more tokens until ``resume``; weights may change meanwhile, and requests may come, be aborted or leave."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        self._open.set()
 
     def stats(self) -> GeneratorStats:
         used = sum(s.own for s in self.running) + sum(p.done for p in self.prefixes)
@@ -215,6 +228,7 @@ class EmbeddedGenerator:
         """Step while there is work; a failure reaches everyone who waits. Other tasks run between any two steps."""
         try:
             while self.running or self.prefixes or self.waiting:
+                await self._open.wait()
                 self.step()
                 await asyncio.sleep(0)
         except Exception as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from penstock.core.types import FinishReason, Request, Sample, Version
+from penstock.core.types import FinishReason, OnToken, Request, Sample, Version
 from penstock.models.text import Text
 
 
@@ -24,6 +24,8 @@ class Sequence:
     logps: list[float] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     stop_tokens: frozenset[int] = frozenset()
+    on_token: OnToken | None = None
+    """Told of every token as it is drawn."""
     prefix: Prefix | None = None
     """Whose cache a running sequence reads."""
     own: int = 0
@@ -42,6 +44,8 @@ class Sequence:
         self.own += 1
         self.logps.append(logp)
         self.versions.append(version)
+        if self.on_token is not None:
+            self.on_token(token, logp, version)
 
     def finish_reason(self, text: Text) -> FinishReason | None:
         """Why the sequence is over now, or None."""

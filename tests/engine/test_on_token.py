@@ -1,0 +1,79 @@
+"""Tokens are told of as they are drawn, and drawing can be paused between two of them."""
+
+import asyncio
+
+import numpy as np
+import tiny_models
+from tiny_models import request
+
+from penstock.core.types import Request, WeightUpdate
+from penstock.engine.generator import EmbeddedGenerator
+
+
+def test_every_token_is_told_of_with_its_log_prob_and_version(tiny):
+    told = []
+
+    async def scenario():
+        generator = EmbeddedGenerator(tiny())
+        return await generator.generate(request(np.array([20])), lambda *token: told.append(token))
+
+    sample = asyncio.run(scenario())
+    drawn = sample.action_T
+    assert [token for token, _, _ in told] == sample.tokens_T[drawn].tolist()
+    np.testing.assert_array_equal(np.float32([logp for _, logp, _ in told]), sample.logp_T[drawn])
+    assert {version for _, _, version in told} == {0}
+
+
+def test_tokens_of_a_resumed_sample_are_told_of_once(tiny):
+    async def scenario():
+        generator, first, second = EmbeddedGenerator(tiny()), [], []
+        one = request(np.array([20]), max_new_tokens=30)
+        task = asyncio.create_task(generator.generate(one, lambda token, *_: first.append(token)))
+        while len(first) < 5:
+            await asyncio.sleep(0)
+        (partial,) = await generator.abort([one.key])
+        await task
+        again = Request(one.key, one.tokens_T, one.sampling, resume=partial)
+        return first, second, await generator.generate(again, lambda token, *_: second.append(token))
+
+    first, second, sample = asyncio.run(scenario())
+    assert [*first, *second] == sample.tokens_T[sample.action_T].tolist()
+
+
+def test_nothing_is_drawn_while_paused_and_weights_change_meanwhile(tiny):
+    async def scenario():
+        generator, told = EmbeddedGenerator(tiny()), []
+        task = asyncio.create_task(
+            generator.generate(request(np.array([20]), max_new_tokens=30), lambda *token: told.append(token))
+        )
+        while len(told) < 5:
+            await asyncio.sleep(0)
+        generator.pause()
+        await asyncio.sleep(0)
+        paused = len(told)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        still = len(told)
+        await generator.load(WeightUpdate(1))
+        generator.resume()
+        sample = await task
+        return paused, still, sample.version_T[sample.action_T].tolist()
+
+    paused, still, versions = asyncio.run(scenario())
+    assert paused == still
+    assert versions == [0] * paused + [1] * (len(versions) - paused)
+
+
+def test_requests_that_leave_while_paused_make_room(tiny):
+    async def scenario():
+        generator = EmbeddedGenerator(tiny(), queue=2)
+        generator.pause()
+        for ordinal in range(6):
+            task = asyncio.create_task(generator.generate(request(np.array([20]), ordinal)))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        generator.resume()
+        return await generator.generate(request(np.array([20]), 9))
+
+    assert asyncio.run(scenario()).key == tiny_models.key(9)
