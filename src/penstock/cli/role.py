@@ -40,7 +40,7 @@ def main() -> int:
     import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
 
     greeting = json.loads(_first_line())
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=[greeting.get("tethered", False)], name="parent", daemon=True).start()
     if greeting["role"] == "learner":
         return guarded(lambda: learner(greeting))
     try:
@@ -65,10 +65,15 @@ def _first_line() -> bytes:
     return line
 
 
-def _end_with_parent() -> None:
-    """The supervisor holds the other end of our input: when it ends, it is gone or wants us to go."""
+def _end_with_parent(tethered: bool) -> None:
+    """The supervisor holds the other end of our input: when it ends, it is gone or wants us to go.
+
+    Where it is a hand on another node (``tethered``) it is gone, and a successor may have started: end at once.
+    """
     while os.read(STANDARD_INPUT, 4096):
         pass
+    if tethered:
+        os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(PARTING)
     os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)

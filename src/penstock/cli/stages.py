@@ -57,8 +57,8 @@ def prepare(stage: Stage, run: Run, models: Models, base: Path, around: Around =
     """Load and build everything a stage needs; errors in data, models or rewards surface here."""
     if isinstance(stage, Offline):
         return prepare_offline(stage, run, models, base, around.recorder)
-    if run.runtime == "procs" and around.processes is None:
-        raise SpecError('runtime="procs" needs the supervisor of penstock train; here, set runtime="local"')
+    if run.runtime != "local" and around.processes is None:
+        raise SpecError(f'runtime="{run.runtime}" needs the supervisor of penstock train; here, set runtime="local"')
     return prepare_online(stage, run, models, base, around)
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.folder import RunFolder
-from penstock.core.errors import RoleError
+from penstock.core.errors import RoleError, SpecError
+from penstock.core.placement import bundles
 from penstock.core.run import Online, Run
 from penstock.core.spec import plain
 from penstock.flow.columns import REFERENCE, REWARD
 from penstock.flow.hub import Hub
 from penstock.flow.rules import Rules
-from penstock.flow.supervisor import STILLBORN, Child, Role, Supervisor, spawn, told
+from penstock.flow.supervisor import STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
 from penstock.weights.folder import shared_folder
 
 
@@ -53,8 +54,8 @@ def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> 
 
 
 def weights_folder(run: Run, folder: Path) -> Path:
-    """Where weights travel through: memory, or the run's own folder."""
-    if run.roles.channel == "disk":
+    """Where weights travel through: memory, or the run's own folder, which other machines see as well."""
+    if run.roles.channel == "disk" or (run.runtime == "ray" and run.roles.channel != "shared memory"):
         return folder / "weights"
     return shared_folder(hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16])
 
@@ -64,8 +65,19 @@ def exam_folder(weights: Path) -> Path:
     return weights.with_name(f"{weights.name}-exam")
 
 
-def threads_of(run: Run) -> int:
-    """CPU threads of each process."""
+def place_of(run: Run) -> Place:
+    """Where the processes of a run are started."""
+    if run.runtime == "ray":
+        from penstock.flow.ray import Cluster
+
+        return Cluster(bundles(run))
+    return ThisMachine()
+
+
+def threads_of(run: Run, name: str = "learner") -> int:
+    """CPU threads of a process; in a cluster, as many as it takes cores."""
+    if run.runtime == "ray":
+        return run.threads or max(1, int(bundles(run).find(name)[1].cpus))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return run.threads or max(1, cores // (1 + run.roles.generators))
 
@@ -79,6 +91,7 @@ class Supervised:
     def __init__(self, run: Run, folder: Path, resuming: bool, progress: bool) -> None:
         self.run, self.folder, self.resuming, self.progress = run, RunFolder(folder), resuming, progress
         self.token = secrets.token_hex(32)
+        self.place = place_of(run)
         self.hub = Hub(self._rules, self.token, self._open, self._close)
         self.address = ""
         self.learner: Child | None = None
@@ -88,8 +101,15 @@ class Supervised:
 
     async def execute(self) -> int:
         """From the first process to the last; all are gone when this returns."""
-        self.address = await self.hub.start()
-        self.supervisor = Supervisor(self.hub.note, self.hub.readiness, self.hub.seen)
+        try:
+            await self.place.open(self.hub.note)
+            return await self._attend()
+        finally:
+            await self.place.close()
+
+    async def _attend(self) -> int:
+        self.address = await self.hub.start(self.place.host)
+        self.supervisor = Supervisor(self.hub.note, self.hub.readiness, self.hub.seen, spawn=self._spawn)
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -119,19 +139,20 @@ class Supervised:
         self.asked += 1
         if self.learner is not None and self.asked > 2:
             self.learner.signal(signal.SIGKILL)
-        elif self.learner is not None and self.learner.process.returncode is None:
-            self.learner.process.send_signal(signal.SIGTERM)
+        elif self.learner is not None:
+            self.learner.signal(signal.SIGTERM, alone=True)
 
     async def _keep_learner(self) -> int:
         """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
         fruitless, before = 0, (-1, "")
         while True:
             greeting = self._greeting("learner", "learner", resuming=self.resuming)
-            self.learner = await spawn(Role("learner", greeting, self.command, environment=self._environment()))
+            learner = Role("learner", greeting, self.command, environment=self._environment("learner"))
+            self.learner = await self.place.spawn(learner)
             if self.asked:  # while there was none
-                self.learner.process.send_signal(signal.SIGTERM)
+                self.learner.signal(signal.SIGTERM, alone=True)
             try:
-                code = await self.learner.process.wait()
+                code = await self.learner.wait()
             except asyncio.CancelledError:
                 await self.learner.stop()
                 raise
@@ -161,6 +182,19 @@ class Supervised:
 
     # ---- the roles of a stage
 
+    async def _spawn(self, role: Role) -> Child:
+        """Start a role. Raises SpecError where the learner's weights cannot reach it there."""
+        child = await self.place.spawn(role)
+        here = self.learner.address if self.learner else child.address
+        reads = role.greeting["role"] in ("generator", "evaluator")
+        if reads and child.address not in ("", here) and self.run.roles.channel == "shared memory":
+            await child.stop()
+            raise SpecError(
+                f"{role.name} is on {child.address} and the learner on {here}, where shared memory does not reach; set "
+                '--roles.channel disk or --roles.channel "process group"'
+            )
+        return child
+
     async def _open(self, name: str) -> None:
         for role in self._roles(name):
             self.supervisor.start(role)
@@ -180,7 +214,7 @@ class Supervised:
                 name = f"{kind}-{index}"
                 greeting = self._greeting(kind, name, stage=stage)
                 log = self.folder.path / "logs" / f"{name}.log"
-                yield Role(name, greeting, self.command, log, self._environment())
+                yield Role(name, greeting, self.command, log, self._environment(name))
 
     def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""
@@ -189,13 +223,13 @@ class Supervised:
             "name": name,
             "hub": {"address": self.address, "token": self.token},
             "run": plain(self.run),
-            "folder": str(self.folder.path),
+            "folder": str(self.folder.path.resolve() if self.run.runtime == "ray" else self.folder.path),
             "base": str(Path.cwd()),
-            "threads": threads_of(self.run),
+            "threads": threads_of(self.run, name),
             "weights": str(weights_folder(self.run, self.folder.path)),
             "progress": self.progress,
             **more,
         }
 
-    def _environment(self) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": str(threads_of(self.run))}
+    def _environment(self, name: str) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(threads_of(self.run, name))}

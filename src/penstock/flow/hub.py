@@ -99,9 +99,9 @@ class Hub:
         self._leases: dict[int, Lease] = {}
         self._numbers = 0
 
-    async def start(self) -> str:
-        """Listen on this machine only; gives the address."""
-        return await self.server.start()
+    async def start(self, host: str = "127.0.0.1") -> str:
+        """Listen; gives the address. By default for this machine only; peers prove that they know the token in any case."""
+        return await self.server.start(host)
 
     async def stop(self) -> None:
         await self.server.stop()

@@ -2,7 +2,7 @@
 
 Every child is the leader of a process group of its own, so that a Ctrl-C reaches the supervisor alone and nothing a child has
 started outlives it. A child learns who it is from one line of JSON on its standard input, which stays open: when it ends, the
-supervisor is gone and the child ends as well.
+supervisor is gone and the child ends as well. Who starts a child, and where, is a :class:`Place`: this machine, or a cluster.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.core.errors import RoleError
 
@@ -41,16 +41,59 @@ class Role:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class Child:
-    """One living process of a role."""
+class Child(Protocol):
+    """One living process of a role, wherever it is."""
+
+    role: Role
+    address: str
+    """Of the machine that it is on."""
+
+    def signal(self, number: int, alone: bool = False) -> None:
+        """Send a signal to the child and all it has started, or to the child ``alone``; nothing happens where it is gone."""
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        ...
+
+    async def stop(self) -> int:
+        """Ask it to end, insist after :data:`PARTING` seconds; gives its exit code."""
+        ...
+
+
+class Place(Protocol):
+    """Where the processes of a run are started."""
+
+    host: str
+    """The address of this process there, on which the hub listens."""
+
+    async def open(self, note: Callable[..., None]) -> None:
+        """Make room for the run; ``note(what, **fields)`` hears what happens there."""
+
+    async def spawn(self, role: Role) -> Child:
+        """Start the process of a role and tell it who it is."""
+        ...
+
+    async def close(self) -> None:
+        """Give the room back. All children have ended."""
+
+
+class ProcessChild:
+    """A process of this machine."""
+
+    address = "127.0.0.1"
 
     def __init__(self, role: Role, process: asyncio.subprocess.Process) -> None:
         self.role, self.process = role, process
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the child and all it has started."""
+    def signal(self, number: int, alone: bool = False) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+            if not alone:
+                os.killpg(self.process.pid, number)
+            elif self.process.returncode is None:
+                self.process.send_signal(number)
+
+    async def wait(self) -> int:
+        return await self.process.wait()
 
     async def stop(self) -> int:
         """Ask it to end by closing its input, insist after :data:`PARTING` seconds; gives its exit code."""
@@ -63,8 +106,23 @@ class Child:
         return await self.process.wait()
 
 
-async def spawn(role: Role) -> Child:
-    """Start the process of a role and tell it who it is."""
+class ThisMachine:
+    """Processes beside this one."""
+
+    host = "127.0.0.1"
+
+    async def open(self, note: Callable[..., None]) -> None:
+        return None
+
+    async def spawn(self, role: Role) -> Child:
+        return await spawn(role)
+
+    async def close(self) -> None:
+        return None
+
+
+async def spawn(role: Role) -> ProcessChild:
+    """Start the process of a role on this machine and tell it who it is."""
     output = None
     if role.log is not None:
         role.log.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +141,7 @@ async def spawn(role: Role) -> Child:
         if output is not None:
             output.close()
     assert process.stdin is not None
-    child = Child(role, process)
+    child = ProcessChild(role, process)
     try:
         process.stdin.write(json.dumps(dict(role.greeting)).encode() + b"\n")
         await process.stdin.drain()
@@ -109,7 +167,9 @@ class Supervisor:
         ready: Callable[[str], asyncio.Event],
         last_seen: Mapping[str, float],
         silence: float = 60.0,
+        spawn: Callable[[Role], Awaitable[Child]] = spawn,
     ) -> None:
+        self.spawn = spawn
         self.note, self.ready, self.last_seen, self.silence = note, ready, last_seen, silence
         self.children: dict[str, Child] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -137,7 +197,7 @@ class Supervisor:
         try:
             while True:
                 self.ready(role.name).clear()
-                child = self.children[role.name] = await spawn(role)
+                child = self.children[role.name] = await self.spawn(role)
                 code = await self._attend(child)
                 was_ready = self.ready(role.name).is_set()
                 child.signal(signal.SIGKILL)  # what it had started
@@ -164,7 +224,7 @@ class Supervisor:
         """Wait for the end of a child; one that falls silent is ended."""
         loop, name = asyncio.get_running_loop(), child.role.name
         since = loop.time()
-        ended = asyncio.ensure_future(child.process.wait())
+        ended = asyncio.ensure_future(child.wait())
         try:
             while True:
                 ready = self.ready(name).is_set()

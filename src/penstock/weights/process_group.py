@@ -7,13 +7,14 @@ a newer version. The last group is used again while its members are the same; ot
 
 Rounds run behind the learner's back: ``publish`` returns once the weights are copied. A generator that has died, or sleeps,
 delays one round by the deadline and none afterwards. Stores are files in the publisher's folder, for its user's eyes alone, and
-sockets are on the loopback interface.
+sockets are on the loopback interface, or on that of the address in ``PENSTOCK_HOST``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -37,8 +38,9 @@ _gloo: Any = distributed.ProcessGroupGloo if distributed.is_available() else Non
 
 
 @cache
-def _loopback() -> Any:
-    return _gloo.create_device(hostname="127.0.0.1")
+def _network() -> Any:
+    """The loopback interface, or in a cluster that of this node's address."""
+    return _gloo.create_device(hostname=os.environ.get("PENSTOCK_HOST", "127.0.0.1"))
 
 
 class Group:
@@ -48,7 +50,7 @@ class Group:
         """Raises RuntimeError where the others do not all come within ``seconds``."""
         self.file, self.members, self.wait = file, members, timedelta(seconds=seconds)
         options = _gloo._Options()
-        options._devices, options._timeout = [_loopback()], self.wait
+        options._devices, options._timeout = [_network()], self.wait
         self._store = distributed.FileStore(file)
         self._inner = _gloo(self._store, rank, len(members) + 1, options)
 

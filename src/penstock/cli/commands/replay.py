@@ -86,7 +86,7 @@ async def carry_out(
     save_model(parts.model, place)
     different = 0
     try:
-        handed = place if made.runtime == "procs" else None
+        handed = place if made.runtime != "local" else None
         async for step in replay(parts, schedule, handed, steps, made.roles.references > 0):
             number = step.index + 1
             theirs = logged.get(number, {})

@@ -76,9 +76,9 @@ def free_folder(runs: Path, name: str, exact: bool) -> Path:
 def carry_out(made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None) -> int:
     """Execute with live progress, write the report, close with the headline.
 
-    A run of ``runtime="procs"`` is carried out by a supervisor, whose learner comes here again with its ``processes``.
+    A run of processes is carried out by a supervisor, whose learner comes here again with its ``processes``.
     """
-    if made.runtime == "procs" and processes is None:
+    if made.runtime != "local" and processes is None:
         from penstock.cli.supervise import supervise
 
         return supervise(made, folder, resuming, progress)

@@ -1,0 +1,331 @@
+"""The processes of a run in a Ray cluster: an actor for each, in the bundles of a placement group.
+
+An actor is a hand on its node: it holds the resources, starts the role as a process of its own, and passes on how that ended.
+So a role is the same program here as on one machine, with its own main thread, signals and, for a foreign engine, Python. Its
+standard input ends with the actor; it then ends at once with all it has started (``tethered`` in its greeting), so nothing
+outlives an actor, a node or the driver. What goes to an actor and comes back is JSON text; groups go over our own sockets and
+weights through a channel, neither through Ray.
+
+Ray restarts nothing and repeats no call: the supervisor does, which knows what a role was doing. Calls carry a number all the
+same, and one that comes twice is carried out once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import RoleError, SpecError
+from penstock.core.placement import Bundles
+from penstock.flow.supervisor import PARTING, Child, Role
+
+ROOM = 900.0
+"""Seconds that the cluster may take to find room, as one that grows on demand does."""
+WAITED = 10.0
+"""Seconds after which a wait for room is told of."""
+SMALL_STORE = 80 << 20
+"""Bytes of the object store of a cluster of our own, which holds nothing of ours."""
+CHUNKS = 256
+"""Pieces of a process's output that wait for the driver."""
+
+
+class Hand:
+    """The actor. Made on its node, starts one role there."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._done: dict[int, asyncio.Future[str]] = {}
+        self._said: asyncio.Queue[list[str]] = asyncio.Queue(CHUNKS)
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def call(self, number: int, verb: str, text: str) -> str:
+        """Carry a call out, or give the answer again if its number has come before. ``text`` and the answer are JSON."""
+        if number not in self._done:
+            handler: Callable[..., Coroutine[Any, Any, Any]] = getattr(self, f"_{verb}")
+            self._done[number] = asyncio.ensure_future(self._carry_out(handler, text))
+        return await asyncio.shield(self._done[number])
+
+    async def _carry_out(self, handler: Callable[..., Coroutine[Any, Any, Any]], text: str) -> str:
+        try:
+            return json.dumps({"value": await handler(**json.loads(text))})
+        except (OSError, RoleError) as error:
+            return json.dumps({"error": str(error)})
+
+    async def _start(
+        self, name: str, command: list[str], greeting: dict[str, Any], log: str, environment: dict[str, str], driver: str
+    ) -> str:
+        """Start the role; gives the node's address. ``driver`` is the driver's Python; a node has one of its own."""
+        import ray.util
+
+        address = ray.util.get_node_ip_address()
+        folder, base = Path(greeting["folder"]), Path(greeting["base"])
+        if not base.is_dir() or (name != "learner" and not (folder / "run.json").exists()):
+            raise RoleError(
+                f"{name}: node {address} does not see {folder if base.is_dir() else base}; start in a folder that all "
+                "nodes share, and put the run there with --runs"
+            )
+        output = open(log, "ab") if log else None  # noqa: SIM115 - closed below, once the process has it
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable if word == driver else word for word in command),
+                name,
+                cwd=base,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output or asyncio.subprocess.PIPE,
+                stderr=output or asyncio.subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, **environment, "PENSTOCK_HOST": address},
+            )
+        finally:
+            if output is not None:
+                output.close()
+        pipes = {"out": self._process.stdout, "err": self._process.stderr}
+        self._readers = [asyncio.ensure_future(self._read(kind, pipe)) for kind, pipe in pipes.items() if pipe is not None]
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):  # it died at once: whoever waits for it finds out
+            self._process.stdin.write(json.dumps({**greeting, "tethered": True}).encode() + b"\n")
+            await self._process.stdin.drain()
+        return str(address)
+
+    async def _read(self, kind: str, pipe: asyncio.StreamReader) -> None:
+        while chunk := await pipe.read(1 << 16):
+            await self._said.put([kind, chunk.decode(errors="replace")])
+
+    async def _listen(self) -> list[list[str]]:
+        """What the process printed, as (pipe, text); waits for some. Empty: it prints no more."""
+        reading: asyncio.Future[Any] = asyncio.gather(*self._readers)
+        saying = asyncio.ensure_future(self._said.get())
+        ends: set[asyncio.Future[Any]] = {reading, saying}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        found = [saying.result()] if saying.done() else []
+        saying.cancel()
+        while not self._said.empty():
+            found.append(self._said.get_nowait())
+        return found
+
+    async def _wait(self) -> int:
+        """The exit code, once the process has ended; what it had started ends then."""
+        assert self._process is not None
+        code = await self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return code
+
+    async def _signal(self, signal_number: int, alone: bool) -> None:
+        if self._process is None or self._process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if alone:
+                self._process.send_signal(signal_number)
+            else:
+                os.killpg(self._process.pid, signal_number)
+
+
+class RayChild:
+    """A role that an actor has started."""
+
+    def __init__(self, role: Role, actor: Any) -> None:
+        self.role, self.actor, self.address = role, actor, ""
+        self._numbers = 0
+        self._ended: asyncio.Task[int] | None = None
+
+    async def ask(self, verb: str, **values: Any) -> Any:
+        """Have the actor carry a verb out. Raises RoleError with what it says is wrong, RayError where it is gone."""
+        self._numbers += 1
+        answer = json.loads(await self.actor.call.remote(self._numbers, verb, json.dumps(values)))
+        if "error" in answer:
+            raise RoleError(answer["error"])
+        return answer["value"]
+
+    async def start(self) -> None:
+        """Start the role on the node that the actor is on."""
+        role = self.role
+        log = str(role.log.resolve()) if role.log else ""
+        if role.log:
+            role.log.parent.mkdir(parents=True, exist_ok=True)
+        self.address = await self.ask(
+            "start", name=role.name, command=role.command, greeting=dict(role.greeting), log=log,
+            environment=dict(role.environment), driver=sys.executable,
+        )  # fmt: skip
+
+    def signal(self, number: int, alone: bool = False) -> None:
+        if number == signal.SIGKILL:
+            self.kill()
+        elif self._ended is None or not self._ended.done():
+            self._telling = asyncio.ensure_future(self._tell(number, alone))
+
+    async def _tell(self, number: int, alone: bool) -> None:
+        with contextlib.suppress(_gone()):
+            await self.ask("signal", signal_number=number, alone=alone)
+
+    def kill(self) -> None:
+        """End the actor, and with it the process."""
+        import ray
+
+        ray.kill(self.actor, no_restart=True)
+
+    async def wait(self) -> int:
+        """Its exit code; that of SIGKILL where the actor or its node has died."""
+        if self._ended is None:
+            self._ended = asyncio.ensure_future(self._attend())
+        return await asyncio.shield(self._ended)
+
+    async def _attend(self) -> int:
+        try:
+            if self.role.log is None:
+                await self._pass_on()
+            return int(await self.ask("wait"))
+        except _gone():
+            return -signal.SIGKILL
+
+    async def _pass_on(self) -> None:
+        """What the process prints goes to the terminal of the driver."""
+        while pieces := await self.ask("listen"):
+            for kind, text in pieces:
+                stream = sys.stdout if kind == "out" else sys.stderr
+                stream.write(text)
+                stream.flush()
+
+    async def stop(self) -> int:
+        """SIGTERM, and the end of the actor after :data:`PARTING` seconds at the latest."""
+        self.signal(signal.SIGTERM, alone=True)
+        try:
+            return await asyncio.wait_for(self.wait(), PARTING)
+        except TimeoutError:
+            return -signal.SIGKILL
+        finally:
+            self.kill()
+
+
+def _gone() -> type[Exception]:
+    """The error of a call to an actor that has died, or that cannot be reached."""
+    from ray.exceptions import RayError
+
+    return RayError
+
+
+class Cluster:
+    """The place of a run's processes: the cluster that ``RAY_ADDRESS`` names, or one of our own that ends with the run."""
+
+    def __init__(self, bundles: Bundles) -> None:
+        """Raises SpecError where Ray is not installed."""
+        try:
+            import ray  # noqa: F401
+        except ImportError as cause:
+            raise SpecError('runtime="ray" needs Ray: pip install "penstock[ray]"') from cause
+        self.bundles = bundles
+        self.host = ""
+        self._group: Any = None
+        self._own: str = ""
+        self._note: Callable[..., None] = lambda what, **fields: None
+
+    async def open(self, note: Callable[..., None]) -> None:
+        """Join or start the cluster and reserve the bundles.
+
+        Raises:
+            SpecError: the cluster cannot be reached, or it has no room within :data:`ROOM` seconds.
+        """
+        import ray
+        import ray.util
+
+        self._note = note
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            self._join()
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            where = os.environ.get("RAY_ADDRESS", "this machine")
+            raise SpecError(f"the Ray cluster at {where} does not answer: {error}") from error
+        self.host = ray.util.get_node_ip_address()
+        totals = [bundle.total for bundle in self.bundles.bundles]
+        self._group = ray.util.placement_group([total or {"CPU": 0.001} for total in totals], strategy=self.bundles.strategy)
+        await self._room(self._group.ready(), f"the run, which takes {_told(totals)}")
+
+    def _join(self) -> None:
+        import ray
+
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(address=os.environ["RAY_ADDRESS"], **quiet)
+            return
+        needed: dict[str, float] = {}
+        for bundle in self.bundles.bundles:
+            for name, amount in bundle.total.items():
+                needed[name] = needed.get(name, 0.0) + amount
+        cores = max(os.cpu_count() or 1, -(-int(1000 * needed.pop("CPU", 0.0)) // 1000))
+        needed.pop("GPU", None)  # Ray counts those that are there
+        self._own = tempfile.mkdtemp(prefix="penstock-ray-")
+        ray.init(
+            address="local", num_cpus=cores, resources=needed or None, include_dashboard=False,
+            object_store_memory=SMALL_STORE, _temp_dir=self._own, _node_ip_address="127.0.0.1", **quiet,
+        )  # fmt: skip
+
+    async def spawn(self, role: Role) -> Child:
+        """An actor in the role's bundle; waits until the cluster has room for it."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        index, takes = self.bundles.find(role.name)
+        where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+        actor = ray.remote(Hand).options(  # type: ignore[attr-defined]
+            num_cpus=takes.cpus, num_gpus=takes.gpus, resources=dict(takes.custom) or None, scheduling_strategy=where,
+            max_restarts=0, max_task_retries=0,
+        ).remote()  # fmt: skip
+        child = RayChild(role, actor)
+        try:
+            await self._room(child.start(), f"{role.name}, which takes {_told([self.bundles.bundles[index].total])}")
+        except _gone():  # its node died meanwhile: whoever waits for the child finds out
+            pass
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    async def _room(self, found: Awaitable[Any], what: str) -> None:
+        """Wait for room."""
+        waiting = asyncio.ensure_future(found)
+        try:
+            done, _ = await asyncio.wait({waiting}, timeout=WAITED)
+            if not done:
+                self._note("waiting for room in the cluster", reason=what)
+                print(f"penstock: waiting for room in the cluster for {what}", file=sys.stderr, flush=True)
+                done, _ = await asyncio.wait({waiting}, timeout=ROOM)
+            if not done:
+                import ray
+
+                raise SpecError(
+                    f"the cluster found no room in {ROOM:.0f} s for {what}; it has {_told([ray.cluster_resources()])}"
+                )
+            waiting.result()
+        finally:
+            waiting.cancel()
+
+    async def close(self) -> None:
+        """Give the bundles back and leave the cluster; one of our own ends."""
+        import ray
+        import ray.util
+
+        if ray.is_initialized():
+            if self._group is not None:
+                ray.util.remove_placement_group(self._group)
+            ray.shutdown()
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+
+def _told(totals: Sequence[Mapping[str, float]]) -> str:
+    """Resources in words: ``2 × (CPU 1); CPU 1, GPU 1``."""
+    unsaid = ("memory", "object_store_memory")  # Ray's own, as those with a colon are
+    shown = [
+        sorted((name, amount) for name, amount in total.items() if name not in unsaid and ":" not in name) for total in totals
+    ]
+    words = [", ".join(f"{name} {amount:g}" for name, amount in parts) or "nothing" for parts in shown]
+    return "; ".join(f"{words.count(word)} × ({word})" if words.count(word) > 1 else word for word in dict.fromkeys(words))
