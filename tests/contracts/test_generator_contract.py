@@ -19,7 +19,7 @@ from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import Request, WeightUpdate
 from penstock.data.layout import lay_out
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.engine.updates import checksum
+from penstock.models.updates import checksum
 from penstock.train.learner import Scoring
 from tiny_models import CONTEXT, request, row
 

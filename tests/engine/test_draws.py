@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.types import PromptKey, SampleKey, Sampling
-from penstock.engine.draws import Cuts, draw, needs_cuts, uniform_stream
+from penstock.models.draws import Cuts, draw, needs_cuts, uniform_stream
 
 KEY = SampleKey(PromptKey("test", 0, 0), 0)
 PROBABILITIES = np.array([0.15, 0.5, 0.1, 0.25])

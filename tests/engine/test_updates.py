@@ -14,7 +14,7 @@ from penstock.core.run import LearnerSpec
 from penstock.core.types import Request, Sampling, WeightUpdate
 from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.engine.updates import checksum
+from penstock.models.updates import checksum
 from penstock.train.learner import DeviceLearner
 from tiny_models import request
 

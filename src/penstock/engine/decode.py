@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from penstock.core.types import Sampling
 from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, PoolView, round_up
-from penstock.engine.draws import Cuts, draw, needs_cuts
 from penstock.models.attention import quiet_transformers
+from penstock.models.draws import Cuts, draw, needs_cuts
 from penstock.models.language_model import LanguageModel
 
 

@@ -17,9 +17,9 @@ from torch.nn import functional
 from penstock.core.errors import GenerationError
 from penstock.core.types import FloatArray, IntArray
 from penstock.engine.cache import CachePool
-from penstock.engine.draws import uniform_stream
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
+from penstock.models.draws import uniform_stream
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, cross_attentions, cross_keys
 from penstock.models.language_model import LanguageModel
 from penstock.models.relative_attention import RelativeBias, Segments, Spans

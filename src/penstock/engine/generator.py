@@ -31,11 +31,12 @@ from penstock.core.types import (
 )
 from penstock.engine.cache import CachePool, PrefillPlan
 from penstock.engine.decode import DecodeState, DecodeStep
-from penstock.engine.draws import Cuts, needs_cuts, uniform_stream
 from penstock.engine.sequences import Prefix, Sequence
-from penstock.engine.updates import require_newer, switch, verified
 from penstock.models.attention import single_row_plan
+from penstock.models.drawn import require_room
+from penstock.models.draws import Cuts, needs_cuts, uniform_stream
 from penstock.models.language_model import LanguageModel
+from penstock.models.updates import require_newer, switch, verified
 
 
 class EmbeddedGenerator:
@@ -120,11 +121,11 @@ class EmbeddedGenerator:
         require_newer(update, (self.incarnation, self.version))
         stalled = self.spans.clock()
         if update.owned:  # looked at in a thread, while decoding goes on
-            tensors = await asyncio.to_thread(verified, self.model, update)
+            tensors = await asyncio.to_thread(verified, dict(self.model.policy_weights()), update)
             stalled = self.spans.clock()
             require_newer(update, (self.incarnation, self.version))  # another may have come meanwhile
         else:
-            tensors = verified(self.model, update)
+            tensors = verified(dict(self.model.policy_weights()), update)
         self.tape.load(update.version, update.incarnation)
         switch(self.model, tensors, update.owned)
         self.incarnation, self.version = update.incarnation, update.version
@@ -162,21 +163,14 @@ class EmbeddedGenerator:
 
     def sequence(self, request: Request) -> Sequence:
         """A request that has been looked at, not under way yet. Raises GenerationError for one that cannot be answered."""
-        length, context = len(request.tokens_T), self.model.context
-        if length == 0:
-            raise GenerationError(f"{request.key}: the prompt has no tokens; give at least one (for example an end token)")
-        if length >= context:
-            raise GenerationError(
-                f"{request.key}: the prompt has {length} tokens and the model's context is {context}; "
-                f"shorten the prompt or use a model with a longer context"
-            )
+        require_room(request, self.model.context)
         if request.sampling.beta and self.model.q_heads is None:
             raise GenerationError(f"{request.key}: beta={request.sampling.beta} needs Q heads, which ILQL trains; use beta=0")
         if len(self.waiting) >= self.queue:
             raise GenerationError(f"{request.key}: {self.queue} requests are waiting already")
         return Sequence(
             request=request,
-            limit=min(request.sampling.max_new_tokens, context - length),
+            limit=min(request.sampling.max_new_tokens, self.model.context - len(request.tokens_T)),
             future=asyncio.get_running_loop().create_future(),
             stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
         )

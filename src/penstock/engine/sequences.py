@@ -3,80 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
-from penstock.core.types import FinishReason, OnToken, Request, Sample, Version
-from penstock.models.text import Text
+from penstock.core.types import Sample, Version
+from penstock.models.drawn import Drawn
 
 
-@dataclass(eq=False)
-class Sequence:
-    """One request on its way: the tokens drawn so far with their log-probs and versions."""
+@dataclass(eq=False, kw_only=True)
+class Sequence(Drawn):
+    """One request on its way through the engine."""
 
-    request: Request
-    limit: int
-    """New tokens at most, after the context's limit."""
     future: asyncio.Future[Sample]
-    tokens: list[int] = field(default_factory=list)
-    logps: list[float] = field(default_factory=list)
-    versions: list[Version] = field(default_factory=list)
-    stop_tokens: frozenset[int] = frozenset()
-    on_token: OnToken | None = None
-    """Told of every token as it is drawn."""
     prefix: Prefix | None = None
     """Whose cache a running sequence reads."""
     own: int = 0
     """Tokens drawn since the prefix; those before the last are in the sequence's own cache row."""
 
-    def __post_init__(self) -> None:
-        resume = self.request.resume
-        if resume is not None:
-            action = resume.action_T
-            self.tokens = [int(t) for t in resume.tokens_T[action]]
-            self.logps = [float(x) for x in resume.logp_T[action]]
-            self.versions = [int(v) for v in resume.version_T[action]]
-
     def append(self, token: int, logp: float, version: Version) -> None:
-        self.tokens.append(token)
         self.own += 1
-        self.logps.append(logp)
-        self.versions.append(version)
-        if self.on_token is not None:
-            self.on_token(token, logp, version)
-
-    def finish_reason(self, text: Text) -> FinishReason | None:
-        """Why the sequence is over now, or None."""
-        if self.tokens and self.tokens[-1] in self.stop_tokens:
-            return "stop"
-        if self.request.sampling.stop and self._stop_at(text) is not None:
-            return "stop"
-        return "length" if len(self.tokens) >= self.limit else None
-
-    def _stop_at(self, text: Text) -> int | None:
-        """Where the first stop string begins in the decoded completion, if one is there."""
-        decoded = text.decode(self.tokens)
-        found = [decoded.find(stop) for stop in self.request.sampling.stop]
-        return min((at for at in found if at >= 0), default=None)
-
-    def sample(self, finish: FinishReason, text: Text) -> Sample:
-        """The sample so far. Tokens stay as drawn; the text ends before a stop string or stop token."""
-        prompt, drawn = len(self.request.tokens_T), len(self.tokens)
-        body = self.tokens[:-1] if self.tokens and self.tokens[-1] in self.stop_tokens else self.tokens
-        decoded = text.decode(body)
-        if self.request.sampling.stop and (cut := self._stop_at(text)) is not None:
-            decoded = decoded[:cut]
-        return Sample(
-            key=self.request.key,
-            tokens_T=np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32),
-            action_T=np.arange(prompt + drawn) >= prompt,
-            logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
-            version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),
-            finish=finish,
-            text=decoded,
-        )
+        super().append(token, logp, version)
 
 
 @dataclass(eq=False)

@@ -34,17 +34,17 @@ def require_newer(update: WeightUpdate, current: tuple[int, Version]) -> None:
 
 
 @torch.no_grad()
-def verified(model: LanguageModel, update: WeightUpdate) -> dict[str, Tensor]:
-    """An update's tensors by name, checked whole; none where the generator aliases the learner's parameters.
+def verified(own: Mapping[str, Tensor], update: WeightUpdate) -> dict[str, Tensor]:
+    """An update's tensors by name, checked whole against the engine's ``own``; none where it aliases the learner's.
 
-    Those of an owned update have the type of the model's parameters. Only reads the model, so it may run in a thread.
+    Those of an owned update have the type of ``own``, of which only shapes and types are read: it may run in a thread.
 
     Raises:
         WeightError: a missing or unknown name, a wrong shape, a value that is not finite, or a wrong checksum.
     """
     if update.tensors is None:
         return {}
-    own, new = dict(model.policy_weights()), dict(update.tensors)
+    new = dict(update.tensors)
     missing, unknown = sorted(own.keys() - new.keys()), sorted(new.keys() - own.keys())
     if missing or unknown:
         problem = f'"{missing[0]}" is missing' if missing else f'"{unknown[0]}" is unknown'

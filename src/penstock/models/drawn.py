@@ -1,0 +1,84 @@
+"""What was drawn for one request so far, and when it is over: the same for every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.core.errors import GenerationError
+from penstock.core.types import FinishReason, OnToken, Request, Sample, Version
+from penstock.models.text import Text
+
+
+def require_room(request: Request, context: int) -> None:
+    """Raises GenerationError for a prompt that is empty or leaves no room for an answer in ``context`` tokens."""
+    length = len(request.tokens_T)
+    if length == 0:
+        raise GenerationError(f"{request.key}: the prompt has no tokens; give at least one (for example an end token)")
+    if length >= context:
+        raise GenerationError(
+            f"{request.key}: the prompt has {length} tokens and the model's context is {context}; "
+            f"shorten the prompt or use a model with a longer context"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class Drawn:
+    """The tokens drawn so far with their log-probs and versions; begins with those that a resumed request brings."""
+
+    request: Request
+    limit: int
+    """New tokens at most, after the context's limit."""
+    stop_tokens: frozenset[int] = frozenset()
+    tokens: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
+    on_token: OnToken | None = None
+    """Told of every token as it is drawn."""
+
+    def __post_init__(self) -> None:
+        resume = self.request.resume
+        if resume is not None:
+            action = resume.action_T
+            self.tokens = [int(t) for t in resume.tokens_T[action]]
+            self.logps = [float(x) for x in resume.logp_T[action]]
+            self.versions = [int(v) for v in resume.version_T[action]]
+
+    def append(self, token: int, logp: float, version: Version) -> None:
+        self.tokens.append(token)
+        self.logps.append(logp)
+        self.versions.append(version)
+        if self.on_token is not None:
+            self.on_token(token, logp, version)
+
+    def finish_reason(self, text: Text) -> FinishReason | None:
+        """Why the sample is over now, or None."""
+        if self.tokens and self.tokens[-1] in self.stop_tokens:
+            return "stop"
+        if self.request.sampling.stop and self._stop_at(text) is not None:
+            return "stop"
+        return "length" if len(self.tokens) >= self.limit else None
+
+    def _stop_at(self, text: Text) -> int | None:
+        """Where the first stop string begins in the decoded completion, if one is there."""
+        decoded = text.decode(self.tokens)
+        found = [decoded.find(stop) for stop in self.request.sampling.stop]
+        return min((at for at in found if at >= 0), default=None)
+
+    def sample(self, finish: FinishReason, text: Text) -> Sample:
+        """The sample so far. Tokens stay as drawn; the text ends before a stop string or stop token."""
+        prompt, drawn = len(self.request.tokens_T), len(self.tokens)
+        body = self.tokens[:-1] if self.tokens and self.tokens[-1] in self.stop_tokens else self.tokens
+        decoded = text.decode(body)
+        if self.request.sampling.stop and (cut := self._stop_at(text)) is not None:
+            decoded = decoded[:cut]
+        return Sample(
+            key=self.request.key,
+            tokens_T=np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32),
+            action_T=np.arange(prompt + drawn) >= prompt,
+            logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
+            version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),
+            finish=finish,
+            text=decoded,
+        )
