@@ -3,11 +3,11 @@
 import asyncio
 
 import numpy as np
-import tiny_models
-from tiny_models import request
 
+import tiny_models
 from penstock.core.types import Request, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
+from tiny_models import request
 
 
 def test_every_token_is_told_of_with_its_log_prob_and_version(tiny):
