@@ -7,14 +7,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.recipe import build, wants_help
+from penstock.cli.placing import placed, placement_lines
+from penstock.cli.recipe import build, take, wants_help
 from penstock.cli.supervise import rules_of, threads_of
 from penstock.core.errors import SpecError
 from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
 from penstock.models.memory import footprint, trained_parameters
 from penstock.models.presets import Shape, preset_shape, shape_of
 
-HELP = "usage: penstock explain RECIPE [--field value …]\n\nShows derived sizes, a memory estimate and what will run where."
+HELP = """usage: penstock explain RECIPE [--placement P] [--field value …]
+
+Shows derived sizes, a memory estimate and what will run where."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -24,14 +27,15 @@ def run(words: Sequence[str]) -> int:
         return 0
     if not words or words[0].startswith("-"):
         raise SpecError("explain takes a recipe: penstock explain quickstart (penstock recipes lists them)")
-    print("\n".join(explain(build(words[0], words[1:]))))
+    words, own = take(words, placement="")
+    print("\n".join(explain(placed(build(words[0], words[1:]), own["placement"]))))
     return 0
 
 
 def explain(made: Run) -> list[str]:
     """Lines about a run."""
-    threads = threads_of(made) if made.runtime == "procs" else made.threads or os.cpu_count() or 1
-    each = " for each process" if made.runtime == "procs" else ""
+    threads = threads_of(made) if made.runtime != "local" else made.threads or os.cpu_count() or 1
+    each = {"local": "", "procs": " for each process", "ray": " for the learner"}[made.runtime]
     lines = [f"run {made.name}: {len(made.stages)} stages, seed {made.seed}, device {made.device}, {threads} CPU threads{each}"]
     lines += placement(made)
     every = made.checkpoint.every
@@ -47,6 +51,8 @@ def placement(made: Run) -> list[str]:
     """Where the roles live."""
     if made.runtime == "local":
         return ["  runtime local: one process; the generator reads the learner's own parameters"]
+    if made.runtime == "ray":
+        return placement_lines(made)
     roles = made.roles
     counts = {"generator": roles.generators, "reward worker": roles.rewards}
     counts |= {"reference": roles.references, "evaluator": int(roles.evaluator)}

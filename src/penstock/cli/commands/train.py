@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.placing import placed
 from penstock.cli.recipe import build, show_help, take, wants_help, with_name
 from penstock.core.errors import PenstockError, SpecError
 from penstock.core.run import Run
@@ -24,6 +25,9 @@ RECIPE is a built-in name (penstock recipes) or FILE.py:FUNCTION.
   --STAGE.field …    any field of a stage, for example --grpo.learner.learning_rate 1e-4
   --runtime procs    learner, generators and reward workers as processes of this machine (default: local, one process);
                      --roles.generators 2, --roles.channel disk … say which, --STAGE.max_lag how far generation may run ahead
+  --runtime ray      the same as actors of a Ray cluster: the one that RAY_ADDRESS names, or one of its own on this machine;
+                     --placement colocate, split (default) or FILE.toml says what lands where
+  --debug            everything in this process, whatever --runtime says, so that a breakpoint anywhere works
 penstock train RECIPE --help lists the recipe's own fields.
 
 Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Either way --resume goes on."""
@@ -31,30 +35,38 @@ Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Eithe
 
 def run(words: Sequence[str]) -> int:
     """Train; gives the exit code."""
-    words, own = take(words, name="", runs="runs", resume="")
+    words, own = take(words, name="", runs="runs", resume="", placement="", debug=False)
     recipe, flags = (words[0], words[1:]) if words and not words[0].startswith("-") else ("", words)
     if wants_help(words):
         show_help(recipe) if recipe else print(HELP)
         return 0
     if own["resume"]:
-        return resume(Path(own["resume"]), recipe, flags)
+        if own["debug"]:
+            raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
+        return resume(Path(own["resume"]), recipe, flags, own["placement"])
     if not recipe:
         before = f' before "{flags[0]}"' if flags else ""
         raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
-    made = build(recipe, flags)
+    made = placed(build(recipe, flags), own["placement"])
+    if own["debug"]:
+        from penstock.cli.around import alone
+
+        made = alone(made)
     folder = free_folder(Path(own["runs"]), own["name"] or made.name, exact=bool(own["name"]))
     return carry_out(with_name(made, folder), folder, resuming=False)
 
 
-def resume(folder: Path, recipe: str, flags: Sequence[str]) -> int:
+def resume(folder: Path, recipe: str, flags: Sequence[str], placement: str = "") -> int:
     """Go on with a run; a recipe and flags given again must make the same spec."""
     from penstock.cli.folder import RunFolder
 
     target = RunFolder(folder)
-    if flags and not recipe:
-        raise SpecError(f'"{flags[0]}" would change the run; --resume goes on with the spec in {target.spec}')
+    if (flags or placement) and not recipe:
+        raise SpecError(
+            f'"{flags[0] if flags else "--placement"}" would change the run; --resume goes on with the spec in {target.spec}'
+        )
     kept = target.read()
-    made = with_name(build(recipe, flags), folder) if recipe else kept
+    made = with_name(placed(build(recipe, flags), placement), folder) if recipe else kept
     target.require_same(made)
     done = target.finished(made)
     if done is None:

@@ -1,0 +1,64 @@
+"""Clusters of several nodes on this machine, and runs in them; nothing that a test starts outlives it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "procs"))
+
+import runs_on_ray
+from runs_on_ray import Nodes, RunOnRay
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[Nodes]:
+    """A cluster for the tests of a file that leave it as it is."""
+    nodes = Nodes()
+    for _ in range(2):
+        nodes.add()
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    """A cluster of a test's own, with two cores on its head."""
+    made = Nodes(head_cores=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., RunOnRay]]:
+    """``start("letters", "--steps", "8", address=…)``: begin a run; without a recipe, go on with it."""
+    begun: list[RunOnRay] = []
+
+    def begin(recipe: str = "", *words: str, **more: Any) -> RunOnRay:
+        begun.append(RunOnRay(tmp_path, recipe, *words, **more))
+        return begun[-1]
+
+    yield begin
+    for run in begun:
+        run.kill_everyone()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``undisturbed("letters", "--steps", "8")``: the folder of that run in one process, made once."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def folder(recipe: str, *words: str) -> Path:
+        if (recipe, *words) not in made:
+            home = tmp_path_factory.mktemp("undisturbed")
+            (home / "go").touch()
+            run = runs_on_ray.RunOnRay(home, recipe, *words, runtime="local")
+            assert run.wait() == 0, run.everything()
+            made[recipe, *words] = run.run
+        return made[recipe, *words]
+
+    return folder

@@ -1,0 +1,143 @@
+"""Runs in a cluster of several nodes: the weights of one process, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.cluster_utils")
+
+from runs import BATCH, weights
+from runs_on_ray import Nodes, RunOnRay, of_session, parent
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+Start = Callable[..., RunOnRay]
+APART = """
+[generator]
+custom = {gen = 1}
+"""
+
+
+def assert_each_trained_once(run: RunOnRay, steps: int) -> None:
+    batches = run.batches()
+    assert len(batches) == steps
+    assert sorted(ordinal for batch in batches for ordinal in batch) == list(range(steps * BATCH))
+
+
+def left_in(nodes: Nodes) -> tuple[list[Any], list[Any]]:
+    """Actors that live and placement groups that hold room, of all jobs of a cluster."""
+    import ray
+    from ray._private.state import actors
+
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        living = [actor for actor in actors().values() if actor["State"] != "DEAD"]
+        holding = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
+        return living, holding
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("channel", ["disk", "process group"])
+def test_three_nodes_end_at_the_weights_of_one_process(
+    channel: str, three_nodes: Nodes, start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    words = ("letters", "--steps", "6", "--hold", "8")
+    run = start(*words, "--roles.channel", channel, address=three_nodes.address)
+    run.until(lambda: len(run.roles) == 3 and run.step >= 1, what="three roles")
+    assert len({id(three_nodes.of(pid)) for pid in run.roles.values()}) == 3
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.everything()
+    assert_each_trained_once(run, 6)
+    assert weights(run.run) == weights(undisturbed(*words))
+    assert run.roles == {}
+    assert left_in(three_nodes) == ([], [])
+
+
+def test_a_generators_node_is_killed_and_another_added(
+    nodes: Nodes, start: Start, undisturbed: Callable[..., Path], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        nodes.add(gen=1)
+    (tmp_path / "place.toml").write_text(APART)
+    words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "90")
+    more = ("--roles.generators", "2", "--roles.channel", "process group", "--placement", "place.toml")
+    run = start(*words, *more, address=nodes.address)
+    run.until(lambda: run.takes("generator-0") and run.takes("generator-1"), what="two generators that draw")
+    run.until_step(3)
+    doomed, before = run.roles["generator-0"], run.step
+    nodes.kill(nodes.of(doomed))
+    killed = time.monotonic()
+    run.until_step(before + 2)
+    went_on = time.monotonic() - killed
+    nodes.add(gen=1)
+    added = time.monotonic()
+    run.until(lambda: len(run.takes("generator-0")) == 2, what="its successor that draws")
+    recovered = time.monotonic() - added
+    print(f"\ntwo more steps {went_on:.1f} s after the kill; the successor draws {recovered:.1f} s after its node came")
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.everything()
+    assert run.notes("role restarted")[0]["role"] == "generator-0"
+    assert_each_trained_once(run, 24)
+    assert weights(run.run) == weights(undisturbed(*words))
+    assert left_in(nodes) == ([], [])
+
+
+@pytest.mark.parametrize("whom", ["the learner", "its actor"])
+def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
+    whom: str, three_nodes: Nodes, start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    words = ("letters", "--steps", "10", "--hold", "30")
+    run = start(*words, "--roles.channel", "disk", address=three_nodes.address)
+    run.until_step(5)
+    learner = run.roles["learner"]
+    os.kill(learner if whom == "the learner" else parent(learner), signal.SIGKILL)
+    run.until(lambda: run.roles.get("learner", learner) != learner, what="a new learner")
+    assert parent(learner) == 0, "the old learner outlived its actor"
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.everything()
+    assert_each_trained_once(run, 10)
+    assert weights(run.run) == weights(undisturbed(*words))
+
+
+def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text(
+        "import sys\nif sys.argv[-1] == 'reward-0':\n    raise RuntimeError('no licence on this node')\n"
+        "def score(sample, columns):\n    return 0.5\n"
+    )
+    rewards = '--rewards=[{"function": "reward.py:score"}]'
+    run = start("letters", rewards, "--roles.channel", "disk", address=three_nodes.address)
+    assert run.wait() == 2, run.everything()
+    said = [line for line in run.text.splitlines() if "penstock: error" in line]
+    assert len(said) == 1
+    assert "reward-0 ended 3 times before it was ready" in said[0]
+    assert "no licence on this node" in said[0]
+    assert left_in(three_nodes) == ([], [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
+    number: int, start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    words = ("letters", "--steps", "10", "--delay", "0.05")
+    run = start(*words)
+    run.until_step(3)
+    session = next(line for line in of_session("penstock-ray-") if "gcs_server" in line or "raylet" in line)
+    assert session
+    os.killpg(run.process.pid, number)
+    assert run.wait() == (130 if number == signal.SIGINT else -number), run.everything()
+    deadline = time.monotonic() + 20
+    while (run.roles or of_session("penstock-ray-")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run.roles == {}
+    assert of_session("penstock-ray-") == []
+    resumed = start()
+    assert resumed.wait() == 0, resumed.everything()
+    assert weights(resumed.run) == weights(undisturbed(*words))
