@@ -52,6 +52,8 @@ HOME = {
     "tokenizers": ("models/", "data/"),
     "safetensors": ("models/", "weights/", "ckpt/"),
     "xxhash": ("weights/",),
+    "sqlalchemy": ("feedback/",),
+    "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/"),
     "numpy": ("",),
 }

@@ -1,0 +1,141 @@
+"""A connection to SQLite or PostgreSQL with one meaning of a transaction: what it wrote is durable once it returns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from penstock.feedback import schema
+from penstock.feedback.errors import FeedbackError
+
+MIGRATION_LOCK = 0x70656E73
+"""PostgreSQL advisory lock that holds back everybody else while one process migrates."""
+
+BUSY_SECONDS = 30
+"""How long a SQLite writer waits for the others, and a PostgreSQL one for the head of the log."""
+
+
+def connect(place: str | Path) -> Database:
+    """Open (or create) a store and bring its schema up to date.
+
+    Args:
+        place: a file for SQLite, or a URL ``postgresql://USER@HOST/NAME`` (the extra ``postgres``).
+
+    Raises:
+        FeedbackError: it cannot be opened, or a newer Penstock has written it.
+    """
+    database = Database(*_engine(str(place)))
+    try:
+        with database.write(head=False) as connection:
+            _migrate(connection, database.name)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+class Database:
+    """One store's connections. ``write`` serialises writers of all processes; ``read`` sees one state of the store."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.name = name
+        self._engine = engine
+
+    @contextmanager
+    def write(self, *, head: bool = True) -> Iterator[Connection]:
+        """A transaction that is durable when the block ends, and leaves nothing behind when it raises.
+
+        With ``head`` it holds the log's head from its first statement on: nobody else decides anything meanwhile.
+        """
+        with self._errors(), self._engine.connect() as connection:
+            marked = connection.execution_options(penstock_write=True)
+            with marked.begin():
+                if head and marked.dialect.name == "postgresql":
+                    marked.execute(sa.select(schema.head.c.id).with_for_update())
+                yield marked
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees the store as it was at its first statement."""
+        with self._errors(), self._engine.connect() as connection:
+            level = {"isolation_level": "REPEATABLE READ"} if connection.dialect.name == "postgresql" else {}
+            marked = connection.execution_options(penstock_write=False, **level)
+            with marked.begin():
+                yield marked
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+            words = " ".join(str(getattr(error, "orig", None) or error).split())
+            raise FeedbackError(f"feedback store {self.name}: {words[:300]}") from error
+
+
+def _engine(place: str) -> tuple[Engine, str]:
+    if place.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")):
+        return _postgresql(place)
+    if "://" in place and not place.startswith("sqlite:///"):
+        raise FeedbackError(f"{place.split('://')[0]}: no such store; give a file, or postgresql://USER@HOST/NAME")
+    path = Path(place.removeprefix("sqlite:///")).expanduser().resolve()
+    if not path.parent.is_dir():
+        raise FeedbackError(f"{path}: there is no folder {path.parent}; make it first")
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_SECONDS})
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say so, below
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A writer takes the lock before it reads: one that upgrades a read later may find that the state has moved on.
+        immediate = connection.get_execution_options().get("penstock_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine, str(path)
+
+
+def _postgresql(place: str) -> tuple[Engine, str]:
+    url = sa.make_url(place).set(drivername="postgresql+psycopg")
+    name = url.render_as_string(hide_password=True)
+    options = f"-c lock_timeout={BUSY_SECONDS * 1000} -c synchronous_commit=on"
+    try:
+        return sa.create_engine(url, connect_args={"options": options}, pool_pre_ping=True), name
+    except ModuleNotFoundError as error:
+        raise FeedbackError(f"{name}: PostgreSQL needs the psycopg package; run: pip install penstock[postgres]") from error
+
+
+def _migrate(connection: Connection, name: str) -> None:
+    """Run the migrations that are missing, inside the connection's transaction: all of them or none."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+    config = Config()
+    # Alembic reads % in an option as the start of a placeholder.
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    script = ScriptDirectory.from_config(config)
+    present = MigrationContext.configure(connection).get_current_revision()
+    known = [revision.revision for revision in script.walk_revisions()]
+    if present is not None and present not in known:
+        raise FeedbackError(
+            f"{name}: its schema {present} is newer than {known[0]}, the newest that this Penstock knows; update Penstock"
+        )
+    if present != known[0]:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

@@ -1,0 +1,238 @@
+"""What the store keeps: responses, items, tasks, annotators, submissions and events, as frozen values named by their content.
+
+An item is a prompt with its responses. A task is an item put to people: in which form, how often, why, under which
+guideline. The same item may be asked in several tasks. Both are named by the hash of what they hold, so that adding one
+again adds nothing and no name tells what is gold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from penstock.feedback.errors import FeedbackError
+
+Form = Literal["pair", "ranking", "rating"]
+Purpose = Literal["ask", "gold", "repeat", "anchor", "adjudication"]
+Role = Literal["annotator", "adjudicator", "admin"]
+Nature = Literal["human", "simulated", "judge", "imported"]
+Kind = Literal["vote", "rating", "ranking", "edit", "critique", "skip", "flag", "undo", "retract"]
+
+JUDGEMENT: Mapping[str, str] = {"pair": "vote", "ranking": "ranking", "rating": "rating"}
+"""The kind of event that answers a task of each form."""
+
+JUDGEMENTS = frozenset(JUDGEMENT.values())
+"""Kinds that fill a seat of a task."""
+PASSES = frozenset({"skip", "flag"})
+"""Kinds that close a task for one annotator and leave its seat to others."""
+REMARKS = frozenset({"edit", "critique"})
+"""Kinds that may come beside an answer, any number of them."""
+WITHDRAWALS = frozenset({"undo", "retract"})
+"""Kinds that take another event back: one's own, or as an administrator somebody else's."""
+
+LONGEST_TEXT = 200_000
+"""Characters of one text; longer ones are refused."""
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text.
+
+    Raises:
+        FeedbackError: a value that JSON has no form for, NaN, an infinity, or half a surrogate pair.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FeedbackError(f"{value!r:.80} cannot be stored ({error}); give plain finite values") from error
+    if re.search(r"\\ud[89a-f]", text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise FeedbackError(f"a text holds half a character (surrogate at {error.start}); send valid Unicode") from error
+    return text
+
+
+def digest(value: Any) -> str:
+    """The SHA-256 of a value's canonical form, in hex."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def require_name(name: str, what: str) -> None:
+    """Refuse names that cannot be shown or typed safely."""
+    if not re.fullmatch(r"[\w@.+\-:/]{1,120}", name):
+        raise FeedbackError(f"{what} {name!r:.80}: use 1 to 120 letters, digits or any of _ @ . + - : /")
+
+
+@dataclass(frozen=True)
+class Response:
+    """One answer of a policy, with everything that off-policy correction and drift need.
+
+    ``tokens`` are the exact ids, prompt included, as the policy saw and drew them; ``logp`` belongs to the last
+    ``len(logp)`` of them, the drawn ones, in nats under ``version``.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logp: tuple[float, ...] = ()
+    run: str = ""
+    stage: str = ""
+    version: int = -1
+    """Version of the weights; -1 for a text that no run of Penstock wrote."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    """Where a text of other origin comes from, such as ``human`` or a model's name. Never shown to annotators."""
+
+    def __post_init__(self) -> None:
+        if len(self.text) > LONGEST_TEXT:
+            raise FeedbackError(f"a response of {len(self.text)} characters; {LONGEST_TEXT} is the most")
+        if len(self.logp) > len(self.tokens):
+            raise FeedbackError(f"{len(self.logp)} log-probs for {len(self.tokens)} tokens; give one a drawn token, or none")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt and the responses to compare, rank or rate. ``groups`` names values to report by, such as the language."""
+
+    prompt: str
+    responses: tuple[Response, ...]
+    key: str = ""
+    """The prompt's key in its run (``source/epoch/ordinal``); empty for imported ones."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.responses:
+            raise FeedbackError("an item needs at least one response")
+        if len(self.prompt) > LONGEST_TEXT:
+            raise FeedbackError(f"a prompt of {len(self.prompt)} characters; {LONGEST_TEXT} is the most")
+
+    @property
+    def id(self) -> str:
+        return digest(self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """The item with its responses as names of blobs."""
+        names = [digest(asdict(response)) for response in self.responses]
+        return {"prompt": self.prompt, "responses": names, "key": self.key, "groups": dict(self.groups)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """An item as it is put to people."""
+
+    item: Item
+    form: Form = "pair"
+    overlap: int = 3
+    """Judgements wanted, each by another annotator; never exceeded. 0: as many as there are annotators (gold)."""
+    purpose: Purpose = "ask"
+    strategy: str = "random"
+    """How the item was chosen (``select.py``); only ``random`` ones may be used to estimate drift and bias."""
+    axes: tuple[str, ...] = ("overall",)
+    scale: tuple[float, float] = (1.0, 7.0)
+    """Lowest and highest rating."""
+    guideline: str = "1"
+    """Version of the guideline that annotators read."""
+    gold: Mapping[str, Any] | None = None
+    """The right judgement's body, for gold tasks."""
+    priority: float = 0.0
+    """Higher ones are handed out first."""
+    origin: str = ""
+    """The task that this one repeats or adjudicates."""
+    reserved: str = ""
+    """The one annotator it is meant for; empty: anybody."""
+    round: str = ""
+    """Tells apart tasks that ask the same thing again, such as the anchors of a week."""
+
+    def __post_init__(self) -> None:
+        responses = len(self.item.responses)
+        if self.form not in JUDGEMENT:
+            raise FeedbackError(f"form={self.form!r}; use one of: {', '.join(JUDGEMENT)}")
+        if self.form == "pair" and responses != 2:
+            raise FeedbackError(f"a pair has 2 responses, not {responses}; use form='ranking' or form='rating'")
+        if self.form == "ranking" and responses < 2:
+            raise FeedbackError("a ranking needs at least 2 responses; use form='rating'")
+        if self.overlap < 0 or (self.overlap == 0 and self.purpose != "gold"):
+            raise FeedbackError(f"overlap={self.overlap}; give at least 1 (0, no limit, is for gold tasks)")
+        if (self.purpose == "gold") != (self.gold is not None):
+            raise FeedbackError("a gold task, and no other, needs gold={…}, the right judgement")
+        if not self.axes or not self.scale[0] < self.scale[1]:
+            raise FeedbackError(f"axes={self.axes}, scale={self.scale}; name an axis and give (low, high) with low < high")
+        if (self.purpose == "repeat") != bool(self.reserved):
+            raise FeedbackError("a repeat, and no other task, is reserved for one annotator")
+
+    @property
+    def id(self) -> str:
+        return digest(self.plain())[:32]
+
+    def plain(self) -> dict[str, Any]:
+        """The task's fields with the item as its name."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "item"}
+        gold = None if self.gold is None else dict(self.gold)
+        return {**fields, "item": self.item.id, "axes": list(self.axes), "scale": list(self.scale), "gold": gold}
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """Somebody who judges. Simulated ones, automated judges and imported labels are marked for ever as what they are."""
+
+    name: str
+    role: Role = "annotator"
+    nature: Nature = "human"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Groups that the annotator chose to state, for group-wise accuracy."""
+    password: str = ""
+    """A password's salted hash as the service made it; empty: no sign-in by password."""
+    invite: str = ""
+    """Hash of an invite's secret; empty: none is open."""
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        require_name(self.name, "annotator")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A seat at a task until a deadline (seconds of the store's clock) and the order in which the responses are shown."""
+
+    task: str
+    annotator: str
+    order: tuple[int, ...]
+    """``order[place]`` is the index of the response shown at that place."""
+    granted: float
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What an annotator sends. ``key`` names the act: sent again it does nothing, with other content it is refused."""
+
+    kind: Kind
+    task: str
+    annotator: str
+    key: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    latency: float | None = None
+    """Seconds that the annotator looked at the task, measured by the page; None: since the lease was granted."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the log. ``sequence`` counts from 1 without gaps, in the order in which events became durable."""
+
+    sequence: int
+    key: str
+    time: float
+    kind: Kind
+    task: str
+    annotator: str
+    target: int
+    """The event that is taken back; 0 for none."""
+    body: Mapping[str, Any]
+    order: tuple[int, ...]
+    """Which response was shown at each place; empty where nothing was shown."""
+    latency: float
+    """Seconds from showing to sending; -1 where unknown."""
+    guideline: str

@@ -1,0 +1,340 @@
+"""The feedback store: an append-only log of what people said, and the queue of what to ask them.
+
+Each verb is one transaction. When it returns, what it did is durable; when it raises, nothing happened. Any number of
+processes may use one store at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.feedback import bodies, queue, rows, schema
+from penstock.feedback.database import Database, connect
+from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NothingToUndo
+from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.records import JUDGEMENTS, REMARKS, WITHDRAWALS, Annotator, Event, Lease, Submission, Task, canonical
+from penstock.feedback.state import State, fold
+
+CACHED_TASKS = 4096
+
+
+@dataclass(frozen=True)
+class Count:
+    """How far the tasks of one purpose are."""
+
+    tasks: int
+    open: int
+    judgements: int
+
+
+class Store:
+    """Feedback in one SQLite file or one PostgreSQL database; :meth:`open` opens or creates it.
+
+    ``now`` gives seconds since an epoch that all processes share; tests put a virtual clock in its place.
+    """
+
+    def __init__(self, database: Database, policy: QueuePolicy, now: Callable[[], float]) -> None:
+        self.policy = policy
+        self.now = now
+        self._database = database
+        self._tasks: OrderedDict[str, Task] = OrderedDict()
+
+    @classmethod
+    def open(cls, place: str | Path, policy: QueuePolicy | None = None, now: Callable[[], float] = time.time) -> Store:
+        """Open a store, or create it, and bring its schema up to date.
+
+        Args:
+            place: a file, or ``postgresql://USER@HOST/NAME``.
+
+        Raises:
+            FeedbackError: it cannot be opened, or a newer Penstock has written it.
+        """
+        return cls(connect(place), policy or QueuePolicy(), now)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Annotators and tasks
+
+    def enrol(self, annotator: Annotator) -> None:
+        """Add an annotator, or replace what is known of one. Raises FeedbackError if their nature would change."""
+        with self._database.write() as connection:
+            rows.save_annotator(connection, annotator, self.now())
+
+    def annotator(self, name: str) -> Annotator:
+        """The annotator of a name. Raises NotFound."""
+        with self._database.read() as connection:
+            return rows.load_annotator(connection, name)
+
+    def annotators(self) -> list[Annotator]:
+        """All annotators, by name."""
+        with self._database.read() as connection:
+            return rows.load_annotators(connection)
+
+    def ask(self, tasks: Sequence[Task]) -> list[str]:
+        """Add tasks, all or none, and give their names. A task that is there already is left as it is."""
+        with self._database.write() as connection:
+            for task in tasks:
+                rows.save_task(connection, task, self.now())
+        return [task.id for task in tasks]
+
+    def task(self, name: str) -> Task:
+        """The task of a name, with its item. Raises NotFound."""
+        with self._database.read() as connection:
+            return self._task(connection, name)
+
+    def tasks(self) -> list[str]:
+        """Names of all tasks, in the order in which they were added."""
+        with self._database.read() as connection:
+            query = sa.select(schema.progress.c.task).order_by(schema.progress.c.number)
+            return list(connection.execute(query).scalars())
+
+    def counts(self) -> dict[str, Count]:
+        """How far the tasks are, by purpose."""
+        table = schema.progress.c
+        query = sa.select(
+            table.purpose,
+            sa.func.count(),
+            sa.func.sum(sa.cast(table.open, sa.Integer)),
+            sa.func.sum(table.judgements),
+        ).group_by(table.purpose)
+        with self._database.read() as connection:
+            return {purpose: Count(*map(int, numbers)) for purpose, *numbers in connection.execute(query)}
+
+    # The queue
+
+    def next_task(self, annotator: str) -> Lease | None:
+        """Lease the next task to an annotator: never one they are done with; None if nothing is left for them.
+
+        Raises:
+            NotAllowed: they are switched off, or hold as many leases as they may.
+        """
+        with self._database.write() as connection:
+            who, now = rows.load_annotator(connection, annotator), self.now()
+            if not who.enabled:
+                raise NotAllowed(f"{annotator} is switched off; an administrator can enable them")
+            found = queue.next_task(connection, who, self.policy, now)
+            if found is None:
+                return None
+            return queue.take_seat(connection, self._task(connection, found), who, self.policy, now)
+
+    def hand_out(self, task: str, annotator: str) -> Lease:
+        """Lease one certain task, or give a lease a new deadline.
+
+        Raises:
+            AlreadyAnswered, NotAllowed, SeatTaken: the task is not open to them.
+        """
+        with self._database.write() as connection:
+            who = rows.load_annotator(connection, annotator)
+            return queue.take_seat(connection, self._task(connection, task), who, self.policy, self.now())
+
+    def held(self, annotator: str) -> list[Lease]:
+        """Leases of an annotator that have not expired, the oldest first."""
+        table = schema.leases.c
+        with self._database.read() as connection:
+            return list(rows.load_leases(connection, table.annotator == annotator, table.deadline > self.now()))
+
+    def give_back(self, task: str, annotator: str) -> None:
+        """Let others have the seat of a lease; without one nothing happens."""
+        table = schema.leases
+        with self._database.write() as connection:
+            mine = (table.c.task == task) & (table.c.annotator == annotator) & (table.c.deadline > self.now())
+            connection.execute(table.update().where(mine).values(deadline=self.now()))
+
+    # The log
+
+    def submit(self, given: Submission) -> Event:
+        """Record a judgement, a pass or a remark. The same submission again gives the event that is there.
+
+        A judgement needs a lease; one that has expired still does while a seat is free.
+
+        Raises:
+            FeedbackError: the body is not what the task asks for.
+            AlreadyAnswered, KeyReused, NotAllowed, NotFound, SeatTaken: as their names say.
+        """
+        bodies.check_latency(given.latency)
+        with self._database.write() as connection:
+            task = self._task(connection, given.task)
+            body = bodies.check(given.kind, given.body, task)
+            fields = {"key": given.key, "kind": given.kind, "task": given.task, "annotator": given.annotator, "body": body}
+            known = self._known(connection, {**fields, "target": 0})
+            return known or self._record(connection, given, task, body)
+
+    def _record(self, connection: Connection, given: Submission, task: Task, body: dict[str, Any]) -> Event:
+        now, who = self.now(), rows.load_annotator(connection, given.annotator)
+        table = schema.leases
+        mine = (table.c.task == given.task) & (table.c.annotator == given.annotator)
+        lease = next(iter(rows.load_leases(connection, mine)), None)
+        answered = schema.answers
+        done = (answered.c.task == given.task) & (answered.c.annotator == given.annotator)
+        remark = given.kind in REMARKS
+        if not (remark and connection.execute(sa.select(answered.c.event).where(done)).first()):
+            queue.require_open(connection, task, who, now)
+            if lease is None:
+                raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
+        fields = {name: getattr(given, name) for name in ("key", "kind", "task", "annotator")}
+        seen = -1.0 if lease is None else now - lease.granted
+        event = rows.append(
+            connection,
+            now,
+            {
+                **fields,
+                "body": body,
+                "target": 0,
+                "order": lease.order if lease else (),
+                "latency": seen if given.latency is None else given.latency,
+                "guideline": task.guideline,
+            },
+        )
+        if not remark:
+            answer = {"task": given.task, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
+            connection.execute(answered.insert(), answer)
+            connection.execute(table.delete().where(mine))
+            if given.kind in JUDGEMENTS:
+                queue.count_judgement(connection, task, +1)
+        return event
+
+    def undo(self, annotator: str, key: str, target: int = 0) -> Event:
+        """Take back one's own event, by default the newest that stands, and lease its task to the annotator again.
+
+        Raises:
+            NothingToUndo: there is no such event of theirs, or it is taken back already.
+        """
+        with self._database.write() as connection:
+            known = self._known(connection, {"key": key, "kind": "undo", "annotator": annotator, "target": target})
+            return known or self._withdraw(connection, "undo", annotator, key, target)
+
+    def retract(self, administrator: str, key: str, target: int, reason: str) -> Event:
+        """Take somebody's event back for good: its seat is free for others, its author is not asked again.
+
+        Raises:
+            NotAllowed: only administrators retract.
+            NothingToUndo: there is no such event, or it is taken back already.
+        """
+        with self._database.write() as connection:
+            who = rows.load_annotator(connection, administrator)
+            if who.role != "admin" or not who.enabled:
+                raise NotAllowed(f"{administrator} is no administrator; only one may retract")
+            known = self._known(connection, {"key": key, "kind": "retract", "annotator": administrator, "target": target})
+            return known or self._withdraw(connection, "retract", administrator, key, target, {"reason": reason})
+
+    def _withdraw(
+        self,
+        connection: Connection,
+        kind: str,
+        annotator: str,
+        key: str,
+        target: int,
+        body: dict[str, str] | None = None,
+    ) -> Event:
+        event = self._standing(connection, kind, annotator, target)
+        task, author = self._task(connection, event.task), rows.load_annotator(connection, event.annotator)
+        fields = {"key": key, "kind": kind, "task": event.task, "annotator": annotator, "target": event.sequence}
+        now = self.now()
+        made = rows.append(
+            connection, now, {**fields, "body": body or {}, "order": (), "latency": -1.0, "guideline": task.guideline}
+        )
+        if event.kind in REMARKS:
+            return made
+        table = schema.answers
+        mine = (table.c.task == event.task) & (table.c.annotator == event.annotator)
+        if event.kind in JUDGEMENTS:
+            queue.count_judgement(connection, task, -1)
+        if kind == "retract":
+            connection.execute(table.update().where(mine).values(event=made.sequence, kind="retract"))
+            return made
+        connection.execute(table.delete().where(mine))
+        # The seat goes back to the annotator in the same transaction, so that nobody takes it between undo and new answer.
+        # A task that was only passed may be full by now; then there is no seat to give.
+        if event.kind in JUDGEMENTS or not task.overlap or queue.taken(connection, task.id, annotator, now) < task.overlap:
+            queue.take_seat(connection, task, author, self.policy, now)
+        return made
+
+    def _standing(self, connection: Connection, kind: str, annotator: str, target: int) -> Event:
+        """The event to take back: the target if it stands and may be taken back so, or the annotator's newest."""
+        table = schema.events.c
+        later = schema.events.alias()
+        stands = [~table.kind.in_(WITHDRAWALS), ~sa.exists().where(later.c.target == table.sequence)]
+        if kind == "undo":
+            stands.append(table.annotator == annotator)
+        query = sa.select(sa.func.max(table.sequence)).where(*stands, *([table.sequence == target] if target else []))
+        found = connection.execute(query).scalar()
+        if found is None:
+            what = f"event {target}" if target else "any event"
+            raise NothingToUndo(f"{annotator}: {what} that stands and may be taken back is not in the log")
+        return rows.load_events(connection, table.sequence == found)[0]
+
+    def _known(self, connection: Connection, given: dict[str, Any]) -> Event | None:
+        """The event that has this key already, if its content is the same. Raises KeyReused if it is not."""
+        found = rows.load_events(connection, schema.events.c.key == given["key"])
+        if not found:
+            return None
+        event, same = found[0], True
+        for name, value in given.items():
+            present = getattr(event, name)
+            if name == "body":
+                same = same and canonical(dict(present)) == canonical(value)
+            elif not (name == "target" and event.kind == "undo" and not value):  # an undo of the newest names no target
+                same = same and present == value
+        if not same:
+            raise KeyReused(f"key {given['key']} named event {event.sequence} with other content; make a new key for each act")
+        return event
+
+    def events(self, after: int = 0, until: int | None = None) -> list[Event]:
+        """Events with ``after < sequence <= until``, in the order of the log."""
+        table = schema.events.c
+        conditions = [table.sequence > after] + ([] if until is None else [table.sequence <= until])
+        with self._database.read() as connection:
+            return rows.load_events(connection, *conditions)
+
+    def length(self) -> int:
+        """Events in the log; its newest event has this sequence."""
+        with self._database.read() as connection:
+            return connection.execute(sa.select(schema.head.c.events)).scalar_one()
+
+    def state(self, until: int | None = None) -> State:
+        """What stands after the log, or after its first ``until`` events."""
+        return fold(self.events(until=until))
+
+    def verify(self) -> State:
+        """Compare the database's indices with the log, and give the state.
+
+        Raises:
+            FeedbackError: they disagree; names a task.
+        """
+        with self._database.read() as connection:
+            state = fold(rows.load_events(connection))
+            expected = {place: event.kind for place, event in state.standing.items()} | dict.fromkeys(
+                state.retracted, "retract"
+            )
+            found = {(row.task, row.annotator): row.kind for row in connection.execute(sa.select(schema.answers))}
+            judged = {row.task: row.judgements for row in connection.execute(sa.select(schema.progress))}
+        counted = dict.fromkeys(judged, 0)
+        for event in state.judgements():
+            counted[event.task] += 1
+        wrong = {place for place, _ in expected.items() ^ found.items()} | dict(counted.items() ^ judged.items()).keys()
+        if wrong:
+            raise FeedbackError(f"the store's indices disagree with its log, for one on {sorted(map(str, wrong))[0]}")
+        return state
+
+    def _task(self, connection: Connection, name: str) -> Task:
+        task = self._tasks.get(name)
+        if task is None:
+            task = self._tasks[name] = rows.load_task(connection, name)
+            if len(self._tasks) > CACHED_TASKS:
+                self._tasks.popitem(last=False)
+        return task

@@ -1,0 +1,36 @@
+"""Small tasks, annotators and a clock that moves when told."""
+
+from __future__ import annotations
+
+from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.store import Store
+
+
+class HandClock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def pair(name: str = "x", **fields: object) -> Task:
+    item = Item(prompt=f"prompt {name}", responses=(Response(f"first {name}"), Response(f"second {name}")))
+    return Task(**{"item": item, "overlap": 2, **fields})  # type: ignore[arg-type]
+
+
+def enrol(store: Store, *names: str) -> None:
+    for name in names:
+        store.enrol(Annotator(name))
+
+
+def vote(task: str, annotator: str, key: str, preference: int = 1, **body: object) -> Submission:
+    return Submission("vote", task, annotator, key, {"preference": preference, **body})
+
+
+def answer(store: Store, task: str, annotator: str, preference: int = 1) -> int:
+    """Lease a task and vote on it; the event's sequence."""
+    store.hand_out(task, annotator)
+    return store.submit(vote(task, annotator, f"{annotator}:{task}", preference)).sequence

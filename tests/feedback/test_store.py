@@ -1,0 +1,326 @@
+"""The log on SQLite and PostgreSQL: seats, leases, keys, undo, retract; what is durable and what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import sqlalchemy as sa
+from feedback_examples import HandClock, answer, enrol, pair, vote
+
+from penstock.feedback import errors
+from penstock.feedback.database import connect
+from penstock.feedback.queue import QueuePolicy, display_order
+from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.schema import metadata
+from penstock.feedback.store import Store
+
+PLAIN = QueuePolicy(lease_seconds=60, gold_share=0, repeat_share=0)
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def store(place, clock):
+    with Store.open(place, PLAIN, clock) as opened:
+        enrol(opened, "ann", "bob", "cleo")
+        yield opened
+
+
+def test_a_task_comes_back_with_everything_that_went_in(store):
+    first = Response("café", (1, 2, 3), (-0.5, -0.25), "run", "ppo", 7, {"temperature": 0.7}, "")
+    item = Item("what?", (first, Response("no", source="human")), "gsm8k/0/4", {"language": "fr"})
+    task = Task(item=item, axes=("helpful", "harmless"), guideline="3", strategy="disagreement", priority=2.5)
+    assert store.ask([task]) == [task.id]
+    assert store.task(task.id) == task
+
+
+def test_asking_the_same_again_adds_nothing(store):
+    assert store.ask([pair()]) == store.ask([pair()])
+    assert store.counts()["ask"].tasks == 1
+
+
+def test_a_vote_is_in_the_log_with_its_sides_latency_and_guideline(store, clock):
+    [task] = store.ask([pair(guideline="v2")])
+    lease = store.next_task("ann")
+    clock.seconds += 12
+    event = store.submit(vote(task, "ann", "k1", -2))
+    assert store.events() == [event]
+    assert (event.sequence, event.body["preference"], event.latency, event.guideline) == (1, -2, 12.0, "v2")
+    assert event.order == lease.order
+    assert sorted(event.order) == [0, 1]
+
+
+def test_the_same_submission_again_gives_the_first_event(store):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    first = store.submit(vote(task, "ann", "k1"))
+    assert store.submit(vote(task, "ann", "k1")) == first
+    assert store.length() == 1
+
+
+def test_a_key_with_other_content_is_refused(store):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    store.submit(vote(task, "ann", "k1"))
+    with pytest.raises(errors.KeyReused, match="new key"):
+        store.submit(vote(task, "ann", "k1", 3))
+
+
+def test_a_second_vote_of_an_annotator_is_refused(store):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    store.submit(vote(task, "ann", "k1"))
+    with pytest.raises(errors.AlreadyAnswered, match="undo"):
+        store.submit(vote(task, "ann", "k2", 3))
+    with pytest.raises(errors.AlreadyAnswered):
+        store.hand_out(task, "ann")
+
+
+def test_leases_hold_seats_until_their_deadline(store, clock):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    store.next_task("bob")
+    assert store.next_task("cleo") is None
+    clock.seconds += 60
+    assert store.next_task("cleo").task == task
+
+
+def test_a_late_vote_counts_while_a_seat_is_free(store, clock):
+    [task] = store.ask([pair()])
+    order = store.next_task("ann").order
+    clock.seconds += 61
+    assert store.submit(vote(task, "ann", "k1")).order == order
+
+
+def test_a_late_vote_is_refused_when_others_have_the_seats(store, clock):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    clock.seconds += 61
+    answer(store, task, "bob")
+    store.next_task("cleo")
+    with pytest.raises(errors.SeatTaken, match="next task"):
+        store.submit(vote(task, "ann", "k1"))
+
+
+def test_a_task_that_was_not_handed_out_cannot_be_answered(store):
+    [task] = store.ask([pair()])
+    with pytest.raises(errors.NotAllowed, match="not handed out"):
+        store.submit(vote(task, "ann", "k1"))
+
+
+def test_a_skip_leaves_the_seat_to_others_and_never_comes_back(store):
+    [task] = store.ask([pair(overlap=1)])
+    store.next_task("ann")
+    store.submit(Submission("skip", task, "ann", "k1"))
+    assert store.next_task("ann") is None
+    assert store.next_task("bob").task == task
+
+
+def test_undo_gives_the_seat_back_to_its_author(store):
+    [task] = store.ask([pair(overlap=1)])
+    answer(store, task, "ann", 3)
+    undone = store.undo("ann", "u1")
+    assert (undone.target, undone.kind) == (1, "undo")
+    assert store.next_task("bob") is None
+    assert store.held("ann")[0].task == task
+    store.submit(vote(task, "ann", "k2", -3))
+    assert [event.body["preference"] for event in store.verify().judgements()] == [-3]
+
+
+def test_the_same_undo_again_takes_nothing_else_back(store):
+    tasks = store.ask([pair("x"), pair("y")])
+    for task in tasks:
+        answer(store, task, "ann")
+    first = store.undo("ann", "u1")
+    assert store.undo("ann", "u1") == first
+    assert len(store.state().judgements()) == 1
+
+
+def test_nobody_undoes_what_another_said(store):
+    [task] = store.ask([pair()])
+    sequence = answer(store, task, "ann")
+    with pytest.raises(errors.NothingToUndo):
+        store.undo("bob", "u1", sequence)
+
+
+def test_an_undo_cannot_be_undone(store):
+    [task] = store.ask([pair()])
+    answer(store, task, "ann")
+    store.undo("ann", "u1")
+    with pytest.raises(errors.NothingToUndo):
+        store.undo("ann", "u2")
+
+
+def test_retract_frees_the_seat_for_others_only(store):
+    store.enrol(Annotator("root", role="admin"))
+    [task] = store.ask([pair(overlap=1)])
+    sequence = answer(store, task, "ann")
+    store.retract("root", "r1", sequence, "adversary")
+    assert store.next_task("ann") is None
+    assert store.next_task("bob").task == task
+    assert store.verify().judgements() == []
+
+
+def test_only_administrators_retract(store):
+    [task] = store.ask([pair()])
+    sequence = answer(store, task, "ann")
+    with pytest.raises(errors.NotAllowed, match="no administrator"):
+        store.retract("bob", "r1", sequence, "")
+
+
+def test_edits_and_critiques_come_beside_a_vote(store):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    store.submit(Submission("critique", task, "ann", "c1", {"response": None, "text": "both are rude"}))
+    store.submit(vote(task, "ann", "k1"))
+    store.submit(Submission("edit", task, "ann", "e1", {"response": 1, "text": "better"}))
+    assert [event.kind for event in store.verify().remarks.values()] == ["critique", "edit"]
+
+
+def test_adjudication_is_for_adjudicators(store):
+    store.enrol(Annotator("judge", role="adjudicator"))
+    [task] = store.ask([pair(purpose="adjudication", overlap=1)])
+    assert store.next_task("ann") is None
+    with pytest.raises(errors.NotAllowed, match="adjudicator"):
+        store.hand_out(task, "ann")
+    assert store.next_task("judge").task == task
+
+
+def test_urgent_tasks_come_first_then_the_oldest(store):
+    names = store.ask([pair("a"), pair("b"), pair("c", priority=1.0)])
+    first, second = store.next_task("ann"), store.next_task("ann")
+    assert [first.task, second.task] == [names[2], names[0]]
+
+
+def test_an_annotator_holds_only_so_many_tasks(store):
+    store.ask([pair(name) for name in "abc"])
+    store.next_task("ann")
+    lease = store.next_task("ann")
+    with pytest.raises(errors.NotAllowed, match="holds 2"):
+        store.next_task("ann")
+    store.give_back(lease.task, "ann")
+    assert store.next_task("ann") is not None
+
+
+def test_an_annotator_who_is_switched_off_gets_nothing(store):
+    store.ask([pair()])
+    store.enrol(Annotator("ann", enabled=False))
+    with pytest.raises(errors.NotAllowed, match="switched off"):
+        store.next_task("ann")
+
+
+def test_simulated_annotators_stay_simulated(store):
+    store.enrol(Annotator("sim", nature="simulated"))
+    with pytest.raises(errors.FeedbackError, match="stays so"):
+        store.enrol(Annotator("sim", nature="human"))
+
+
+def test_gold_and_repeats_are_mixed_in_at_their_shares(place, clock):
+    policy = QueuePolicy(gold_share=0.2, repeat_share=0.1, repeat_after=5)
+    with Store.open(place, policy, clock) as store:
+        enrol(store, "ann")
+        store.ask([pair(str(number)) for number in range(50)])
+        store.ask([pair(f"g{n}", purpose="gold", overlap=0, gold={"preference": 1}) for n in range(25)])
+        purposes, repeats = [], []
+        for number in range(70):
+            task = store.task(store.next_task("ann").task)
+            purposes.append(task.purpose)
+            if task.purpose == "repeat":
+                repeats.append((number, task.origin))
+            store.submit(vote(task.id, "ann", f"k{number}"))
+        assert 7 <= purposes.count("gold") <= 22
+        assert 3 <= len(repeats) <= 13
+        judged_at = {event.task: event.sequence for event in store.events()}
+        assert all(number + 1 - judged_at[origin] > policy.repeat_after for number, origin in repeats)
+        assert len({origin for _, origin in repeats}) == len(repeats)
+        store.verify()
+
+
+def test_the_order_of_sides_is_even_and_the_same_for_one_annotator():
+    orders = [display_order(f"task {number}", "ann", 2, 0) for number in range(2000)]
+    assert 930 < orders.count((1, 0)) < 1070
+    assert display_order("task 7", "ann", 2, 0) == orders[7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "problem"),
+    [
+        ("vote", {"preference": 4}, "from -3 to 3"),
+        ("vote", {"preference": True}, "from -3 to 3"),
+        ("vote", {}, "preference=None"),
+        ("vote", {"preference": 1, "both_bad": True}, "preference 0 only"),
+        ("vote", {"preference": 1, "axes": {"unheard": 1}}, "overall"),
+        ("vote", {"preference": 1, "extra": 1}, "unknown field 'extra'"),
+        ("ranking", {"ranks": [1, 2]}, "answered by a vote"),
+        ("edit", {"response": 2, "text": "x"}, "from 0 to 1"),
+        ("edit", {"response": 0, "text": " "}, "give a text"),
+        ("critique", {"response": 0, "text": "\ud800"}, "half a character"),
+        ("undo", {}, "cannot be submitted"),
+    ],
+)
+def test_wrong_bodies_are_refused_whole(store, kind, body, problem):
+    [task] = store.ask([pair()])
+    store.next_task("ann")
+    with pytest.raises(errors.FeedbackError, match=problem):
+        store.submit(Submission(kind, task, "ann", "k1", body))
+    assert store.length() == 0
+
+
+def test_the_log_refuses_every_change(store, place):
+    [task] = store.ask([pair()])
+    answer(store, task, "ann")
+    database = connect(place)
+    for table in ("events", "tasks", "items", "blobs"):
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {'hash' if table == 'blobs' else 'body'} = ''"):
+            with pytest.raises(errors.FeedbackError, match="append-only"), database.write() as connection:
+                connection.execute(sa.text(statement))
+    database.close()
+    assert store.verify().judgements()
+
+
+def test_migrations_make_the_schema_that_the_code_reads(place):
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    database = connect(place)
+    with database.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    database.close()
+
+
+def test_a_newer_schema_is_refused_by_name(place):
+    database = connect(place)
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'm9999'"))
+    database.close()
+    with pytest.raises(errors.FeedbackError, match=r"m9999 is newer than m\d+.*update Penstock"):
+        connect(place)
+
+
+def test_sqlite_is_synchronous_and_writes_ahead(tmp_path):
+    database = connect(tmp_path / "f.db")
+    with database.read() as connection:
+        settings = [connection.execute(sa.text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
+    database.close()
+    assert settings == ["wal", 2]
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path):
+    (tmp_path / "f.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises(errors.FeedbackError, match="not a database"):
+        connect(tmp_path / "f.db")
+
+
+def test_an_index_that_disagrees_with_the_log_is_found(tmp_path):
+    with Store.open(tmp_path / "f.db", PLAIN) as store:
+        enrol(store, "ann")
+        [task] = store.ask([pair()])
+        answer(store, task, "ann")
+        with sqlite3.connect(tmp_path / "f.db") as raw:
+            raw.execute("UPDATE progress SET judgements = 0")
+        with pytest.raises(errors.FeedbackError, match="disagree"):
+            store.verify()
