@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "run a recipe, or go on with a run: penstock train RECIPE [--field value …] | --resume RUN",
     "eval": "measure a model on a recipe's held-out prompts: penstock eval RUN | RECIPE --model FOLDER",
     "generate": "let a model answer: penstock generate MODEL --prompt TEXT",
+    "serve": "put a model behind an OpenAI-compatible API: penstock serve MODEL [--token-file FILE]",
     "report": "write RUN/report.html: curves and samples of a run",
     "timeline": "show where a run's time went, and write a trace: penstock timeline RUN [--out FILE]",
     "replay": "train a recorded stage again, step by step, in one process: penstock replay RUN",

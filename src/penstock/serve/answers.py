@@ -1,0 +1,145 @@
+"""Answers in the shapes of OpenAI's completions and chat completions, whole and in chunks.
+
+Beyond those shapes every choice carries ``weight_versions``: the version that produced each of its tokens; and, where it was
+asked for, ``token_ids``. Log-probs are those of the whole distribution at the request's temperature.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core.types import FloatArray, IntArray, Sample
+from penstock.serve.asked import Asked
+from penstock.serve.service import Ended, Service, Token
+from penstock.serve.unfold import BROKEN, Unfolding
+
+
+@dataclass
+class Answer:
+    """One answer under way."""
+
+    asked: Asked
+    service: Service
+    id: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+    completion_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.id = f"{'chatcmpl' if self.asked.chat else 'cmpl'}-{secrets.token_hex(12)}"
+        count = len(self.asked.prompts) * self.asked.samples
+        stops = {self.service.text.end, *self.asked.sampling.stop_tokens}
+        self._texts = [Unfolding(self.service.text, self.asked.sampling.stop, stops) for _ in range(count)]
+        self._offsets = [0] * count
+        self._told = [False] * count
+
+    # ---- whole
+
+    def whole(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        """The body of an answer that is given at once."""
+        choices = []
+        for index, sample in enumerate(samples):
+            drawn = sample.action_T
+            tokens, logps, versions = sample.tokens_T[drawn], sample.logp_T[drawn], sample.version_T[drawn]
+            self.completion_tokens += len(tokens)
+            content = {"message": {"role": "assistant", "content": sample.text, "refusal": None}}
+            choices.append(
+                (content if self.asked.chat else {"text": sample.text})
+                | self._common(index, tokens, logps, versions)
+                | {"finish_reason": sample.finish}
+            )
+            if self.asked.token_ids and not self.asked.chat:
+                choices[-1]["prompt_token_ids"] = self._prompt_of(index).tolist()
+        body = self._head("chat.completion" if self.asked.chat else "text_completion")
+        if self.asked.token_ids and self.asked.chat:
+            body["prompt_token_ids"] = self.asked.prompts[0].tolist()
+        return body | {"choices": choices, "usage": self.usage()}
+
+    # ---- in chunks
+
+    def opening(self) -> list[dict[str, Any]]:
+        """Chunks that come before the first token: a chat names the role."""
+        if not self.asked.chat:
+            return []
+        return [
+            self._chunk({"index": i, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None})
+            for i in range(self.asked.samples)
+        ]
+
+    def chunks(self, events: Sequence[Token | Ended]) -> list[dict[str, Any]]:
+        """One chunk for each choice that something happened to."""
+        made = []
+        for index in dict.fromkeys(event.index for event in events):
+            mine = [event for event in events if event.index == index]
+            drawn = [event for event in mine if isinstance(event, Token)]
+            ended = next((event.sample for event in mine if isinstance(event, Ended)), None)
+            tokens = [event.token for event in drawn]
+            self.completion_tokens += len(tokens)
+            text = self._texts[index]
+            piece = text.add(tokens) + (text.end(ended.text) if ended is not None else "")
+            choice = {"delta": {"content": piece}} if self.asked.chat else {"text": piece}
+            choice |= self._common(index, tokens, [event.logp for event in drawn], [event.version for event in drawn])
+            if self.asked.token_ids and not self._told[index]:
+                choice["prompt_token_ids"] = self._prompt_of(index).tolist()
+                self._told[index] = True
+            made.append(self._chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
+        return made
+
+    def closing(self) -> list[dict[str, Any]]:
+        """Chunks after the last choice has ended: the usage, where it was asked for."""
+        return [self._chunk(None) | {"usage": self.usage()}] if self.asked.usage else []
+
+    # ---- parts
+
+    def usage(self) -> dict[str, int]:
+        prompt = sum(map(len, self.asked.prompts))
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": prompt + self.completion_tokens,
+        }
+
+    def _prompt_of(self, index: int) -> IntArray:
+        return self.asked.prompts[index // self.asked.samples]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.service.name}
+
+    def _chunk(self, choice: dict[str, Any] | None) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
+        return self._head(kind) | {"choices": [] if choice is None else [choice]}
+
+    def _common(
+        self, index: int, tokens: Sequence[int] | IntArray, logps: Sequence[float] | FloatArray,
+        versions: Sequence[int] | IntArray,
+    ) -> dict[str, Any]:  # fmt: skip
+        found: dict[str, Any] = {"index": index, "logprobs": None, "weight_versions": [int(version) for version in versions]}
+        if self.asked.logprobs:
+            spelled = [self.service.text.tokenizer.decode([int(token)]) for token in tokens]
+            found["logprobs"] = self._logprobs(index, spelled, [float(logp) for logp in logps])
+        if self.asked.token_ids:
+            found["token_ids"] = [int(token) for token in tokens]
+        return found
+
+    def _logprobs(self, index: int, spelled: list[str], logps: list[float]) -> dict[str, Any]:
+        if self.asked.chat:
+            return {
+                "content": [
+                    {"token": token, "logprob": logp, "bytes": _bytes(token), "top_logprobs": []}
+                    for token, logp in zip(spelled, logps, strict=True)
+                ],
+                "refusal": None,
+            }
+        offsets = []
+        for token in spelled:
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(token)
+        return {"tokens": spelled, "token_logprobs": logps, "top_logprobs": None, "text_offset": offsets}
+
+
+def _bytes(token: str) -> list[int] | None:
+    """A token's UTF-8 bytes; None where it is only part of a character."""
+    return None if BROKEN in token else list(token.encode())

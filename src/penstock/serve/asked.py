@@ -1,0 +1,194 @@
+"""What an OpenAI-shaped request asks for. Fields that this server cannot honour are refused, never ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.core.types import IntArray, PromptKey, Request, SampleKey, Sampling
+from penstock.serve.fields import Fields, is_tokens, tokens_of
+from penstock.serve.refusals import Refusal
+from penstock.serve.service import Service
+
+SOURCE = "http"
+"""The source in the keys of requests that came over the OpenAI routes."""
+STOPS = 16
+"""Stop strings of one request at most."""
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+"""Fields of both routes that are taken only where they change nothing, and the values that do so."""
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {"best_of": (1,), "echo": (False,), "suffix": ("",)}
+CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+}
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that has been looked at: its prompts as token ids, each to be answered ``samples`` times."""
+
+    chat: bool
+    prompts: tuple[IntArray, ...]
+    samples: int
+    sampling: Sampling
+    stream: bool
+    usage: bool
+    """Whether a stream ends with its usage."""
+    logprobs: bool
+    token_ids: bool
+
+    def requests(self) -> list[Request]:
+        """One for each sample; the samples of a prompt stand together. With a seed they are the same every time."""
+        return [
+            Request(SampleKey(PromptKey(SOURCE, 0, place), sample), tokens, self.sampling)
+            for place, tokens in enumerate(self.prompts)
+            for sample in range(self.samples)
+        ]
+
+
+async def completion(body: dict[str, Any], service: Service) -> Asked:
+    """A body of ``/v1/completions``. Raises Refusal."""
+    fields = _begin(body, service, COMPLETION_NEUTRAL)
+    if not fields.has("prompt"):
+        raise Refusal(400, "prompt is missing; give a text, a list of texts, token ids or lists of them", param="prompt")
+    prompts = await _prompts(fields.take("prompt"), service)
+    logprobs = fields.take("logprobs")
+    if logprobs is not None and (isinstance(logprobs, bool) or logprobs != 0):
+        raise Refusal(
+            400, "logprobs: this server gives the log-prob of the tokens drawn and of no others; use logprobs=0",
+            param="logprobs", code="unsupported_parameter",
+        )  # fmt: skip
+    return _finish(fields, service, False, prompts, 16, logprobs is not None)
+
+
+async def chat(body: dict[str, Any], service: Service) -> Asked:
+    """A body of ``/v1/chat/completions``. Raises Refusal."""
+    fields = _begin(body, service, CHAT_NEUTRAL)
+    messages = _messages(fields.take("messages"))
+    rendered = service.text.render_chat(messages)
+    tokens = np.asarray(await asyncio.to_thread(service.text.encode, rendered), np.int32)
+    _fits(tokens, service)
+    logprobs = fields.flag("logprobs")
+    if fields.whole("top_logprobs", 0, 0):
+        raise Refusal(
+            400, "top_logprobs: this server gives the log-prob of the tokens drawn and of no others; use top_logprobs=0",
+            param="top_logprobs", code="unsupported_parameter",
+        )  # fmt: skip
+    if fields.has("max_completion_tokens") and fields.has("max_tokens"):
+        raise Refusal(400, "max_tokens and max_completion_tokens mean the same here; give one of them", param="max_tokens")
+    name = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
+    most = fields.whole(name, service.context - len(tokens), 1)
+    return _finish(fields, service, True, (tokens,), most, logprobs)
+
+
+def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[Any, ...]]) -> Fields:
+    fields = Fields(body)
+    name = fields.text("model", service.name)
+    if name != service.name:
+        raise Refusal(404, f'there is no model "{name[:100]}" here; this server has "{service.name}"', param="model",
+                      code="model_not_found")  # fmt: skip
+    for field, values in neutral.items():
+        fields.neutral(field, *values)
+    fields.text("user", "")  # a label of the caller's that changes nothing
+    return fields
+
+
+def _finish(fields: Fields, service: Service, chat: bool, prompts: tuple[IntArray, ...], most: int, logprobs: bool) -> Asked:
+    samples = fields.whole("n", 1, 1, service.limits.samples)
+    if samples * len(prompts) > service.limits.samples:
+        raise Refusal(400, f"{len(prompts)} prompts times n={samples} are more than {service.limits.samples} samples; "
+                           "send them in several requests", param="n")  # fmt: skip
+    seed = fields.whole("seed", secrets.randbits(62), -(1 << 63))
+    stop_tokens = fields.take("stop_token_ids", [])
+    sampling = Sampling(
+        temperature=fields.number("temperature", 1.0, 0.0, 100.0),
+        top_p=fields.number("top_p", 1.0, 0.0, 1.0) or 1e-9,  # 0 leaves the most probable token alone
+        top_k=min(fields.whole("top_k", 0, 0), service.vocabulary),
+        min_p=fields.number("min_p", 0.0, 0.0, 0.999999),
+        max_new_tokens=min(most if chat else fields.whole("max_tokens", most, 1), service.context),
+        stop=fields.texts("stop", STOPS),
+        stop_tokens=tuple(map(int, tokens_of(stop_tokens, "stop_token_ids", service.vocabulary))) if stop_tokens else (),
+        seed=seed,
+    )
+    stream = fields.flag("stream")
+    options = Fields(fields.object("stream_options"))
+    usage = options.flag("include_usage")
+    options.neutral("include_obfuscation", False)
+    options.done()
+    token_ids = fields.flag("return_token_ids")
+    fields.done()
+    return Asked(chat, prompts, samples, sampling, stream, usage, logprobs, token_ids)
+
+
+async def _prompts(value: Any, service: Service) -> tuple[IntArray, ...]:
+    many = value if isinstance(value, list) and value and not is_tokens(value) else [value]
+    if len(many) > service.limits.samples:
+        raise Refusal(400, f"{len(many)} prompts; a request takes {service.limits.samples}", param="prompt")
+    found = []
+    for prompt in many:
+        if isinstance(prompt, str):  # an empty text begins as if one before it had ended
+            ids = await asyncio.to_thread(service.text.encode, prompt)
+            tokens = np.asarray(ids or [service.text.end], np.int32)
+        else:
+            tokens = tokens_of(prompt, "prompt", service.vocabulary)
+        _fits(tokens, service)
+        found.append(tokens)
+    return tuple(found)
+
+
+def _fits(tokens: IntArray, service: Service) -> None:
+    if len(tokens) >= service.context:
+        raise Refusal(400, f"the prompt has {len(tokens)} tokens and the model's context is {service.context}; shorten it",
+                      param="prompt", code="context_length_exceeded")  # fmt: skip
+
+
+def _messages(value: Any) -> list[dict[str, str]]:
+    if not isinstance(value, list) or not value:
+        raise Refusal(400, 'messages must be a list like [{"role": "user", "content": "…"}]', param="messages")
+    return [_message(place, message) for place, message in enumerate(value)]
+
+
+def _message(place: int, message: Any) -> dict[str, str]:
+    where = f"messages[{place}]"
+    if not isinstance(message, dict):
+        raise Refusal(400, f"{where} is no object", param=where)
+    fields = Fields(message)
+    role = fields.text("role", one_of=ROLES)
+    content = fields.take("content")
+    if isinstance(content, list):
+        content = "".join(_part(f"{where}.content[{index}]", part) for index, part in enumerate(content))
+    if not isinstance(content, str):
+        raise Refusal(400, f"{where}.content is no text", param=where)
+    fields.neutral("tool_calls", [])
+    fields.neutral("refusal", "")
+    found = {"role": role, "content": content}
+    if name := fields.text("name", ""):
+        found["name"] = name
+    fields.done()
+    return found
+
+
+def _part(where: str, part: Any) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        raise Refusal(400, f"{where}: only parts of type text are supported", param=where, code="unsupported_parameter")
+    return str(part["text"])

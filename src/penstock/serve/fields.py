@@ -1,0 +1,120 @@
+"""Reads a JSON object field by field; what nobody has read in the end is refused, never ignored."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.core.types import IntArray
+from penstock.serve.refusals import Refusal
+
+
+def object_of(body: bytes | bytearray) -> dict[str, Any]:
+    """The JSON object in a request's body. Raises Refusal if there is none."""
+    try:
+        value = json.loads(bytes(body), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Refusal(400, f"the body is a JSON {type(value).__name__}; send an object")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+class Fields:
+    """The fields of one object. A null stands for a field that is not there."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = {name: value for name, value in values.items() if value is not None}
+
+    def take(self, name: str, default: Any = None) -> Any:
+        return self._values.pop(name, default)
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def number(self, name: str, default: float, low: float = -math.inf, high: float = math.inf) -> float:
+        """A number from ``low`` to ``high``."""
+        value = self.take(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise Refusal(400, f"{name}={_shown(value)}; give a number {_range(low, high)}", param=name)
+        return float(value)
+
+    def whole(self, name: str, default: int, low: int, high: int = (1 << 63) - 1) -> int:
+        """A whole number from ``low`` to ``high``."""
+        value = self.take(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise Refusal(400, f"{name}={_shown(value)}; give a whole number {_range(low, high)}", param=name)
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.take(name, default)
+        if not isinstance(value, bool):
+            raise Refusal(400, f"{name}={_shown(value)}; give true or false", param=name)
+        return value
+
+    def text(self, name: str, default: str | None = None, one_of: Sequence[str] = ()) -> str:
+        """A text, one of ``one_of`` if they are given; without a default it must be there."""
+        value = self.take(name, default)
+        if not isinstance(value, str) or (one_of and value not in one_of):
+            wanted = f"one of {', '.join(one_of)}" if one_of else "a text"
+            raise Refusal(400, f"{name}={_shown(value)}; give {wanted}", param=name)
+        return value
+
+    def texts(self, name: str, most: int) -> tuple[str, ...]:
+        """A text or a list of at most ``most``; none of them empty."""
+        value = self.take(name, [])
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found) or len(found) > most:
+            raise Refusal(400, f"{name}={_shown(value)}; give a text, or a list of at most {most}, none empty", param=name)
+        return tuple(found)
+
+    def object(self, name: str) -> dict[str, Any]:
+        value = self.take(name, {})
+        if not isinstance(value, dict):
+            raise Refusal(400, f"{name}={_shown(value)}; give an object", param=name)
+        return value
+
+    def neutral(self, name: str, *values: Any) -> None:
+        """A field that has no effect here: only the values that mean so may be given."""
+        given = self.take(name)
+        if given is not None and given not in values:
+            allowed = f"leave it out, or give {' or '.join(_shown(value) for value in values)}" if values else "leave it out"
+            raise Refusal(400, f"{name} is not supported here; {allowed}", param=name, code="unsupported_parameter")
+
+    def done(self) -> None:
+        """Refuse what has not been read."""
+        for name in self._values:
+            raise Refusal(400, f'unknown field "{name[:100]}"', param=name[:100], code="unknown_parameter")
+
+
+def is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+
+
+def tokens_of(value: Any, name: str, vocabulary: int) -> IntArray:
+    """Token ids ``[T]`` of a JSON list. Raises Refusal for anything but ids of the vocabulary, and for none at all."""
+    if not is_tokens(value):
+        raise Refusal(400, f"{name}: {_shown(value)} is no list of token ids", param=name)
+    stray = next((token for token in value if not 0 <= token < vocabulary), None)
+    if stray is not None:
+        raise Refusal(400, f"{name}: the token id {_shown(stray)} is outside the vocabulary of {vocabulary}", param=name)
+    return np.asarray(value, np.int32)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _range(low: float, high: float) -> str:
+    if high >= (1 << 62):
+        return f"of at least {low:g}" if low > -math.inf else ""
+    return f"from {low:g} to {high:g}"

@@ -1,0 +1,79 @@
+"""The routes that OpenAI's clients know: models, completions, chat completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from penstock.serve import asked
+from penstock.serve.answers import Answer
+from penstock.serve.asked import Asked
+from penstock.serve.guard import read_json
+from penstock.serve.refusals import Refusal, refusal_of
+from penstock.serve.service import Service, drawing, drawn
+from penstock.serve.streams import Lines, unless_gone
+
+
+class OpenAIRoutes:
+    """Handlers over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != self.service.name:
+            raise Refusal(404, f'there is no model "{name[:100]}" here', param="model", code="model_not_found")
+        return JSONResponse(self._model())
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answer(request, await asked.completion(await read_json(request, self.service.limits), self.service))
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answer(request, await asked.chat(await read_json(request, self.service.limits), self.service))
+
+    async def _answer(self, request: Request, wanted: Asked) -> Response:
+        answer, requests = Answer(wanted, self.service), wanted.requests()
+        if wanted.stream:
+            return Lines(self._stream(answer), self.service, len(requests), "text/event-stream")
+        with self.service.places(len(requests)):
+            samples = await unless_gone(request.receive, drawn(self.service, requests))
+        return JSONResponse(answer.whole(samples))
+
+    async def _stream(self, answer: Answer) -> AsyncGenerator[bytes, None]:
+        """Server-sent events: chunks as tokens are drawn, an error in their place if there is one, and the end mark."""
+        try:
+            for chunk in answer.opening():
+                yield _event(chunk)
+            async with aclosing(drawing(self.service, answer.asked.requests())) as events:
+                async for batch in events:
+                    for chunk in answer.chunks(batch):
+                        yield _event(chunk)
+            for chunk in answer.closing():
+                yield _event(chunk)
+        except Exception as error:
+            yield _event(refusal_of(error).body)
+        yield b"data: [DONE]\n\n"
+
+    def _model(self) -> dict[str, Any]:
+        service = self.service
+        return {
+            "id": service.name,
+            "object": "model",
+            "created": service.created,
+            "owned_by": "penstock",
+            "max_model_len": service.context,
+            "weight_version": service.version,
+        }
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

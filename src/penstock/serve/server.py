@@ -1,0 +1,199 @@
+"""Our own HTTP server: an engine behind an OpenAI-compatible API, with the routes of weight updates.
+
+The engine's steps run in the server's event loop, one after the other; requests are read and answered between two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock.core.errors import SpecError
+from penstock.serve.guard import Access, Right
+from penstock.serve.openai import OpenAIRoutes
+from penstock.serve.refusals import Refusal, refusal_of
+from penstock.serve.routes import Routes
+from penstock.serve.service import Service
+
+Handler = Callable[[Request], Awaitable[Response]]
+MODELS = "/v1/models/"
+"""What the path of a model begins with."""
+IDLE_CONNECTIONS = 256
+"""Connections beside those whose samples have a place."""
+PARTING_SECONDS = 5.0
+"""In which answers under way may end once the server is told to stop."""
+
+log = logging.getLogger("penstock.serve")
+
+
+class App:
+    """The ASGI application: finds the handler of a path, checks the right to it, and says no in one shape."""
+
+    def __init__(self, service: Service, access: Access) -> None:
+        self.service, self.access = service, access
+        talk, own = OpenAIRoutes(service), Routes(service)
+        self._model = talk.model
+        self.routes: Mapping[str, Mapping[str, tuple[Handler, Right]]] = {
+            "/health": {"GET": (own.health, "anyone")},
+            "/version": {"GET": (own.version, "use")},
+            "/metrics": {"GET": (own.metrics, "use")},
+            "/v1/models": {"GET": (talk.models, "use")},
+            "/v1/completions": {"POST": (talk.completions, "use")},
+            "/v1/chat/completions": {"POST": (talk.chat, "use")},
+            "/generate": {"POST": (own.generate, "use")},
+            "/score": {"POST": (own.score, "use")},
+            "/abort": {"POST": (own.abort, "change")},
+            "/pause": {"POST": (own.pause, "change")},
+            "/resume": {"POST": (own.resume, "change")},
+            "/weights": {"POST": (own.receive, "change"), "PUT": (own.upload, "change")},
+            "/weights/group": {"POST": (own.group, "change")},
+            "/weights/sums": {"GET": (own.sums, "change")},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        status, began = 0, time.perf_counter()
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            response = await self._answer(scope, receive)
+            await response(scope, receive, watched)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception as error:
+            if status:  # it has begun, so nothing can be said any more
+                raise
+            refusal = refusal_of(error)
+            if refusal.status >= 500:
+                log.exception("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            await JSONResponse(refusal.body, refusal.status, headers=refusal.headers)(scope, receive, watched)
+        finally:
+            route = scope["path"] if scope["path"] in self.routes else "other"
+            self.service.metrics.requests[route, status] += 1
+            self.service.metrics.answered.observe(time.perf_counter() - began)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        path, method = scope["path"], scope["method"]
+        methods = self.routes.get(path)
+        if methods is None and path.startswith(MODELS):
+            scope["path_params"] = {"name": path.removeprefix(MODELS)}
+            methods = {"GET": (self._model, "use")}
+        headers = Headers(scope=scope)
+        if methods is None:
+            self.access.check("use", headers)
+            raise Refusal(404, f"there is nothing at {path[:100]}")
+        if method not in methods:
+            self.access.check("use", headers)
+            allowed = ", ".join(methods)
+            raise Refusal(405, f"{path[:100]} takes {allowed}, not {method[:20]}", headers={"Allow": allowed})
+        handler, right = methods[method]
+        self.access.check(right, headers)
+        return await handler(Request(scope, receive))
+
+
+def patient(seconds: float) -> type[H11Protocol]:
+    """The protocol of a connection on which a request's first lines must come within ``seconds``."""
+
+    class Patient(H11Protocol):
+        _head: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop()
+            elif self._head is None:
+                self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            self._head = self.loop.call_later(seconds, self.transport.close)
+
+        def _stop(self) -> None:
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+
+    return Patient
+
+
+class Server(uvicorn.Server):
+    """Ends when it is told to by SIGINT or SIGTERM, as a server should; told twice, at once."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop, both = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+        for number in both:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in both:
+                loop.remove_signal_handler(number)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; port 0 lets the system choose one.
+
+    Raises:
+        SpecError: the port is taken, or there is no such address here.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(1024)
+    except (OSError, OverflowError) as error:
+        raise SpecError(f"--host {host} --port {port}: {getattr(error, 'strerror', None) or error}; choose another "
+                        "(--port 0 takes a free one)") from error  # fmt: skip
+    return made
+
+
+def server_of(service: Service, access: Access) -> Server:
+    """A server that is ready to :meth:`run` on sockets."""
+    config = uvicorn.Config(
+        App(service, access),
+        http=patient(service.limits.head_seconds),
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=1024,
+        limit_concurrency=service.limits.room + IDLE_CONNECTIONS,
+        timeout_graceful_shutdown=int(PARTING_SECONDS),
+    )
+    return Server(config)
+
+
+def run(service: Service, access: Access, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM; then answers under way have a few seconds to end."""
+    server_of(service, access).run(sockets=[listening])

@@ -1,0 +1,61 @@
+"""Text of a token stream, piece by piece: only what later tokens cannot change or take back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.models.text import Text
+
+BROKEN = "\ufffd"
+"""What stands for bytes that are no whole character yet."""
+WINDOW, CONTEXT = 32, 4
+"""Tokens that are decoded together at most, and those that stay when the window moves on."""
+
+
+class Unfolding:
+    """The text of one sample. It ends before the first stop string, and a stop token has none."""
+
+    def __init__(self, text: Text, stop: Sequence[str] = (), stop_tokens: Collection[int] = ()) -> None:
+        self.text, self.stop, self.stop_tokens = text, stop, stop_tokens
+        self._known = ""
+        self._given = 0
+        self._window: list[int] = []
+        self._seen = 0
+        """Characters of the window's text that are known already."""
+
+    def add(self, tokens: Iterable[int]) -> str:
+        """The piece of text that has become certain with these tokens; it may be empty."""
+        for token in tokens:
+            if token not in self.stop_tokens:
+                self._extend(token)
+        piece = self._known[self._given : max(self._given, self._certain())]
+        self._given += len(piece)
+        return piece
+
+    def end(self, whole: str) -> str:
+        """What is left when the sample has ended with the text ``whole``."""
+        return whole[self._given :]
+
+    def _extend(self, token: int) -> None:
+        self._window.append(token)
+        decoded = self.text.decode(self._window)
+        if decoded.endswith(BROKEN):
+            return
+        self._known += decoded[self._seen :]
+        self._seen = len(decoded)
+        if len(self._window) >= WINDOW:
+            self._window = self._window[-CONTEXT:]
+            self._seen = len(self.text.decode(self._window))
+
+    def _certain(self) -> int:
+        """How many characters are sure to stay: those before a stop string and before what may become one."""
+        found = [at for stop in self.stop if (at := self._known.find(stop, max(0, self._given - len(stop)))) >= 0]
+        if found:
+            return min(found)
+        longest = max((len(stop) for stop in self.stop), default=1)
+        for held in range(min(longest - 1, len(self._known)), 0, -1):
+            if any(stop.startswith(self._known[-held:]) for stop in self.stop):
+                return len(self._known) - held
+        return len(self._known)
