@@ -69,6 +69,9 @@ class CountingLearner:
         self.calls.append(("accumulate", rows, denominator.rows))
         return {"share": rows / denominator.rows, "max/peak": float(rows)}
 
+    def flush(self):
+        return {}
+
     def step(self):
         self.calls.append("step")
         return {"gradient_norm": 1.0}

@@ -27,6 +27,9 @@ MANIFEST = "manifest.json"
 HEADER = "checkpoint.json"
 FORMAT = 1
 
+Table = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Type and shape of arrays by name."""
+
 _HOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _RESERVED = {Path(MANIFEST).stem, Path(HEADER).stem}
 
@@ -88,6 +91,8 @@ def tensors_of(state: State, holder: str) -> dict[str, torch.Tensor]:
     """The arrays of a state as tensors of which no two share storage (safetensors refuses those)."""
     tensors: dict[str, torch.Tensor] = {}
     seen: set[tuple[str, int]] = set()
+    if hasattr(state.arrays, "table"):
+        return state.arrays  # type: ignore[return-value] # fetched one by one when they are written
     for name, array in state.arrays.items():
         where = f'state "{holder}", array {name!r}'
         if type(name) is not str or name == "__metadata__":
@@ -111,7 +116,8 @@ def prepare(states: Mapping[str, State]) -> dict[str, tuple[dict[str, torch.Tens
             raise CheckpointError(f'state "{holder}": use lower-case letters, digits, "_", "-" and "." (not {_RESERVED})')
         tensors = tensors_of(state, holder)
         check_json(state.values, f'state "{holder}", values')
-        from_numpy = [name for name, array in state.arrays.items() if isinstance(array, np.ndarray)]
+        fetched = hasattr(state.arrays, "table")
+        from_numpy = [] if fetched else [name for name, array in state.arrays.items() if isinstance(array, np.ndarray)]
         prepared[holder] = (tensors, encode_json({"arrays": list(tensors), "numpy": from_numpy, "values": state.values}))
     return prepared
 
@@ -119,14 +125,68 @@ def prepare(states: Mapping[str, State]) -> dict[str, tuple[dict[str, torch.Tens
 def write_state(folder: Path, holder: str, tensors: Mapping[str, torch.Tensor], values: bytes) -> None:
     """Write one holder's two files durably. Raises OSError."""
     path = folder / f"{holder}.safetensors"
+    table = getattr(tensors, "table", None)
     try:
-        safetensors.torch.save_file(dict(tensors), path)
+        if table is not None:
+            write_one_by_one(path, table, tensors)
+        else:
+            safetensors.torch.save_file(dict(tensors), path)
     except safetensors.SafetensorError as error:
         # The library reports a full disk as its own error and leaves the system's number in the text.
         number = re.search(r"os error (\d+)", str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error), str(path)) from error
     sync(path)
     write_bytes(folder / f"{holder}.json", values)
+
+
+KINDS = {
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+}
+"""Types by torch's names and by those of the safetensors format."""
+
+
+def nbytes_of(table: Table) -> int:
+    """Bytes of the arrays of a table."""
+    return sum(getattr(torch, kind).itemsize * math.prod(shape) for kind, shape in table.values())
+
+
+def size_of(tensors: Mapping[str, torch.Tensor]) -> int:
+    """About the bytes of a file of tensors, without fetching any."""
+    table = getattr(tensors, "table", None)
+    data = sum(tensor.nbytes for tensor in tensors.values()) if table is None else nbytes_of(table)
+    return data + sum(len(name) + 128 for name in tensors)
+
+
+def write_one_by_one(path: Path, table: Table, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a safetensors file (an 8-byte length, a JSON header, the data) with one tensor in memory at a time.
+
+    Raises:
+        OSError: the disk.
+        CheckpointError: an array is of another type or shape than its table says, or of a type that is not kept.
+    """
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, (kind, shape) in table.items():
+        if kind not in KINDS:
+            raise CheckpointError(f'array "{name}" has type {kind}, which a checkpoint does not hold')
+        size = nbytes_of({name: (kind, shape)})
+        header[name] = {"dtype": KINDS[kind], "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    written = encode_json(header)
+    written += b" " * (-len(written) % 8)
+    with open(path, "wb") as file:
+        file.write(len(written).to_bytes(8, "little") + written)
+        for name, (kind, shape) in table.items():
+            tensor = as_tensor(tensors[name], f'array "{name}"').cpu()
+            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind}", tuple(shape)):
+                raise CheckpointError(f'array "{name}" is {tensor.dtype} {tuple(tensor.shape)}, not {kind} {tuple(shape)}')
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_state(folder: Path, holder: str) -> State:

@@ -180,10 +180,7 @@ class CheckpointStore:
     def _write(self, position: Position, header: bytes, prepared: Mapping[str, Any]) -> int:
         """Write, seal and rename; gives the size in bytes. On any failure the temporary folder is gone."""
         temporary, final = self.folder / f"{_TEMPORARY}{position.name}", self.folder / position.name
-        needed = len(header) + sum(
-            len(values) + sum(t.nbytes + len(name) + 128 for name, t in tensors.items())
-            for tensors, values in prepared.values()
-        )
+        needed = len(header) + sum(len(values) + files.size_of(tensors) for tensors, values in prepared.values())
         try:
             if shutil.disk_usage(self.folder).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -178,7 +178,12 @@ class Learner(Protocol):
     """The training contract."""
 
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
-        """Forward and backward one micro-batch; gradients add up until ``step``."""
+        """Forward and backward one micro-batch; gradients add up until ``step``. A learner on several ranks may wait until
+        each has one, and gives the metrics of all with the last."""
+        ...
+
+    def flush(self) -> Metrics:
+        """Carry out the micro-batches that still wait; gives their metrics. ``step`` does it as well."""
         ...
 
     def step(self) -> Metrics:
@@ -200,7 +205,11 @@ class Learner(Protocol):
 
 @dataclass
 class State:
-    """What a holder gives the checkpoint store: named arrays (numpy or torch) and JSON-like values. Never pickled."""
+    """What a holder gives the checkpoint store: named arrays (numpy or torch) and JSON-like values. Never pickled.
+
+    Arrays that are in pieces elsewhere are a read-only mapping with a ``table`` (type and shape by name): it fetches an array
+    when it is read, so the store never has all of them in memory.
+    """
 
     arrays: dict[str, Any]
     values: dict[str, Any]

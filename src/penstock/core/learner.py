@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from penstock.core.spec import AnySpec, require, spec
-from penstock.core.strategies import STRATEGIES, OneDevice
+from penstock.core.strategies import STRATEGIES, OneDevice, refuse
 
 
 @spec
@@ -98,3 +98,4 @@ class LearnerSpec:
                 not (self.lora.dropout and self.gradient_checkpointing),
                 "gradient_checkpointing computes layers a second time, where dropout would differ; set lora.dropout=0",
             )
+        refuse(self.strategy, self)

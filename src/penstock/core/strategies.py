@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.core.spec import require, spec
 
@@ -66,6 +66,37 @@ class DeepSpeed:
 
     def __post_init__(self) -> None:
         require_ranks(self.ranks)
+
+
+def refuse(strategy: Any, learner: Any) -> None:
+    """Refuse what a learner on several ranks does not compute. ``learner`` is the ``LearnerSpec`` around the strategy.
+
+    Raises:
+        SpecError: a combination that is not supported; says what to change.
+    """
+    name = type(strategy).__name__
+    if isinstance(strategy, OneDevice):
+        return
+    require(
+        not (learner.dropout or learner.token_dropout or (learner.lora is not None and learner.lora.dropout)),
+        f"strategy={name}: dropout draws one random stream, and ranks would need one each; set dropout, token_dropout and "
+        "lora.dropout to 0, or strategy=OneDevice",
+    )
+    require(
+        learner.lora is None or learner.lora.quantize == "none",
+        f"strategy={name} does not hold matrices in 4 bits; set lora.quantize=none, or strategy=OneDevice",
+    )
+    if isinstance(strategy, DDP):
+        return
+    require(learner.lora is None, f"strategy={name} shards whole matrices, not adapters; set strategy=DDP, or lora=null")
+    require(
+        learner.unfrozen_layers < 0,
+        f"strategy={name} shards models that train whole; set strategy=DDP, or unfrozen_layers=-1",
+    )
+    require(
+        learner.optimizer == "adamw",
+        f"strategy={name} cuts tensors where blocks of 8-bit moments would be cut; set optimizer=adamw, or strategy=DDP",
+    )
 
 
 def require_ranks(ranks: int) -> None:

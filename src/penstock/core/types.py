@@ -226,3 +226,12 @@ Unit = tuple[Row, ...]
 """Rows that a loss sees together (a group, a preference pair); never split over micro-batches."""
 
 Metrics = dict[str, float]
+
+
+def added(totals: Metrics, more: Metrics) -> Metrics:
+    """Metrics of micro-batches together: sums, and maxima of names that begin with ``max/``."""
+    found = dict(totals)
+    for name, value in more.items():
+        peak = name.startswith("max/")
+        found[name] = max(found.get(name, value), value) if peak else found.get(name, 0.0) + value
+    return found

@@ -15,7 +15,7 @@ from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version
+from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version, added
 from penstock.flow.rules import Lease, Rules
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.sentinels import Sentinels, Watch
@@ -62,9 +62,8 @@ class Trainer:
         denominator = self.count(units)
         totals: Metrics = {}
         for batch in self.lay_out(units, self.token_budget, self.share_prefix):
-            for name, value in self.learner.accumulate(batch, loss, denominator).items():
-                peak = name.startswith("max/")
-                totals[name] = max(totals.get(name, value), value) if peak else totals.get(name, 0.0) + value
+            totals = added(totals, self.learner.accumulate(batch, loss, denominator))
+        totals = added(totals, self.learner.flush())
         totals = watch.judged(totals) if watch else totals
         return totals | self.learner.step()
 

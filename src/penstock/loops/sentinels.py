@@ -217,11 +217,11 @@ class Watch:
         fatal(self.alarms)
 
 
+@dataclass(frozen=True)
 class MeasuredLoss:
     """A loss that also gives the sums of the gap between the learner's log-probs and those of the marks."""
 
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
+    loss: Loss
 
     @property
     def needs(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -41,22 +41,15 @@ class Scoring:
     @torch.no_grad()
     def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
         """Outputs named in ``needs`` ("logp", "entropy", "value", "score", "step"), one entry a row, in order of ``units``."""
-        rows = sum(len(unit) for unit in units)
-        names = ("logp", "entropy", "value", "score", "step")
-        found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in names}
-        for batch in self.lay_out(units, self.token_budget, self.share_prefix):
-            outputs = self.outputs(on_device(batch, self.model), needs, temperature)
-            counts = np.bincount(batch.row_A, minlength=len(batch.row_ids))
-            for name in ("logp", "entropy", "value", "step"):
-                values = getattr(outputs, f"{name}_A")
-                if values is not None:
-                    parts = np.split(values.float().cpu().numpy(), np.cumsum(counts)[:-1])
-                    for row, part in zip(batch.row_ids, parts, strict=True):
-                        found[name][row] = part
-            if outputs.score_B is not None:
-                for row, value in zip(batch.row_ids, outputs.score_B.float().tolist(), strict=True):
-                    found["score"][row] = value
-        return Scores(**found)
+        batches = self.lay_out(units, self.token_budget, self.share_prefix)
+        return by_row(units, batches, (self.numbers(batch, needs, temperature) for batch in batches))
+
+    @torch.no_grad()
+    def numbers(self, batch: Batch, needs: frozenset[str], temperature: float) -> dict[str, FloatArray]:
+        """Outputs of one micro-batch: ``[A]`` over its actions, and ``[B]`` for "score"."""
+        outputs = self.outputs(on_device(batch, self.model), needs, temperature)
+        named = {name: getattr(outputs, f"{name}_{'B' if name == 'score' else 'A'}") for name in SCORED}
+        return {name: values.float().cpu().numpy() for name, values in named.items() if values is not None}
 
     @torch.no_grad()
     def source_hidden(self, tensors: Any) -> Tensor:
@@ -68,6 +61,23 @@ class Scoring:
     def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
         """One pass over a laid out batch."""
         return forward(self.model, tensors, needs, temperature)
+
+
+SCORED = ("logp", "entropy", "value", "score", "step")
+"""Outputs that the ``score`` verb gives."""
+
+
+def by_row(units: Sequence[Unit], batches: Sequence[Batch], numbers: Iterable[Mapping[str, FloatArray]]) -> Scores:
+    """The outputs of micro-batches, one entry a row, in order of the units that were laid out."""
+    rows = sum(len(unit) for unit in units)
+    found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in SCORED}
+    for batch, named in zip(batches, numbers, strict=True):
+        ends = np.cumsum(np.bincount(batch.row_A, minlength=len(batch.row_ids)))[:-1]
+        for name, values in named.items():
+            parts = values.tolist() if name == "score" else np.split(values, ends)
+            for row, part in zip(batch.row_ids, parts, strict=True):
+                found[name][row] = part
+    return Scores(**found)
 
 
 class DeviceLearner(Scoring):
@@ -91,16 +101,16 @@ class DeviceLearner(Scoring):
         self.spec = spec
         self.total_steps = total_steps
         self.temperature = temperature
-        restrict(model, spec, seed)
-        add_critic(model, spec)
-        if spec.gradient_checkpointing:
-            model.network.gradient_checkpointing_enable({"use_reentrant": False})
-        model.network.train(spec.gradient_checkpointing)  # dropout is zero either way; transformers checkpoints in train mode
-        self.masters = Masters(model, spec)
+        self.masters = self._made_ready(seed)
         self.updates = 0
         self.noise = torch.Generator().manual_seed(seed)
         self.teacher: Scoring | None = None
         """The frozen model of losses that need a "divergence"; set by whoever makes the learner."""
+
+    def _made_ready(self, seed: int) -> Masters:
+        """Prepare the model; gives the masters of what is trained."""
+        prepare(self.model, self.spec, seed)
+        return Masters(self.model, self.spec)
 
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
         """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator).
@@ -114,7 +124,7 @@ class DeviceLearner(Scoring):
             outputs = forward(self.model, tensors, loss.needs, self.temperature, self._divergence(loss, tensors))
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
-            self.masters.adam.zero_grad(set_to_none=True)
+            self.masters.drop()
             raise NonFiniteError(f"the loss is {value.item()} at optimizer step {self.updates}; the step was not taken")
         value.backward()
         return {"loss": float(value.detach())} | {name: float(metric) for name, metric in metrics.items()}
@@ -134,6 +144,10 @@ class DeviceLearner(Scoring):
             vocabulary=self.model.config.vocab_size,
             temperature=self.temperature,
         )
+
+    def flush(self) -> Metrics:
+        """Nothing waits: a micro-batch is carried out when it comes."""
+        return {}
 
     def step(self) -> Metrics:
         """Clip, optimise, advance the schedule; gives gradient norm and learning rate."""
@@ -167,6 +181,15 @@ class DeviceLearner(Scoring):
             tensor.copy_(state.arrays[f"target.{name}"])
         self.noise.set_state(state.arrays["noise"])
         self.updates = int(state.values["updates"])
+
+
+def prepare(model: LanguageModel, spec: LearnerSpec, seed: int) -> None:
+    """Freeze what is not trained, add adapters and critic, and set the mode for training."""
+    restrict(model, spec, seed)
+    add_critic(model, spec)
+    if spec.gradient_checkpointing:
+        model.network.gradient_checkpointing_enable({"use_reentrant": False})
+    model.network.train(spec.gradient_checkpointing)  # dropout is zero either way; transformers checkpoints in train mode
 
 
 def on_device(batch: Batch, model: LanguageModel) -> Any:

@@ -73,8 +73,7 @@ class Masters:
         groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         self.adam = AdamW8bit(groups, spec) if spec.optimizer == "adamw8bit" else AdamW(groups, spec)
 
-    @staticmethod
-    def _master_of(parameter: nn.Parameter) -> Tensor:
+    def _master_of(self, parameter: nn.Parameter) -> Tensor:
         if parameter.dtype == torch.float32:
             return parameter
         master = parameter.detach().float().requires_grad_(True)
@@ -96,15 +95,24 @@ class Masters:
         gradients = [m.grad for m in self.masters if m.grad is not None]
         if not gradients:
             raise TrainingError("optimizer step without any gradient: nothing was accumulated")
-        limit = self.spec.clip_norm or float("inf")
-        norm = float(torch.nn.utils.clip_grad_norm_(self.masters, limit))
-        if not torch.isfinite(torch.tensor(norm)):
-            self.adam.zero_grad(set_to_none=True)
+        total = self.norm(gradients)
+        norm = float(total)
+        if not torch.isfinite(total):
+            self.drop()
             raise NonFiniteError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
+        torch.nn.utils.clip_grads_with_norm_(self.masters, self.spec.clip_norm or float("inf"), total)
         self.adam.step(rate)
         self.adam.zero_grad(set_to_none=True)
         self._write_back()
         return norm
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm of all gradients together."""
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def drop(self) -> None:
+        """Forget the gradients gathered so far."""
+        self.adam.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def _write_back(self) -> None:
@@ -127,7 +135,7 @@ class Masters:
 
         Raises CheckpointError for a missing name or another shape.
         """
-        self.adam.zero_grad(set_to_none=True)
+        self.drop()
         for name, master in self._named():
             saved = state.arrays.get(f"master.{name}")
             if saved is None or saved.shape != master.shape:

@@ -1,0 +1,186 @@
+"""The ranks of this process's learners: this process is rank 0, the others are started, and all carry out the same verbs.
+
+Several learners may live on one fleet, one part of each in every rank. A process has one fleet at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from penstock.core import errors
+from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RoleError, TrainingError
+from penstock.train import world
+from penstock.train.rank_process import Handle, RankProcess, Starter, silent
+from penstock.train.verbs import Parts, perform
+
+SECONDS = 600.0
+"""How long one verb may take on any rank before the learner gives up."""
+STARTING = 180.0
+"""How long the ranks may take to start and to find each other."""
+GRACE = 5.0
+"""Seconds in which ranks that broke off together may say why."""
+
+_current: Fleet | None = None
+
+
+class Fleet:
+    """``size`` ranks of which this process is the first. ``threads`` are those of each.
+
+    Raises:
+        RoleError: a rank does not start; names it and its last words.
+    """
+
+    def __init__(self, size: int, device: torch.device, starter: Starter = RankProcess, seconds: float = SECONDS) -> None:
+        self.size, self.device, self.seconds = size, device, seconds
+        self.threads = share_of_cores(size)
+        self.broken = ""
+        self.holders = 0
+        self._lock = threading.RLock()
+        self._folder = tempfile.mkdtemp(prefix="penstock-ranks-")
+        self.handles: list[Handle] = []
+        greeting: dict[str, Any] = {
+            "size": size, "device": device.type, "threads": self.threads, "seconds": seconds,
+            "store": os.path.join(self._folder, "store"), "path": [path for path in sys.path if path],
+        }  # fmt: skip
+        try:
+            self.handles = [starter(rank, {**greeting, "rank": rank}) for rank in range(1, size)]
+            self.parts = Parts(self._join(greeting["store"]))
+            self._answers("start", STARTING)
+        except BaseException:
+            self.close()
+            raise
+
+    def _join(self, store: str) -> world.World:
+        for rank, handle in enumerate(self.handles, 1):  # all must live before this process waits for them
+            self._heard(rank, handle, "start", STARTING)
+        torch.set_num_threads(self.threads)
+        device = torch.device("cuda:0") if self.device.type == "cuda" else self.device
+        return world.join(0, self.size, device, store, self.seconds)
+
+    def call(self, verb: str, mine: dict[str, Any], others: Sequence[dict[str, Any]] | None = None) -> list[Any]:
+        """Carry a verb out on all ranks; gives their answers in order. ``others`` are the arguments of ranks 1 ….
+
+        Raises:
+            RoleError: a rank died, failed or did not answer; the fleet is closed.
+            PenstockError: what all ranks refuse together (a loss that is not finite); the fleet goes on.
+        """
+        with self._lock:
+            if self.broken:
+                raise RoleError(self.broken)
+            try:
+                for handle, given in zip(self.handles, others or [mine] * len(self.handles), strict=True):
+                    handle.send([verb, given])
+                found = perform(self.parts, verb, mine)
+            except ConnectionLost as error:
+                raise self._fail(verb, error) from error
+            except PenstockError:
+                self._answers(verb, self.seconds, refused=True)
+                raise
+            except BaseException as error:
+                raise self._fail(verb, error) from error
+            return [found, *self._answers(verb, self.seconds)]
+
+    def _answers(self, verb: str, seconds: float, refused: bool = False) -> list[Any]:
+        answers = [self._heard(rank, handle, verb, seconds) for rank, handle in enumerate(self.handles, 1)]
+        problems = [(rank, answer) for rank, answer in enumerate(answers, 1) if "error" in answer]
+        if problems and not refused:
+            _, answer = problems[0]
+            kind = getattr(errors, answer["error"], None)
+            if isinstance(kind, type) and issubclass(kind, PenstockError):
+                raise kind(answer["text"])
+            raise self._fail(verb, None)
+        return [answer.get("value") for answer in answers]
+
+    def _heard(self, rank: int, handle: Handle, verb: str, seconds: float) -> Any:
+        try:
+            return handle.receive(seconds)
+        except ConnectionLost as error:
+            raise self._fail(verb, error) from error
+        except DeadlinePassed as error:
+            problem = silent(rank, verb, seconds)
+            self._end(str(problem))
+            raise problem from error
+
+    def _fail(self, verb: str, error: BaseException | None) -> BaseException:
+        """What is to be raised after a failure in this rank or another; ends the fleet."""
+        until = time.monotonic() + GRACE
+        dead: dict[int, str] = {}
+        while not dead and time.monotonic() < until:
+            dead = {rank: handle.ended() for rank, handle in enumerate(self.handles, 1) if handle.ended()}
+            if not dead and error is not None and not _of_collectives(error):
+                break
+            threading.Event().wait(0.02)
+        if not dead:
+            self._end(f"the learner's ranks broke off in {verb}: {error}")
+            return error or TrainingError(f"a rank failed in {verb}")
+        # A rank that lost its peers ends after the one that was the cause.
+        rank = min(dead, key=lambda r: (not dead[r].startswith("killed"), _of_words(self.handles[r - 1].last_words()), r))
+        words = self.handles[rank - 1].last_words() or "nothing"
+        text = f"learner rank {rank} of {self.size} is gone ({dead[rank]}) in {verb}; it last said: {words}"
+        self._end(text)
+        return RoleError(text)
+
+    def _end(self, reason: str) -> None:
+        self.broken = reason
+        self.close()
+
+    def close(self) -> None:
+        """End the other ranks and this process's membership."""
+        global _current
+        self.broken = self.broken or "the learner's ranks were ended"
+        if _current is self:
+            _current = None
+        with contextlib.suppress(Exception):
+            world.leave()
+        for handle in self.handles:
+            handle.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def hold(self) -> None:
+        """Note one more user."""
+        self.holders += 1
+
+    def release(self) -> None:
+        """Note that a user has gone; the last one ends the fleet."""
+        self.holders -= 1
+        if self.holders == 0 and not self.broken:
+            self.close()
+
+
+def _of_collectives(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError | ConnectionLost)
+
+
+def _of_words(words: str) -> bool:
+    return "Connection closed" in words or "gloo" in words.lower()
+
+
+def fleet_of(size: int, device: torch.device) -> Fleet:
+    """The process's fleet of ``size`` ranks: the one that is there, or a new one in its place.
+
+    Raises:
+        TrainingError: learners still use one of another size.
+    """
+    global _current
+    if _current is not None and (_current.size, _current.device.type) != (size, device.type):
+        raise TrainingError(f"a learner with {_current.size} ranks is still in use in this process; close it first")
+    if _current is None:
+        _current = Fleet(size, device)
+    return _current
+
+
+def share_of_cores(ranks: int) -> int:
+    """CPU threads of each rank: those that were set for this process, or else its share of the cores."""
+    cores = os.cpu_count() or 1
+    now = torch.get_num_threads()
+    return now if now < cores else max(1, cores // ranks)

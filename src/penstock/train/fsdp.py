@@ -1,0 +1,224 @@
+"""A rank's part of a learner whose parameters, gradients and optimizer are sharded by ``fully_shard`` (FSDP2).
+
+Each block of the model is gathered when it computes and given up afterwards (Rajbhandari et al. 2020, arXiv:1910.02054, ZeRO-3;
+Zhao et al. 2023, arXiv:2304.11277). Shards are float32 and are the masters; with ``compute="bfloat16"`` blocks are gathered
+as bfloat16 and gradients are summed in float32, as on one device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from penstock.core.contracts import Outputs
+from penstock.core.errors import ModelError
+from penstock.core.learner import LearnerSpec
+from penstock.core.strategies import FSDP2
+from penstock.core.types import Metrics
+from penstock.models.freezing import blocks_of
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import forward
+from penstock.train.optimizer import Masters
+from penstock.train.part import Part
+from penstock.train.skeleton import fill, materialise, parts_of, tensors_of
+from penstock.train.world import World
+
+DATA, TENSOR = "data", "tensor"
+"""Axes of the ranks: copies of the model, and ranks that every matrix is split over."""
+
+
+class Pass(nn.Module):
+    """One forward pass as a module, so that what no block holds is gathered around the whole of it."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensors: Any, needs: frozenset[str], temperature: float) -> dict[str, Tensor]:
+        outputs = forward(self.model, tensors, needs, temperature)
+        return {name: value for name, value in vars(outputs).items() if value is not None}
+
+
+class ShardMasters(Masters):
+    """Masters of the shards that this rank holds; they are the shards themselves."""
+
+    def __init__(self, module: nn.Module, spec: LearnerSpec, world: World, copies: int) -> None:
+        self.world, self.copies = world, copies
+        super().__init__(module, spec)
+
+    def _master_of(self, parameter: nn.Parameter) -> Tensor:
+        return local(parameter).detach().requires_grad_(True)
+
+    def collect(self) -> None:
+        """Take the gradients of the shards over from the parameters."""
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = None if parameter.grad is None else local(parameter.grad)
+            parameter.grad = None
+
+    def drop(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+        super().drop()
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """Of the whole gradient: squares are summed over shards, and once for what ranks hold in common."""
+        square = torch.zeros((), device=self.world.device)
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            if master.grad is not None:
+                split = isinstance(parameter, DTensor) and TENSOR in (parameter.device_mesh.mesh_dim_names or ())
+                own = master.grad.to(self.world.device, torch.float32).square().sum()
+                square += own if split else own / self.copies
+        return self.world.total(square).sqrt().to(gradients[0].device)
+
+    def _write_back(self) -> None:
+        """The masters are the parameters."""
+
+
+class ShardedPart(Part):
+    """A rank's shards. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
+
+    def __init__(
+        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, **plan: Any
+    ) -> None:
+        assert isinstance(spec.strategy, FSDP2)
+        self.strategy, self._source = spec.strategy, source
+        super().__init__(model, spec, world, **plan)
+        self._source = None
+
+    def _made_ready(self, seed: int) -> Masters:
+        self.mesh = mesh_of(self.world, self.strategy.tensor)
+        sharded(self.model, self.strategy, self.spec.compute, self.mesh, self._source, self.world)
+        self.passing: Any = Pass(self.model)
+        shard(self.passing, self.strategy, self.spec.compute, self.mesh[DATA], keep=True)
+        return ShardMasters(self.model, self.spec, self.world, self.strategy.tensor)
+
+    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+        with warnings.catch_warnings():  # nobody writes into what a module gave, which is what it warns of
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+            return Outputs(**self.passing(tensors, needs, temperature))
+
+    def settle(self) -> None:
+        """Give gathered parameters up: after a step they would be stale."""
+        for module in self.passing.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def step(self) -> Metrics:
+        assert isinstance(self.masters, ShardMasters)
+        self.masters.collect()
+        self.settle()
+        return super().step()
+
+    @torch.no_grad()
+    def whole(self, name: str) -> Tensor:
+        kind, _, of = name.partition(".")
+        if kind == "step":
+            return self.masters.state().arrays[name]
+        parameter = self._parameters()[of]
+        values = local(parameter) if kind in ("parameter", "master") else self.masters.state().arrays[name]
+        like = parameter.data
+        assert isinstance(like, DTensor)
+        made = DTensor.from_local(
+            values.to(self.world.device), like.device_mesh, like.placements, run_check=False, shape=like.shape,
+            stride=like.stride(),
+        )  # fmt: skip
+        return made.full_tensor()
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(zip(self.masters.names, self.masters.parameters, strict=True))
+
+    def share(self, name: str, array: Tensor) -> Tensor:
+        kind, _, of = name.partition(".")
+        parameter = self._parameters().get(of)
+        return array if parameter is None or kind == "step" else own_part(array, parameter).to(local(parameter).device)
+
+    def table(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters().items()}
+        return {
+            name: (kind, shapes[name.partition(".")[2]] if shape else shape)
+            for name, (kind, shape) in super().table().items()
+            if name != "noise"
+        }
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor."""
+    assert isinstance(tensor, DTensor)
+    return tensor.to_local()
+
+
+def own_part(whole: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of a whole tensor that is to be cut as ``like`` is."""
+    assert isinstance(like, DTensor)
+    mesh, coordinate = like.device_mesh, like.device_mesh.get_coordinate()
+    assert coordinate is not None
+    for axis in reversed(range(mesh.ndim)):  # tensor parallelism cut first, data parallelism what it left
+        dimension = getattr(like.placements[axis], "dim", None)
+        if dimension is not None:
+            pieces = whole.chunk(mesh.size(axis), dimension)
+            here = coordinate[axis]
+            whole = pieces[here] if here < len(pieces) else whole.narrow(dimension, 0, 0)
+    return whole
+
+
+def mesh_of(world: World, tensor: int) -> DeviceMesh:
+    """The ranks as copies × ranks of a copy."""
+    return init_device_mesh(world.device.type, (world.size // tensor, tensor), mesh_dim_names=(DATA, TENSOR))
+
+
+def shard(module: nn.Module, strategy: FSDP2, compute: str, mesh: DeviceMesh, keep: bool = False) -> None:
+    """Shard what a module holds and no module within it does. ``keep`` what was gathered until the backward pass."""
+    half = torch.bfloat16 if compute == "bfloat16" else None
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    more: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if strategy.offload and mesh.device_type == "cuda" else {}
+    made: Any = fully_shard(module, mesh=mesh, reshard_after_forward=strategy.reshard and not keep, mp_policy=policy, **more)
+    made.set_gradient_divide_factor(1.0)  # losses have the whole batch's denominator, so gradients are summed
+    made.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
+
+
+def sharded(
+    model: LanguageModel,
+    strategy: FSDP2,
+    compute: str,
+    mesh: DeviceMesh,
+    source: Mapping[str, Tensor] | None,
+    world: World,
+) -> None:
+    """Fill a model without memory from rank 0 and shard it, block by block: no rank but the first ever holds it whole.
+
+    Raises:
+        ModelError: the model has no list of blocks that are called one after the other.
+    """
+    if model.config.is_encoder_decoder:
+        raise ModelError("FSDP2 shards blocks that are called as a whole, and an encoder-decoder's are not; set strategy=DDP")
+    trunks = [model.network.base_model] + ([model.critic_trunk] if model.critic_trunk is not None else [])
+    blocks = [block for trunk in trunks for block in blocks_of(trunk)]
+    names = list(tensors_of(model))
+    taken: set[str] = set()
+    for block, own in parts_of(model, blocks):
+        materialise(block, world.device)
+        found = tensors_of(block)
+        fill({own[name]: tensor for name, tensor in found.items()}, source, world)
+        taken |= set(own.values())
+        shard(block, strategy, compute, mesh[DATA])
+    left = [name for name in names if name not in taken]
+    materialise_rest(model, blocks, world.device)
+    found = tensors_of(model)
+    fill({name: found[name] for name in left}, source, world)
+    if model.value_head is not None:
+        shard(model.value_head, strategy, "float32", mesh[DATA])
+
+
+def materialise_rest(model: nn.Module, blocks: list[nn.Module], device: torch.device) -> None:
+    """:func:`materialise` all but the blocks."""
+    inside = {id(module) for block in blocks for module in block.modules()}
+    rest = nn.Module()
+    rest.__dict__["modules"] = lambda: [module for module in model.modules() if id(module) not in inside]
+    materialise(rest, device)

@@ -1,0 +1,161 @@
+"""One rank's part of a learner. Its verbs are carried out by all ranks together, in the same order.
+
+:class:`Part` is what every strategy does; :class:`Replica` is data parallelism with a whole copy on each rank (DDP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.core.contracts import Batch, Denominator, Loss, State
+from penstock.core.errors import NonFiniteError, PenstockError, TrainingError
+from penstock.core.learner import LearnerSpec
+from penstock.core.types import FloatArray, Metrics
+from penstock.data.layout import lay_out
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import DeviceLearner, on_device
+from penstock.train.world import World
+
+Item = tuple[Batch, Loss, Denominator]
+Table = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Type (as torch names it) and whole shape of arrays by name."""
+
+GOOD, NOT_FINITE, REFUSED = 0.0, 1.0, 2.0
+
+
+class RefusedElsewhere(TrainingError):
+    """Another rank refused its micro-batch; what it said is the error to raise."""
+
+
+def nothing() -> Batch:
+    """A micro-batch of two tokens whose outputs nobody reads: what a rank computes that has none of its own."""
+    none, both, one = np.zeros(1, np.int32), np.arange(2, dtype=np.int32), np.ones(1, np.int32)
+    return Batch(
+        tokens_N=both, position_N=both, gather_BT=both[None], scatter_N=both, length_B=2 * one,
+        source_A=none, target_A=none, row_A=none, last_B=one, unit_B=none, fields={}, row_ids=(0,),
+    )  # fmt: skip
+
+
+class Part(DeviceLearner):
+    """A learner on one rank. ``model`` is this rank's own."""
+
+    together = True
+    """Whether a forward pass needs all ranks, so that one without a micro-batch computes as well."""
+
+    def __init__(self, model: LanguageModel, spec: LearnerSpec, world: World, **plan: Any) -> None:
+        self.world = world
+        super().__init__(model, spec, lay_out, **plan)
+
+    def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> Metrics:
+        """Forward and backward this rank's micro-batch, or an empty one beside those of the others.
+
+        Raises:
+            NonFiniteError: the loss of some rank is not finite; gradients gathered so far are dropped on all.
+            TrainingError: a loss refuses its micro-batch, on all ranks likewise.
+        """
+        value: Tensor | None = None
+        metrics: Mapping[str, Any] = {}
+        problem: PenstockError | None = None
+        try:
+            if item is not None:
+                value, metrics = self._loss_of(*item)
+            elif self.together:
+                value = self._zero(needs)
+        except PenstockError as error:
+            problem = error
+        state = REFUSED if problem is not None else GOOD if value is None or torch.isfinite(value) else NOT_FINITE
+        worst = self.world.highest(state)
+        if worst != GOOD:
+            self.masters.drop()
+            self.settle()
+        if worst == REFUSED:
+            raise problem or RefusedElsewhere("another rank refused its micro-batch")
+        if worst == NOT_FINITE:
+            raise NonFiniteError(f"the loss is not finite at optimizer step {self.updates}; the step was not taken")
+        if value is not None:
+            self.backward(value)
+        found = {name: float(metric) for name, metric in metrics.items()}
+        return found if item is None or value is None else {"loss": float(value.detach())} | found
+
+    def _loss_of(self, batch: Batch, loss: Loss, denominator: Denominator) -> tuple[Tensor, Mapping[str, Any]]:
+        if "divergence" in loss.needs:
+            raise TrainingError("the loss needs a divergence from a teacher, which learners with ranks do not compute")
+        tensors = on_device(batch, self.model)
+        outputs = self.outputs(tensors, loss.needs, self.temperature)
+        return loss(outputs, tensors.fields, tensors, denominator)
+
+    def _zero(self, needs: frozenset[str]) -> Tensor:
+        """A loss of 0 that depends on every output."""
+        outputs = self.outputs(on_device(nothing(), self.model), needs, self.temperature)
+        given = [output for output in vars(outputs).values() if output is not None and output.requires_grad]
+        return torch.stack([output.float().sum() * 0.0 for output in given]).sum()
+
+    def backward(self, value: Tensor) -> None:
+        """Gradients of this rank's loss."""
+        value.backward()
+
+    def numbers_of(self, batch: Batch | None, needs: frozenset[str], temperature: float) -> dict[str, FloatArray]:
+        """Outputs of this rank's micro-batch, as :meth:`Scoring.numbers` gives them; none for a rank without one."""
+        found: dict[str, FloatArray] = {}
+        if batch is not None or self.together:
+            found = self.numbers(batch if batch is not None else nothing(), needs, temperature)
+            self.settle()
+        return {} if batch is None else found
+
+    def settle(self) -> None:
+        """Give up what a pass without a backward pass leaves behind."""
+
+    def table(self) -> Table:
+        """Every array of the learner's whole state."""
+        return {name: (str(a.dtype).removeprefix("torch."), tuple(a.shape)) for name, a in self.state().arrays.items()}
+
+    def whole(self, name: str) -> Tensor:
+        """One whole array of the state, or under ``parameter.NAME`` a parameter; all ranks call it."""
+        raise NotImplementedError
+
+    def share(self, name: str, array: Tensor) -> Tensor:
+        """This rank's share of a whole array of the state."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def load_from_first(self, table: Table, source: Mapping[str, Any] | None, values: dict[str, Any]) -> None:
+        """Take a state that rank 0 has (``source``, on rank 0 only); whole arrays come one by one.
+
+        Raises:
+            CheckpointError: it does not fit.
+        """
+        found: dict[str, Any] = {}
+        for name, (kind, shape) in table.items():
+            array = torch.as_tensor(source[name]) if source is not None else torch.empty(shape, dtype=getattr(torch, kind))
+            array = self.world.from_first(array.detach().to(self.world.device, copy=True))
+            found[name] = self.share(name, array).clone() if name != "noise" else array.cpu()
+        self.load_state(State(found, values))
+        self.settle()
+
+
+class Replica(Part):
+    """A whole copy of the model: ranks sum their gradients before each step."""
+
+    together = False
+
+    def step(self) -> Metrics:
+        """Sum gradients over the ranks, then clip and optimise on each alike."""
+        masters = self.masters.masters
+        with torch.no_grad():
+            held = torch.tensor([float(m.grad is not None) for m in masters], device=self.world.device)
+            for master, ranks in zip(masters, self.world.total(held).tolist(), strict=True):
+                if ranks and master.grad is None:
+                    master.grad = torch.zeros_like(master)
+            self.world.sum_in_buckets([m.grad for m in masters if m.grad is not None])
+        return super().step()
+
+    def whole(self, name: str) -> Tensor:
+        return torch.as_tensor(self.state().arrays[name])
+
+    def share(self, name: str, array: Tensor) -> Tensor:
+        return array

@@ -1,0 +1,213 @@
+"""A learner on several ranks behind the face of one: this process is rank 0, the loops see no other."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.core.contracts import Batch, Denominator, Loss, Scores, State
+from penstock.core.learner import LearnerSpec
+from penstock.core.strategies import DDP, FSDP2
+from penstock.core.types import Metrics, Unit, added
+from penstock.models.language_model import LanguageModel
+from penstock.train.fleet import Fleet, fleet_of
+from penstock.train.learner import DeviceLearner, LayOut, Scoring, by_row, prepare
+from penstock.train.part import Item, Part, Table
+from penstock.train.skeleton import shape_of
+from penstock.train.world import BUCKET
+
+_numbers = itertools.count()
+
+
+class RankedLearner:
+    """Implements the ``Learner`` contract on ``spec.strategy.ranks`` processes.
+
+    Micro-batches go to the copies of the model in turn, so ``accumulate`` keeps one until each copy has its own; ``flush`` and
+    ``step`` carry out the rest beside empty ones. With a whole copy on each rank, ``model`` is the trained one. With shards it
+    is a copy for generation, evaluation and saving, which :meth:`refresh` brings up to date.
+
+    Raises:
+        RoleError: a rank does not start, dies or does not answer; from every verb.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        spec: LearnerSpec,
+        lay_out: LayOut,
+        *,
+        total_steps: int,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.spec, self.lay_out = model, spec, lay_out
+        self.teacher: Scoring | None = None
+        prepare(model, spec, seed)
+        strategy: Any = spec.strategy
+        self.copies: int = strategy.ranks // getattr(strategy, "tensor", 1)
+        self._span: int = strategy.ranks // self.copies
+        self._aliased = isinstance(strategy, DDP)
+        self._fresh = True
+        self._waiting: list[Item] = []
+        self.fleet = fleet_of(strategy.ranks, model.device)
+        self.fleet.hold()
+        self.number = next(_numbers)
+        self._let_go = weakref.finalize(self, _let_go, self.fleet, self.number)
+        plan = {"total_steps": total_steps, "temperature": temperature, "seed": seed}
+        common = {"learner": self.number, "shape": shape_of(model), "spec": spec, "plan": plan}
+        self.fleet.call("make", {**common, "model": model}, [common] * (strategy.ranks - 1))
+        self._part: Part = self.fleet.parts.held[self.number]
+
+    def close(self) -> None:
+        """Give the ranks up; the last learner to do so ends them."""
+        self._let_go()
+
+    def _call(self, verb: str, **given: Any) -> list[Any]:
+        return self.fleet.call(verb, {"learner": self.number, **given})
+
+    def _each(self, verb: str, items: Sequence[Any], name: str, **given: Any) -> list[Any]:
+        """A verb with an argument of its own for each copy (all ranks of a copy get the same); the answers of the copies."""
+        padded = [*items, *[None] * (self.copies - len(items))]
+        asked = [{"learner": self.number, name: item, **given} for item in padded for _ in range(self._span)]
+        return self.fleet.call(verb, asked[0], asked[1:])[:: self._span]
+
+    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
+        """Forward and backward one micro-batch on each copy, once each has one; gives the metrics of all of them.
+
+        Raises:
+            NonFiniteError: a loss is not finite; gradients gathered so far are dropped on all ranks.
+        """
+        found: Metrics = {}
+        if self._waiting and self._waiting[0][1].needs != loss.needs:
+            found = self.flush()
+        self._waiting.append((batch, loss, denominator))
+        return added(found, self.flush()) if len(self._waiting) == self.copies else found
+
+    def flush(self) -> Metrics:
+        """Carry out the micro-batches that wait, beside empty ones."""
+        if not self._waiting:
+            return {}
+        items, self._waiting = self._waiting, []
+        totals: Metrics = {}
+        for metrics in self._each("accumulate", items, "item", needs=items[0][1].needs):
+            totals = added(totals, metrics)
+        return totals
+
+    def step(self) -> Metrics:
+        """Clip by the norm over all ranks, optimise, advance the schedule."""
+        found = self.flush()
+        metrics: Metrics = self._call("step")[0]
+        self._fresh = self._aliased
+        return found | metrics
+
+    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
+        """Outputs named in ``needs``, one entry a row; micro-batches are spread over the copies."""
+        batches = self.lay_out(units, self.spec.token_budget, self.spec.share_prefix)
+        found: list[Any] = []
+        for start in range(0, len(batches), self.copies):
+            found += self._each("score", batches[start : start + self.copies], "batch", needs=needs, temperature=temperature)
+        return by_row(units, batches, found[: len(batches)])
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of the policy, one by one, gathered from the shards bucket by bucket where there are any."""
+        if self._aliased:
+            yield from ((name, tensor.detach()) for name, tensor in self.model.plain_weights())
+            return
+        own = dict(self.model.policy_weights())
+        if self._fresh:
+            yield from ((name, tensor.detach()) for name, tensor in own.items())
+            return
+        prefix = "network."
+        for name, tensor in self._gathered([prefix + name for name in own]):
+            yield name.removeprefix(prefix), tensor
+
+    def refresh(self) -> None:
+        """Bring ``model`` up to date with the shards: before it generates, is evaluated or is saved."""
+        if self._fresh:
+            return
+        for _ in self._gathered([name for name, _ in self.model.named_parameters()]):
+            pass
+        self._fresh = True
+
+    @torch.no_grad()
+    def _gathered(self, names: list[str]) -> Iterator[tuple[str, Tensor]]:
+        """Parameters from the shards, written into ``model`` on the way."""
+        own = dict(self.model.named_parameters())
+        for bucket in _buckets(names, {name: own[name].nbytes for name in names}):
+            (arrays, *_) = self._call("gather", names=[f"parameter.{name}" for name in bucket])
+            for name, array in zip(bucket, arrays, strict=True):
+                own[name].copy_(array)
+                yield name, own[name].detach()
+
+    def state(self) -> State:
+        """The whole state, in the form of a learner on one device; sharded arrays are gathered when they are read."""
+        if self._aliased:
+            return self._part.state()
+        arrays: Any = GatheredArrays(self, self._part.table(), self._part.noise.get_state())
+        return State(arrays, {"updates": self._part.updates})
+
+    def load_state(self, state: State) -> None:
+        """Take a state back that a learner on any number of ranks gave."""
+        self._waiting = []
+        source = {name: torch.as_tensor(array) for name, array in state.arrays.items()}
+        table = {name: (str(array.dtype).removeprefix("torch."), tuple(array.shape)) for name, array in source.items()}
+        common = {"learner": self.number, "table": table, "values": dict(state.values)}
+        self.fleet.call("load", {**common, "source": source}, [common] * (self.fleet.size - 1))
+        self._fresh = self._aliased
+        self.refresh()
+
+
+class GatheredArrays(Mapping[str, Tensor]):
+    """Arrays of a sharded state: each is gathered when it is read, so never all at once.
+
+    ``table`` tells type and shape before that. Read them before the next step.
+    """
+
+    def __init__(self, learner: RankedLearner, table: Table, noise: Tensor) -> None:
+        self.learner, self.noise = learner, noise
+        self.table: Table = {**table, "noise": ("uint8", tuple(noise.shape))}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.table:
+            raise KeyError(name)
+        if name == "noise":
+            return self.noise
+        array: Tensor = self.learner._call("gather", names=[name])[0][0]
+        return array.cpu()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def _buckets(names: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    bucket: list[str] = []
+    for name in names:
+        if bucket and sum(sizes[n] for n in bucket) + sizes[name] > BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(name)
+    if bucket:
+        yield bucket
+
+
+def _let_go(fleet: Fleet, number: int) -> None:
+    if not fleet.broken:
+        fleet.call("drop", {"learner": number})
+    fleet.release()
+
+
+AnyLearner = DeviceLearner | RankedLearner
+
+
+def learner_of(model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, **plan: Any) -> AnyLearner:
+    """The learner of a spec's strategy. ``plan``: ``total_steps``, and where they are set ``temperature`` and ``seed``."""
+    ranked = isinstance(spec.strategy, DDP | FSDP2) and spec.strategy.ranks > 1
+    return (RankedLearner if ranked else DeviceLearner)(model, spec, lay_out, **plan)

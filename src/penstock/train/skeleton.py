@@ -1,0 +1,127 @@
+"""A model's shape without its weights, and the weights as they come from rank 0, part by part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from penstock.core.errors import ModelError
+from penstock.core.learner import LearnerSpec
+from penstock.models.attention import quiet_transformers
+from penstock.models.encoder_decoder import EncoderDecoderModel
+from penstock.models.language_model import Head, LanguageModel
+from penstock.train.learner import prepare
+from penstock.train.world import World
+
+FACES = {face.__name__: face for face in (LanguageModel, EncoderDecoderModel)}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a rank needs to build a model of the same shape: plain values."""
+
+    face: str
+    network: str
+    config: str
+    values: str
+    """The configuration as JSON."""
+    head: Head
+    end: int
+    pad: int
+    critic: str
+    q_heads: tuple[float, int] | None
+    """Rate and interval of the Q heads' targets."""
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    """Name and shape of every parameter, in order."""
+
+
+def shape_of(model: LanguageModel) -> Shape:
+    """The shape of a prepared model. Raises ModelError where it is no model of the transformers package."""
+    network, config = type(model.network), model.config
+    if getattr(transformers, network.__name__, None) is not network:
+        raise ModelError(f"{network.__name__} is no class of transformers, so other ranks cannot build it; use OneDevice")
+    q_heads = None if model.q_heads is None else (model.q_heads.rate, model.q_heads.every)
+    return Shape(
+        face=type(model).__name__,
+        network=network.__name__,
+        config=type(config).__name__,
+        values=config.to_json_string(use_diff=False),
+        head=model.head,
+        end=model.text.end,
+        pad=model.text.pad,
+        critic=model.critic,
+        q_heads=q_heads,
+        tensors=tuple((name, tuple(parameter.shape)) for name, parameter in model.named_parameters()),
+    )
+
+
+def build(shape: Shape, spec: LearnerSpec, seed: int) -> LanguageModel:
+    """A prepared model of a shape whose network has no memory yet (torch's meta device).
+
+    Raises:
+        ModelError: it comes out with other parameters.
+    """
+    config = getattr(transformers, shape.config).from_dict(json.loads(shape.values))
+    with quiet_transformers(), torch.device("meta"):
+        network = getattr(transformers, shape.network)._from_config(config, dtype=torch.float32)
+    text: Any = SimpleNamespace(end=shape.end, pad=shape.pad)
+    model = FACES[shape.face](network.eval(), text, shape.head)
+    if shape.q_heads is not None:
+        model.add_q_heads(*shape.q_heads)
+    prepare(model, spec, seed)
+    if shape.critic != "none" and model.critic == "none":
+        model.add_critic(shape.critic)  # type: ignore[arg-type]
+    made = tuple((name, tuple(parameter.shape)) for name, parameter in model.named_parameters())
+    if made != shape.tensors:
+        odd = sorted({name for name, _ in set(made) ^ set(shape.tensors)})
+        raise ModelError(f"{shape.network} cannot be built again on another rank: {', '.join(odd[:3])} differ; use OneDevice")
+    return model
+
+
+def materialise(module: nn.Module, device: torch.device) -> None:
+    """Give memory (of any content) to what stands on the meta device; tied tensors stay tied. Moves the rest to ``device``."""
+    made: dict[int, Any] = {}
+
+    def placed(tensor: Tensor) -> Any:
+        if id(tensor) not in made:
+            new = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
+            parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if parameter else new
+        return made[id(tensor)]
+
+    for part in module.modules():
+        for held in (part._parameters, part._buffers):
+            for name, tensor in held.items():
+                if tensor is not None and (tensor.is_meta or tensor.device != device):
+                    held[name] = placed(tensor)
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.is_meta:  # transformers keeps a second reference to some buffers
+                setattr(part, name, placed(value))
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, tied ones once, in an order that all ranks share."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@torch.no_grad()
+def fill(wanted: Mapping[str, Tensor], source: Mapping[str, Tensor] | None, world: World) -> None:
+    """Write rank 0's tensors (``source``, on rank 0 only) into those of the same names on every rank, one by one."""
+    for name, tensor in wanted.items():
+        if source is not None and source[name] is not tensor:
+            tensor.copy_(source[name])
+        world.from_first(tensor.data)
+
+
+def parts_of(model: nn.Module, blocks: list[nn.Module]) -> Iterator[tuple[nn.Module, dict[str, str]]]:
+    """Each block with the model's name of each of its own names."""
+    names = {id(module): name for name, module in model.named_modules()}
+    for block in blocks:
+        yield block, {own: f"{names[id(block)]}.{own}" for own in tensors_of(block)}
