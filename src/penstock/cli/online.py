@@ -14,7 +14,7 @@ from penstock.core.errors import ModelError
 from penstock.core.run import Online, Run
 from penstock.core.sentinels import EXACT, ROUNDED
 from penstock.core.tape import LeaseLog, Tape
-from penstock.core.types import GeneratorStats, Metrics, Prompt
+from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
 from penstock.data.layout import count, lay_out
 from penstock.data.sampler import Sampler, prompts
 from penstock.engine.encoder_decoder import embedded_generator
@@ -24,7 +24,7 @@ from penstock.loops.rollout import Rollout, rollout
 from penstock.loops.sentinels import Sentinels
 from penstock.models.language_model import LanguageModel
 from penstock.train.device import threads
-from penstock.train.learner import DeviceLearner
+from penstock.train.ranks import AnyLearner, learner_of
 from penstock.weights.alias import AliasChannel
 
 
@@ -34,7 +34,7 @@ class OnlineParts:
 
     stage: Online
     model: LanguageModel
-    learner: DeviceLearner
+    learner: AnyLearner
     labeller: Labeller
     trainer: Trainer
     plan: Plan
@@ -52,7 +52,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     seed = seed_of(run.seed, stage.name)
     sampling = replace(stage.sampling, seed=seed)
     updates = stage.steps * stage.epochs * stage.minibatches
-    learner = DeviceLearner(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
+    learner = learner_of(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
     if "teacher" in algorithm.needs and reference is not None:
         check_vocabulary(reference.model, model, stage.name)
         learner.teacher = reference
@@ -74,7 +74,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 
 
-def trainer_of(algorithm: Any, run: Run, learner: DeviceLearner) -> Trainer:
+def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
     spec = learner.spec
     rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
@@ -95,8 +95,19 @@ def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
     return {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy}
 
 
+class RefreshingChannel:
+    """Brings the generator's copy up to date where the learner trains shards, then publishes."""
+
+    def __init__(self, learner: AnyLearner, channel: AliasChannel) -> None:
+        self.learner, self.channel = learner, channel
+
+    async def publish(self, version: Version) -> None:
+        self.learner.refresh()
+        await self.channel.publish(version)
+
+
 class LocalFlow:
-    """All roles in one process: the generator aliases the learner's parameters."""
+    """All roles in one process: the generator aliases the learner's parameters, or its copy of them where they are sharded."""
 
     def __init__(self, parts: OnlineParts, around: Around) -> None:
         self.parts, self.around, schedule = parts, around, around.schedule
@@ -117,7 +128,7 @@ class LocalFlow:
         parts, generator = self.parts, self.generator
         generator.version = start
         generator.tape.load(start, 0)
-        channel = AliasChannel([generator], parts.stage.kv)
+        channel = RefreshingChannel(parts.learner, AliasChannel([generator], parts.stage.kv))
         before = generator.stats()
         spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule, threads())
         async for step in learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases):

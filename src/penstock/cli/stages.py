@@ -26,7 +26,7 @@ from penstock.loops.learn import Step
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
-from penstock.train.learner import DeviceLearner
+from penstock.train.ranks import AnyLearner, learner_of
 
 Evaluation = tuple[Metrics, Sequence[Group]]
 OnStep = Callable[[Step], Any]
@@ -77,7 +77,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     reference = models.reference(stage, model) if "reference" in algorithm.needs else None
     if "q" in algorithm.needs:
         model.add_q_heads(algorithm.target_rate, algorithm.target_every)
-    learner = DeviceLearner(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
+    learner = learner_of(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
     trainer = trainer_of(algorithm, run, learner)
     labeller = OfflineLabeller(algorithm, learner, reference)
 
@@ -85,13 +85,14 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
         spans = recorder.role("learner")
         async for step in offline(unit_of, trainer, labeller, batch=stage.batch, steps=stage.steps, start=start, spans=spans):
             yield step
+        learner.refresh()
 
     assess, rewards = None, None
     if stage.evaluation is not None and stage.evaluation.rewards:
         rewards = StageRewards(stage.evaluation.rewards, models, model.text, base)
         sampling = Sampling(max_new_tokens=model.context, seed=seed)
         roll = Rollout(embedded_generator(model), environments(model.text), rewards, sampling, 1)
-        assess = evaluator(stage.evaluation, roll, rewards, model, base)
+        assess = refreshed(learner, evaluator(stage.evaluation, roll, rewards, model, base))
     elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
         units = labeller.label([held_out(ordinal) for ordinal in range(size)], baseline=False)
@@ -102,6 +103,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
             return {f"evaluation/{name}": value for name, value in found.items()}, ()
 
     async def close() -> None:
+        learner.close()
         if rewards is not None:
             await rewards.close()
 
@@ -117,7 +119,13 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
     for reward in closing:
         reward.spans = around.recorder.role("reward-0" if processes is None else "evaluation")
 
+    async def steps(start: int) -> AsyncIterator[Step]:
+        async for step in flow.steps(start):
+            yield step
+        parts.learner.refresh()
+
     async def close() -> None:
+        parts.learner.close()
         for reward in closing:
             await reward.close()
         around.recorder.end("generator-0", "reward-0", "evaluation")
@@ -125,8 +133,8 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
     return Ready(
         parts.model,
         {"learner": parts.learner, "stream": flow.stream, "labeller": parts.labeller, "sentinels": parts.trainer.sentinels},
-        flow.steps,
-        measure,
+        steps,
+        refreshed(parts.learner, measure) if measure is not None else None,
         close,
         background=flow.background,
         acknowledge=flow.stream.acknowledge,
@@ -166,6 +174,17 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Any, model: Language
         return metrics, groups
 
     return measure
+
+
+def refreshed(learner: AnyLearner, measure: Callable[[], Any]) -> Callable[[], Any]:
+    """``measure`` with the model brought up to date before, where the learner trains shards of it."""
+
+    async def measured_now() -> Evaluation:
+        learner.refresh()
+        found: Evaluation = await measure()
+        return found
+
+    return measured_now
 
 
 def audited(

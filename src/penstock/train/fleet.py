@@ -45,6 +45,8 @@ class Fleet:
         self.threads = share_of_cores(size)
         self.broken = ""
         self.holders = 0
+        self._left: list[int] = []
+        """Learners that are gone; their parts are dropped before the next verb, never in the middle of one."""
         self._lock = threading.RLock()
         self._folder = tempfile.mkdtemp(prefix="penstock-ranks-")
         self.handles: list[Handle] = []
@@ -75,6 +77,8 @@ class Fleet:
             PenstockError: what all ranks refuse together (a loss that is not finite); the fleet goes on.
         """
         with self._lock:
+            while self._left and verb != "drop":
+                self.call("drop", {"learner": self._left.pop()})
             if self.broken:
                 raise RoleError(self.broken)
             try:
@@ -150,8 +154,10 @@ class Fleet:
         """Note one more user."""
         self.holders += 1
 
-    def release(self) -> None:
-        """Note that a user has gone; the last one ends the fleet."""
+    def release(self, learner: int | None = None) -> None:
+        """Note that a user has gone, with its learner if it had one; the last one ends the fleet."""
+        if learner is not None:
+            self._left.append(learner)
         self.holders -= 1
         if self.holders == 0 and not self.broken:
             self.close()

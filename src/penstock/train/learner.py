@@ -145,6 +145,12 @@ class DeviceLearner(Scoring):
             temperature=self.temperature,
         )
 
+    def refresh(self) -> None:
+        """``model`` is what is trained, so there is nothing to bring up to date."""
+
+    def close(self) -> None:
+        """There is nothing to give up."""
+
     def flush(self) -> Metrics:
         """Nothing waits: a micro-batch is carried out when it comes."""
         return {}

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from penstock.core.contracts import Batch, Denominator, Loss, Scores, State
+from penstock.core.errors import DeviceError
 from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import DDP, FSDP2
+from penstock.core.strategies import DDP, OneDevice
 from penstock.core.types import Metrics, Unit, added
 from penstock.models.language_model import LanguageModel
-from penstock.train.fleet import Fleet, fleet_of
+from penstock.train.fleet import fleet_of
 from penstock.train.learner import DeviceLearner, LayOut, Scoring, by_row, prepare
 from penstock.train.part import Item, Part, Table
 from penstock.train.skeleton import shape_of
@@ -57,7 +58,7 @@ class RankedLearner:
         self.fleet = fleet_of(strategy.ranks, model.device)
         self.fleet.hold()
         self.number = next(_numbers)
-        self._let_go = weakref.finalize(self, _let_go, self.fleet, self.number)
+        self._let_go = weakref.finalize(self, self.fleet.release, self.number)
         plan = {"total_steps": total_steps, "temperature": temperature, "seed": seed}
         common = {"learner": self.number, "shape": shape_of(model), "spec": spec, "plan": plan}
         self.fleet.call("make", {**common, "model": model}, [common] * (strategy.ranks - 1))
@@ -198,16 +199,14 @@ def _buckets(names: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[st
         yield bucket
 
 
-def _let_go(fleet: Fleet, number: int) -> None:
-    if not fleet.broken:
-        fleet.call("drop", {"learner": number})
-    fleet.release()
-
-
 AnyLearner = DeviceLearner | RankedLearner
 
 
 def learner_of(model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, **plan: Any) -> AnyLearner:
     """The learner of a spec's strategy. ``plan``: ``total_steps``, and where they are set ``temperature`` and ``seed``."""
-    ranked = isinstance(spec.strategy, DDP | FSDP2) and spec.strategy.ranks > 1
-    return (RankedLearner if ranked else DeviceLearner)(model, spec, lay_out, **plan)
+    ranks = spec.strategy.ranks
+    if isinstance(spec.strategy, OneDevice):
+        return DeviceLearner(model, spec, lay_out, **plan)
+    if model.device.type == "cuda" and torch.cuda.device_count() < ranks:
+        raise DeviceError(f"strategy.ranks={ranks} needs as many CUDA devices; this machine has {torch.cuda.device_count()}")
+    return RankedLearner(model, spec, lay_out, **plan)
