@@ -1,0 +1,156 @@
+"""Judgements read from events, detectors by hand values, and the queue of what needs a third opinion."""
+
+import math
+
+import pytest
+from feedback_examples import pair
+
+from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_preference, ratings, sign_table
+from penstock.feedback.quality import (
+    Share,
+    assess,
+    coin_chance,
+    gold_accuracy,
+    hasty_share,
+    left_share,
+    preference_probability,
+    preference_share,
+    self_consistency,
+    to_adjudicate,
+)
+from penstock.feedback.records import Event, Item, Response, Task
+
+
+def event(task, annotator="ann", sequence=1, kind="vote", order=(0, 1), **body):
+    return Event(sequence, f"k{sequence}", 0.0, kind, task, annotator, 0, body, order, 4.0, "1")
+
+
+def said(unit, annotator, preference, sequence=1, **fields):
+    base = {"both_bad": False, "side": 1, "latency": 30.0, "characters": 100, "time": 0.0, "purpose": "ask"}
+    fields = {**base, "strategy": "random", "task": unit, **fields}
+    return Comparison(unit=Unit(unit, 0, 1), annotator=annotator, preference=preference, sequence=sequence, **fields)
+
+
+def test_a_vote_is_one_comparison_with_its_side():
+    task = pair()
+    [shown_left] = comparisons([event(task.id, preference=-2, both_bad=False, axes={})], {task.id: task})
+    [shown_right] = comparisons([event(task.id, order=(1, 0), preference=-2, both_bad=False, axes={})], {task.id: task})
+    assert (shown_left.sign, shown_left.side, shown_right.side) == (-1, 1, -1)
+    assert shown_left.characters == len("prompt x" + "first x" + "second x")
+
+
+def test_a_ranking_of_three_is_three_comparisons():
+    item = Item("p", (Response("a"), Response("b"), Response("c")))
+    task = Task(item=item, form="ranking")
+    found = comparisons([event(task.id, kind="ranking", order=(2, 0, 1), ranks=[2, 1, 2])], {task.id: task})
+    assert [(c.unit.first, c.unit.second, c.preference) for c in found] == [(0, 1, -1), (0, 2, 0), (1, 2, 1)]
+    assert [c.side for c in found] == [1, -1, -1]
+
+
+def test_ratings_compare_by_their_difference_on_the_scale():
+    task = pair(form="rating", axes=("overall", "tone"))
+    given = event(task.id, kind="rating", scores={"overall": [7, 1], "tone": [3, 4]})
+    [whole] = comparisons([given], {task.id: task})
+    [tone] = comparisons([given], {task.id: task}, "tone")
+    assert (whole.preference, tone.preference) == (3.0, -0.5)
+    assert [(r.response, r.value) for r in ratings([given], {task.id: task}, "tone")] == [(0, 3.0), (1, 4.0)]
+
+
+def test_an_axis_that_was_not_judged_says_nothing():
+    task = pair(axes=("overall", "tone"))
+    assert comparisons([event(task.id, preference=1, both_bad=False, axes={})], {task.id: task}, "tone") == []
+
+
+def test_a_repeat_has_the_unit_of_its_origin():
+    task = pair()
+    repeat = pair(purpose="repeat", origin=task.id, reserved="ann", overlap=1)
+    [found] = comparisons([event(repeat.id, preference=1, both_bad=False, axes={})], {repeat.id: repeat})
+    assert found.unit.task == task.id
+
+
+def test_gold_is_read_like_a_judgement():
+    task = pair(purpose="gold", overlap=0, gold={"preference": -3})
+    assert gold_preference(task, Unit(task.id, 0, 1)) == -3
+    assert gold_preference(pair(), Unit("x", 0, 1)) is None
+
+
+def test_gold_accuracy_counts_directions():
+    gold = {Unit("g1", 0, 1): 2.0, Unit("g2", 0, 1): -1.0, Unit("g3", 0, 1): 0.0}
+    found = [said("g1", "ann", 3), said("g2", "ann", 1), said("g3", "ann", 0), said("other", "ann", 1)]
+    assert gold_accuracy(found, gold) == Share(2, 3)
+
+
+def test_self_consistency_compares_repeats_with_the_first_time():
+    found = [said("x", "a", 1, 1), said("y", "a", 1, 2), said("x", "a", 2, 3, purpose="repeat")]
+    found.append(said("y", "a", -1, 4, purpose="repeat"))
+    assert self_consistency(found) == Share(1, 2)
+
+
+def test_nobody_reads_a_thousand_characters_in_a_second():
+    found = [said("x", "a", 1, latency=1.0, characters=1000), said("y", "a", 1, latency=60.0, characters=1000)]
+    assert hasty_share([*found, said("z", "a", 1, latency=-1.0)], 100) == Share(1, 2)
+
+
+def test_sides_count_where_one_was_taken():
+    found = [said("x", "a", 1, side=1), said("y", "a", -1, side=-1), said("z", "a", -1, side=1), said("t", "a", 0)]
+    assert left_share(found) == Share(2, 3)
+
+
+@pytest.mark.parametrize(("right", "of", "chance"), [(10, 10, 2 / 1024), (5, 10, 1.0), (1, 4, 10 / 16), (0, 0, 1.0)])
+def test_the_chance_of_a_coin_by_hand(right, of, chance):
+    assert coin_chance(Share(right, of)) == pytest.approx(chance)
+
+
+def test_the_sign_table_keeps_the_first_judgement_and_marks_gaps():
+    units, names, sign_AU = sign_table([said("x", "b", -2, 2), said("x", "b", 1, 1), said("y", "a", 0, 3)])
+    assert (units, names) == ([Unit("x", 0, 1), Unit("y", 0, 1)], ["a", "b"])
+    assert sign_AU[1].tolist()[0] == 1
+    assert math.isnan(sign_AU[0][0])
+
+
+def test_probabilities_are_bayes_rule():
+    third = math.log(2)  # accuracy 2/3
+    assert preference_probability([(1, third), (1, third), (-1, third)]) == pytest.approx(2 / 3)
+    assert preference_probability([(0, 5.0)]) == 0.5
+
+
+def test_shares_are_weighted_and_smoothed():
+    assert preference_share([(1, 1.0), (1, 1.0), (-1, 1.0), (0, 1.0)], smoothing=0) == pytest.approx(2.5 / 4)
+    assert preference_share([(1, 1.0)], smoothing=1) == pytest.approx(2 / 3)
+
+
+def people(units=60):
+    """Two who agree, one who says the opposite, one who always takes the first, in a flash, on the left."""
+    found, sequence = [], 0
+    for number in range(units):
+        truth = 1 if number % 2 else -1
+        for name, preference in (("good", truth), ("fine", truth), ("bad", -truth)):
+            sequence += 1
+            found.append(said(f"u{number}", name, preference, sequence, side=1 if number % 3 else -1))
+        sequence += 1
+        side = 1 if number % 3 else -1
+        found.append(said(f"u{number}", "lazy", side, sequence, side=side, latency=0.2))
+    return found
+
+
+def test_concerns_name_what_is_wrong():
+    gold = {Unit(f"u{number}", 0, 1): (1.0 if number % 2 else -1.0) for number in range(0, 60, 4)}
+    report = {quality.annotator: quality for quality in assess(people(), gold)}
+    assert report["good"].concerns == report["fine"].concerns == ()
+    assert set(report["bad"].concerns) == {"gold", "against the others"}
+    assert {"hasty", "one side"} <= set(report["lazy"].concerns)
+    assert report["good"].weight > 3 > report["bad"].weight == 0
+
+
+def test_an_annotator_who_shares_nothing_has_no_estimate():
+    [quality] = assess([said("x", "a", 1)], {})
+    assert math.isnan(quality.accuracy)
+    assert quality.weight == 0
+
+
+def test_disputed_units_are_adjudicated_the_least_certain_first():
+    weights = {"a": 1.0, "b": 1.0, "c": 0.1}
+    found = [said("even", "a", 1), said("even", "b", -1), said("sure", "a", 1), said("sure", "b", 1)]
+    found += [said("close", "a", 1), said("close", "c", -1), said("single", "a", 1)]
+    found += [said("settled", "a", 1), said("settled", "b", -1), said("settled", "judge", 1, purpose="adjudication")]
+    assert [unit.task for unit in to_adjudicate(found, weights)] == ["even", "close"]
