@@ -35,7 +35,7 @@ RANK = {folder: rank for rank, folders in enumerate(LAYERS) for folder in folder
 
 HOME = {
     "ray": ("flow/ray.py",),
-    "vllm": ("serve/vllm.py",),
+    "vllm": ("serve/vllm", "weights/vllm_transfer.py"),
     "deepspeed": ("train/deepspeed.py",),
     "starlette": ("serve/",),
     "uvicorn": ("serve/", "cli/commands/serve.py"),
@@ -57,7 +57,7 @@ HOME = {
     "xxhash": ("weights/",),
     "sqlalchemy": ("feedback/",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
-    "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/"),
+    "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "serve/vllm"),
     "numpy": ("",),
 }
 """Where each foreign package may be imported: files, folders ending in a slash, or "" for anywhere."""

@@ -14,7 +14,7 @@ from penstock.core.types import SampleKey, Sampling
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def uniform_stream(seed: int, key: SampleKey, count: int) -> NDArray[np.float64]:
+def uniform_stream(seed: int, key: SampleKey | str, count: int) -> NDArray[np.float64]:
     """``count`` numbers in [0, 1): the i-th depends on (seed, key, i) alone, so batch mates and resumes change nothing.
 
     SplitMix64 (Steele, Lea and Flood 2014) counts up from a 64-bit hash of seed and key.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
@@ -31,6 +32,7 @@ ADAPTER_FOLDER = "adapter"
 Q_HEADS = "q_heads.safetensors"
 SCORE_HEAD = "score_head.safetensors"
 """The score head of an encoder-decoder; that of a decoder stands among its weights."""
+SAFETENSORS_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -120,6 +122,22 @@ def _faced(network: Any, text: Text, head: Head) -> LanguageModel:
     if head == "lm":
         check_architecture(model)
     return model
+
+
+def weight_shapes(folder: Path) -> dict[str, torch.Tensor]:
+    """Name to a tensor without memory (device ``meta``) of the shape and type of every weight in a local folder."""
+    found: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 - not a dict
+                part = weights.get_slice(name)
+                found[name] = torch.empty(part.get_shape(), dtype=SAFETENSORS_TYPES[part.get_dtype()], device="meta")
+    return found
+
+
+def config_of(folder: Path) -> Any:
+    """The configuration of the model in a local folder."""
+    return AutoConfig.from_pretrained(folder)
 
 
 def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:

@@ -70,9 +70,8 @@ class LanguageModel(nn.Module):
 
     @property
     def context(self) -> int:
-        """Longest sequence in tokens; no longer than a sliding window, beyond which our attention would be another one."""
-        limits = (getattr(self.config, name, None) for name in ("max_position_embeddings", "sliding_window"))
-        return min((int(limit) for limit in limits if limit), default=1 << 30)
+        """Longest sequence in tokens."""
+        return longest_sequence(self.config)
 
     @property
     def device(self) -> torch.device:
@@ -142,6 +141,12 @@ class LanguageModel(nn.Module):
     def plain_weights(self) -> Iterator[tuple[str, Tensor]]:
         """:meth:`policy_weights` under the names of the plain architecture, with adapters merged into their matrices."""
         yield from merged(self.network, dict(self.policy_weights()))
+
+
+def longest_sequence(config: Any) -> int:
+    """Tokens that a model can read; no more than a sliding window, beyond which our attention would be another one."""
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window"))
+    return min((int(limit) for limit in limits if limit), default=1 << 30)
 
 
 @torch.no_grad()

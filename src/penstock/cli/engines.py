@@ -1,0 +1,80 @@
+"""From the spec of an engine to one that runs: what the role of a generator needs of any of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.core.engines import VLLM, Embedded
+from penstock.core.errors import SpecError
+from penstock.models.text import Text
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A running engine."""
+
+    engine: Any
+    """Fulfils ``Generator``; has ``version``, ``incarnation``, ``spans`` and ``tape`` beside it."""
+    text: Text
+    sums: Callable[[], Awaitable[list[str]]]
+    """Checksums of the weights in use, bucket by bucket as in the manifest that announced them."""
+
+
+@asynccontextmanager
+async def opened(spec: Any, folder: Path, device: Any, *, slots: int, shared: Path) -> AsyncIterator[Opened]:
+    """Open an engine over a model folder; it ends with the block. Its weights are of no version yet (-1).
+
+    ``shared`` is a folder that this generator alone uses to hand weights to processes of the engine.
+
+    Raises:
+        SpecError: the engine cannot run this model.
+        GenerationError: the engine does not start.
+    """
+    if isinstance(spec, VLLM):
+        async with _vllm(spec, folder, slots, shared) as found:
+            yield found
+    elif isinstance(spec, Embedded):
+        yield _embedded(folder, device, slots)
+    else:
+        raise SpecError(f"roles.engine={type(spec).__name__} is not driven by a generator of a run; use Embedded or VLLM")
+
+
+def _embedded(folder: Path, device: Any, slots: int) -> Opened:
+    from penstock.engine.encoder_decoder import embedded_generator
+    from penstock.models.files import load_model
+    from penstock.weights.image import sums_of
+
+    model = load_model(str(folder)).to(device)
+
+    async def sums() -> list[str]:
+        weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]
+        return await asyncio.to_thread(sums_of, lambda: weights)
+
+    return Opened(embedded_generator(model, slots=slots, version=-1), model.text, sums)
+
+
+@asynccontextmanager
+async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path) -> AsyncIterator[Opened]:
+    from penstock.models.files import config_of, load_text, weight_shapes
+    from penstock.models.language_model import longest_sequence
+    from penstock.serve.vllm import Transfer, vllm_generator
+    from penstock.weights.folder import OwnedFolder
+    from penstock.weights.handover import Handover
+
+    config = config_of(folder)
+    if config.is_encoder_decoder:
+        raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
+    owned = OwnedFolder(shared)
+    transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", Handover(owned.path))
+    own, context = weight_shapes(folder), longest_sequence(config)
+    try:
+        text = load_text(str(folder))
+        async with vllm_generator(str(folder), spec, transfer, text, own, slots=slots, context=context) as engine:
+            yield Opened(engine, text, engine.sums)
+    finally:
+        owned.close()
