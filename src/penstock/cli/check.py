@@ -69,7 +69,7 @@ def check_data(data: DataSpec, kind: str, base: Path) -> None:
     ``kind`` is what the rows become: prompts, examples or pairs.
     """
     renderer, scheme = Renderer(data), data.source.partition(":")[0]
-    if scheme != "gym" and is_reference(data.source):
+    if scheme not in ("gym", "feedback") and is_reference(data.source):
         resolve(data.source, base)
     elif scheme != "hub":
         source = open_source(data, base)

@@ -14,11 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.engine_choice import with_engine
 from penstock.core.errors import PenstockError, SpecError, blame
 from penstock.core.run import Run
 from penstock.core.spec import field_types, override, parse, plain, read_value, suggestion, unchecked
 
 Recipe = Callable[..., Run]
+
+GENERATOR = "generator"
+"""The flag that names an engine: short for a runtime and ``roles.engine``."""
 
 
 def built_in() -> dict[str, Recipe]:
@@ -57,7 +61,9 @@ def build(name: str, words: Sequence[str]) -> Run:
     own = parameters(recipe, name)
     mine, leaves = split_flags(words, own)
     run = call(recipe, name, mine)
-    return set_leaves(run, leaves, tuple(own))
+    for _, engine in [leaf for leaf in leaves if leaf[0] == GENERATOR]:
+        run = with_engine(run, engine)
+    return set_leaves(run, [leaf for leaf in leaves if leaf[0] != GENERATOR], (*own, GENERATOR))
 
 
 def parameters(recipe: Recipe, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.around import Processes
 from penstock.cli.main import guarded
@@ -21,6 +21,9 @@ from penstock.core.run import Online, Run
 from penstock.core.spec import parse
 from penstock.core.types import Group
 from penstock.flow.local import run_roles
+
+if TYPE_CHECKING:
+    from penstock.cli.engines import Opened
 
 PARTING = 30.0
 """Seconds in which a process may end in order once its supervisor is gone."""
@@ -120,32 +123,39 @@ async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[A
 
 
 async def generator(greeting: Greeting) -> None:
-    """Draw groups with a model of its own, whose weights follow the learner's."""
+    """Draw groups with an engine of its own, whose weights follow the learner's."""
+    from penstock.cli.engines import opened
+    from penstock.train.device import set_up
+
+    run, stage = read_run(greeting)
+    device = set_up(run.device, greeting["threads"])
+    handed, weights = processes_of(greeting).handed(stage.name), Path(greeting["weights"])
+    shared = weights.with_name(f"{weights.name}-{greeting['name']}")
+    async with opened(run.roles.engine, handed, device, slots=stage.slots, shared=shared) as found:
+        await draw(greeting, found)
+
+
+async def draw(greeting: Greeting, found: Opened) -> None:
+    """Draw groups for ever, with an engine that is open."""
     from penstock.cli.build import environments, seed_of
     from penstock.core.spans import Spans
     from penstock.core.tape import Tape
     from penstock.data.sampler import prompts
-    from penstock.engine.encoder_decoder import embedded_generator
     from penstock.flow.remote import Holding, RemoteDrawing, joined
     from penstock.loops.rollout import Rollout, rollout
-    from penstock.models.files import load_model
-    from penstock.train.device import set_up
     from penstock.weights.channels import open_subscriber
     from penstock.weights.follow import Border, follow
 
     run, stage = read_run(greeting)
     folder, name = Path(greeting["folder"]), greeting["name"]
-    device = set_up(run.device, greeting["threads"])
-    handed = processes_of(greeting).handed(stage.name)
-    model = load_model(str(handed)).to(device)
-    engine = embedded_generator(model, slots=stage.slots, version=-1)
+    engine = found.engine
     engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
     engine.tape = Tape.next_take(folder / "schedule" / stage.name, name)
     algorithm: Any = stage.algorithm
     seed = seed_of(run.seed, stage.name)
     roll = Rollout(
         engine,
-        environments(model.text, stage.environment, Path(greeting["base"])),
+        environments(found.text, stage.environment, Path(greeting["base"])),
         Unscored(),
         replace(stage.sampling, seed=seed),
         stage.samples,
@@ -163,7 +173,7 @@ async def generator(greeting: Greeting) -> None:
 
     async with joined(greeting["hub"], name, "generator", counts) as client:
         drawing = RemoteDrawing(client)
-        notes = Notes(client, holding, engine)
+        notes = Notes(client, holding, found)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         drains = stage.kv == "drain"
         await run_roles(
@@ -187,8 +197,8 @@ class Unscored:
 class Notes:
     """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals."""
 
-    def __init__(self, client: Any, holding: Any, engine: Any) -> None:
-        self.client, self.holding, self.engine = client, holding, engine
+    def __init__(self, client: Any, holding: Any, found: Opened) -> None:
+        self.client, self.holding, self.engine, self.sums = client, holding, found.engine, found.sums
         self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
 
     def __call__(self, what: str, **fields: Any) -> None:
@@ -206,12 +216,9 @@ class Notes:
 
     async def _tell_sums(self, version: int, incarnation: int) -> None:
         """Checksums of the weights that are in use, for the learner to compare: of what was loaded, not of what came."""
-        from penstock.weights.image import sums_of
-
         order = (incarnation, version)
-        weights = [(name, tensor.detach()) for name, tensor in self.engine.model.policy_weights()]
         if order == (self.engine.incarnation, self.engine.version):
-            sums = await asyncio.to_thread(sums_of, lambda: weights)
+            sums = await self.sums()
             if order == (self.engine.incarnation, self.engine.version):  # or the next update came into them meanwhile
                 await self.client.tell("held", version=version, incarnation=incarnation, sums=sums)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.engine_choice import command_of, require_engine
 from penstock.cli.folder import RunFolder
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.placement import bundles
@@ -30,7 +31,9 @@ def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> 
 
     Raises:
         RoleError: the learner died again and again without getting on.
+        SpecError: the generators' engine cannot be started.
     """
+    require_engine(run)
     return asyncio.run(Supervised(run, folder, resuming, progress).execute())
 
 
@@ -214,7 +217,7 @@ class Supervised:
                 name = f"{kind}-{index}"
                 greeting = self._greeting(kind, name, stage=stage)
                 log = self.folder.path / "logs" / f"{name}.log"
-                yield Role(name, greeting, self.command, log, self._environment(name))
+                yield Role(name, greeting, command_of(self.run, kind, self.command), log, self._environment(name))
 
     def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""

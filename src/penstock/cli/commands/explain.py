@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.cli.engine_choice import described
 from penstock.cli.placing import placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
 from penstock.cli.supervise import rules_of, threads_of
@@ -59,6 +60,7 @@ def placement(made: Run) -> list[str]:
     others = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
     return [
         f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {others}",
+        f"  generators run {described(made)}",
         f"  weights go to the generators by {roles.channel}; what the processes say goes to logs/ in the run's folder",
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.cli.folder import RunFolder
 from penstock.cli.recipe import take, wants_help
+from penstock.core.engines import Embedded
 from penstock.core.errors import ReplayError, SpecError
 from penstock.core.events import read_events
 from penstock.core.run import Online, Run
@@ -38,6 +39,10 @@ def run(words: Sequence[str]) -> int:
         raise SpecError("replay takes a run's folder: penstock replay runs/NAME")
     folder = RunFolder(Path(words[0]))
     made = folder.read()
+    if not isinstance(made.roles.engine, Embedded):
+        raise SpecError(
+            f"{folder.path}: {type(made.roles.engine).__name__} generated; only the embedded engine repeats its turns"
+        )
     stage = pick(made, own["stage"])
     logged = recorded(folder, stage.name)
     steps = own["steps"] or max(logged, default=0)

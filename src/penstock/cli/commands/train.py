@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.pinning import pinned
 from penstock.cli.placing import placed
 from penstock.cli.recipe import build, show_help, take, wants_help, with_name
 from penstock.core.errors import PenstockError, SpecError
@@ -28,6 +29,7 @@ RECIPE is a built-in name (penstock recipes) or FILE.py:FUNCTION.
   --runtime ray      the same as actors of a Ray cluster: the one that RAY_ADDRESS names, or one of its own on this machine;
                      --placement colocate, split (default) or FILE.toml says what lands where
   --debug            everything in this process, whatever --runtime says, so that a breakpoint anywhere works
+  --generator vllm   draw with vLLM instead of Penstock's own engine (docs/backends.md); the generators become processes
 penstock train RECIPE --help lists the recipe's own fields.
 
 Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Either way --resume goes on."""
@@ -66,7 +68,7 @@ def resume(folder: Path, recipe: str, flags: Sequence[str], placement: str = "")
             f'"{flags[0] if flags else "--placement"}" would change the run; --resume goes on with the spec in {target.spec}'
         )
     kept = target.read()
-    made = with_name(placed(build(recipe, flags), placement), folder) if recipe else kept
+    made = pinned(with_name(placed(build(recipe, flags), placement), folder), Path.cwd(), kept) if recipe else kept
     target.require_same(made)
     done = target.finished(made)
     if done is None:
@@ -90,6 +92,8 @@ def carry_out(made: Run, folder: Path, resuming: bool, progress: bool = True, pr
 
     A run of processes is carried out by a supervisor, whose learner comes here again with its ``processes``.
     """
+    if not resuming:
+        made = pinned(made, Path.cwd())
     if made.runtime != "local" and processes is None:
         from penstock.cli.supervise import supervise
 
@@ -114,9 +118,11 @@ def execute(
     made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None
 ) -> dict[str, Any]:
     """Carry a run out, shown live if wanted; gives its summary. Errors of a run that has begun say how to go on."""
+    from penstock.cli.folder import RunFolder
     from penstock.cli.session import Session
     from penstock.ui.progress import Progress
 
+    made = pinned(made, Path.cwd(), RunFolder(folder).read() if resuming else None)
     shown = Progress([(stage.name, stage.steps) for stage in made.stages]) if progress else None
     session = Session(made, folder, listeners=[shown] if shown else [], processes=processes)
     try:

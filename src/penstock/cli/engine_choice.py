@@ -1,0 +1,79 @@
+"""Which engine generates, said in one flag, and the Python that runs it. No torch in here: help and plans answer at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.core.engines import ENGINES, VLLM
+from penstock.core.errors import SpecError
+from penstock.core.run import Run
+from penstock.core.spec import suggestion
+from penstock.flow.supervisor import Role
+
+USUAL = Path(".venv-vllm/bin/python")
+"""Where ``make vllm`` puts the Python that has vLLM; used where the running one has none."""
+ROLE = ("-m", "penstock.cli.role")
+ASKING = 120.0
+"""Seconds in which a Python must say what it can import."""
+_QUESTION = "import sys, importlib.util as u; sys.exit(0 if all(map(u.find_spec, ('vllm', 'penstock'))) else 3)"
+
+
+def with_engine(run: Run, name: str) -> Run:
+    """The run with the engine that ``--generator`` names, in processes if it was in one.
+
+    Raises:
+        SpecError: there is no such engine.
+    """
+    known = {kind.__name__.lower(): kind for kind in ENGINES}
+    if name.lower() not in known:
+        raise SpecError(f'--generator: there is no engine "{name}"{suggestion(name.lower(), sorted(known))}')
+    kind = known[name.lower()]
+    engine = VLLM(python=_python_of_vllm()) if kind is VLLM else kind()
+    runtime = "procs" if run.runtime == "local" and kind is not ENGINES[0] else run.runtime
+    return replace(run, runtime=runtime, roles=replace(run.roles, engine=engine))
+
+
+def _python_of_vllm() -> str:
+    """Empty: the running Python, which has vLLM, or nothing better was found."""
+    usual = USUAL.absolute()
+    return str(usual) if importlib.util.find_spec("vllm") is None and usual.exists() else ""
+
+
+def require_engine(run: Run) -> None:
+    """Refuse a run whose engine cannot be started, before anything is begun.
+
+    Raises:
+        SpecError: the engine's Python does not exist, or lacks vLLM or Penstock.
+    """
+    engine = run.roles.engine
+    if not isinstance(engine, VLLM):
+        return
+    python = engine.python or Role.command[0]
+    remedy = f"make vllm sets one up; then --roles.engine.python {USUAL}"
+    try:
+        done = subprocess.run([python, "-c", _QUESTION], capture_output=True, timeout=ASKING)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SpecError(f"roles.engine.python={python} does not run ({error}); {remedy}") from error
+    if done.returncode:
+        raise SpecError(f"{python} has no vLLM with Penstock beside it; {remedy}")
+
+
+def command_of(run: Run, kind: str, usual: Sequence[str]) -> tuple[str, ...]:
+    """What starts a process of a role: generators of a foreign engine run in its own Python."""
+    engine = run.roles.engine
+    if kind == "generator" and isinstance(engine, VLLM) and engine.python:
+        return (engine.python, *ROLE)
+    return tuple(usual)
+
+
+def described(run: Run) -> str:
+    """The engine in a line of ``penstock explain``."""
+    engine = run.roles.engine
+    if isinstance(engine, VLLM):
+        dtype = "the weights' own" if engine.dtype == "auto" else engine.dtype
+        return f"vLLM in {engine.python or 'this Python'}, {dtype} arithmetic, with processes of its own for each generator"
+    return {"Embedded": "Penstock's own"}.get(type(engine).__name__, f"{type(engine).__name__}, over HTTP")
