@@ -6,8 +6,11 @@ wherever an engine would batch them.
 """
 
 import asyncio
+import copy
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +32,41 @@ async def embedded(model) -> AsyncIterator[Generator]:
     yield embedded_generator(model, slots=4)
 
 
-GENERATORS = {"embedded": (embedded, "qwen2"), "embedded encoder-decoder": (embedded, "t5")}
+@asynccontextmanager
+async def served(model) -> AsyncIterator[Generator]:
+    """Our HTTP server on loopback, and the generator that drives it."""
+    pytest.importorskip("uvicorn")
+    from penstock.serve.http import ServedGenerator
+    from penstock.serve.talk import Talk
+    from penstock.weights.upload import pack
+    from serving import TOKEN, service_of, serving
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_TOKEN", TOKEN)
+        async with serving(service_of(model)) as url:
+            talk = Talk(url, "PENSTOCK_TOKEN", 30.0)
+            yield ServedGenerator(talk, model.text, pack, version=0)
+            await talk.close()
+
+
+@asynccontextmanager
+async def recorded_sglang(model) -> AsyncIterator[Generator]:
+    """SGLang's adapter against a server that answers as SGLang's documentation says."""
+    pytest.importorskip("uvicorn")
+    from sglang_answers import Answers, sglang_over
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with sglang_over(Answers(copy.deepcopy(model)), model, Path(folder)) as generator:
+            yield generator
+
+
+GENERATORS = {
+    "embedded": (embedded, "qwen2"),
+    "embedded encoder-decoder": (embedded, "t5"),
+    "served": (served, "qwen2"),
+    "served encoder-decoder": (served, "t5"),
+    "SGLang (recorded)": (recorded_sglang, "qwen2"),
+}
 
 CLOSE = 1e-4
 """Largest gap in nats between two computations of one float32 log-prob."""
@@ -290,10 +327,10 @@ def test_aborting_what_is_unknown_gives_nothing(using):
     assert using(lambda g: g.abort([tiny_models.key(9)])) == []
 
 
-def test_stats_count_tokens_and_show_the_version(using):
+def test_stats_count_tokens_and_show_the_version(using, tiny):
     async def scenario(generator):
         samples = await generate(generator, requests())
-        await generator.load(WeightUpdate(2))
+        await generator.load(WeightUpdate(2, list(other_weights(tiny).policy_weights())))
         return samples, generator.stats()
 
     samples, stats = using(scenario)

@@ -42,7 +42,7 @@ class SGLang:
     """An SGLang server, over its HTTP API."""
 
     url: str = "http://127.0.0.1:30000"
-    """Where the server listens; several generators take turns over several, separated by commas."""
+    """Where the server listens; one for each generator, separated by commas."""
     key: str = ""
     """Name of the environment variable that holds the server's API key; empty: it asks for none."""
     timeout: float = 600.0
@@ -53,5 +53,21 @@ class SGLang:
         require(self.timeout > 0, f"engine.timeout={self.timeout}; give a positive number of seconds")
 
 
-ENGINES = (Embedded, VLLM, SGLang)
+@spec
+class Served:
+    """A server that ``penstock serve`` runs, on this or another machine; it must have been started with a token."""
+
+    url: str = "http://127.0.0.1:8000"
+    """Where the server listens; one for each generator, separated by commas."""
+    key: str = "PENSTOCK_TOKEN"
+    """Name of the environment variable that holds the server's token."""
+    timeout: float = 600.0
+    """Seconds that a server may be silent while an answer is due."""
+
+    def __post_init__(self) -> None:
+        require(self.url.startswith(("http://", "https://")), f"engine.url={self.url!r}; give http://HOST:PORT")
+        require(self.timeout > 0, f"engine.timeout={self.timeout}; give a positive number of seconds")
+
+
+ENGINES = (Embedded, VLLM, SGLang, Served)
 """What ``roles.engine`` may be."""

@@ -1,0 +1,53 @@
+"""Our HTTP server and a server that answers as SGLang does, on loopback inside a test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import uvicorn
+
+from penstock.cli.receiver import ModelReceiver
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.models.language_model import LanguageModel
+from penstock.serve.guard import Access
+from penstock.serve.server import listen, server_of
+from penstock.serve.service import Limits, Service
+
+TOKEN = "a token of the tests, of some length".replace(" ", "-")
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def service_of(model: LanguageModel, slots: int = 4, **limits: Any) -> Service:
+    """A tiny model as a service called ``tiny``."""
+    return Service(
+        name="tiny",
+        engine=embedded_generator(model, slots=slots),
+        text=model.text,
+        context=model.context,
+        vocabulary=model.network.get_input_embeddings().num_embeddings,
+        limits=replace(Limits(), **limits),
+        receiver=ModelReceiver(model),
+    )
+
+
+@asynccontextmanager
+async def running(server: uvicorn.Server) -> AsyncIterator[str]:
+    """A server that runs while the block does; gives its address."""
+    with listen("127.0.0.1", 0) as listening:
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+@asynccontextmanager
+async def serving(service: Service, access: Access | None = None) -> AsyncIterator[str]:
+    """Our server, with the tests' token unless ``access`` says otherwise."""
+    async with running(server_of(service, access or Access(token=TOKEN))) as url:
+        yield url
