@@ -127,10 +127,11 @@ class RunOnRay:
         found = {line["version"]: line["groups"] for line in whole_lines(schedule / "leases.jsonl")}
         return [[ordinals[group] for group in found[version]] for version in sorted(found)]
 
-    def takes(self, generator: str) -> list[Path]:
-        """The tapes of a generator's starts, those that drew something."""
+    def takes(self, generator: str, did: str) -> list[Path]:
+        """The tapes of a generator's starts, those in which it did something: ``load`` weights, ``begin`` a group."""
         tapes = (self.run / "schedule" / "grpo").glob(f"{generator}.*.jsonl")
-        return sorted(tape for tape in tapes if any(line[1] == "begin" for line in whole_lines(tape)))
+        # What a generator did is on its tape once a group of it has left.
+        return sorted(tape for tape in tapes if any(line[1] == did for line in whole_lines(tape)))
 
     def kill_everyone(self) -> None:
         """The end of a test, however it ended."""

@@ -61,16 +61,13 @@ def test_three_nodes_end_at_the_weights_of_one_process(
     assert left_in(three_nodes) == ([], [])
 
 
-def test_a_generators_node_is_killed_and_another_added(
-    nodes: Nodes, start: Start, undisturbed: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_one_of_two_generators_loses_its_node_and_another_is_added(nodes: Nodes, start: Start, tmp_path: Path) -> None:
     for _ in range(2):
         nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
-    words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "90")
-    more = ("--roles.generators", "2", "--roles.channel", "process group", "--placement", "place.toml")
-    run = start(*words, *more, address=nodes.address)
-    run.until(lambda: run.takes("generator-0") and run.takes("generator-1"), what="two generators that draw")
+    words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "60", "--roles.generators", "2")
+    run = start(*words, "--roles.channel", "process group", "--placement", "place.toml", address=nodes.address)
+    run.until(lambda: all(run.takes(name, "begin") for name in ("generator-0", "generator-1")), what="two that draw")
     run.until_step(3)
     doomed, before = run.roles["generator-0"], run.step
     nodes.kill(nodes.of(doomed))
@@ -79,15 +76,34 @@ def test_a_generators_node_is_killed_and_another_added(
     went_on = time.monotonic() - killed
     nodes.add(gen=1)
     added = time.monotonic()
-    run.until(lambda: len(run.takes("generator-0")) == 2, what="its successor that draws")
+    run.until(lambda: run.notes("role back"), what="a successor with the current weights")
     recovered = time.monotonic() - added
-    print(f"\ntwo more steps {went_on:.1f} s after the kill; the successor draws {recovered:.1f} s after its node came")
+    print(f"\ntwo more steps {went_on:.1f} s after the kill; successor with weights {recovered:.1f} s after its node came")
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.everything()
-    assert run.notes("role restarted")[0]["role"] == "generator-0"
+    assert [note["role"] for note in run.notes("role restarted")] == ["generator-0"]
+    assert len(run.takes("generator-0", "begin")) == 2, "the successor drew nothing"
     assert_each_trained_once(run, 24)
-    assert weights(run.run) == weights(undisturbed(*words))
     assert left_in(nodes) == ([], [])
+
+
+def test_the_only_generator_loses_its_node_and_the_weights_are_those_of_one_process(
+    nodes: Nodes, start: Start, undisturbed: Callable[..., Path], tmp_path: Path
+) -> None:
+    nodes.add(gen=1)
+    (tmp_path / "place.toml").write_text(APART)
+    words = ("letters", "--steps", "12", "--hold", "20")
+    run = start(*words, "--roles.channel", "disk", "--placement", "place.toml", address=nodes.address)
+    run.until_step(5)
+    nodes.kill(nodes.of(run.roles["generator-0"]))
+    killed = time.monotonic()
+    nodes.add(gen=1)
+    (tmp_path / "go").touch()
+    run.until_step(7)
+    print(f"\ntwo more steps {time.monotonic() - killed:.1f} s after the kill of the only generator's node, replaced at once")
+    assert run.wait() == 0, run.everything()
+    assert_each_trained_once(run, 12)
+    assert weights(run.run) == weights(undisturbed(*words))
 
 
 @pytest.mark.parametrize("whom", ["the learner", "its actor"])

@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.placement import Bundles
@@ -32,10 +32,17 @@ ROOM = 900.0
 """Seconds that the cluster may take to find room, as one that grows on demand does."""
 WAITED = 10.0
 """Seconds after which a wait for room is told of."""
+AGAIN = 0.25
+"""Seconds before an actor is tried again; doubled each time."""
+LONGEST = 2.0
+"""Seconds between two tries at most."""
 SMALL_STORE = 80 << 20
 """Bytes of the object store of a cluster of our own, which holds nothing of ours."""
 CHUNKS = 256
 """Pieces of a process's output that wait for the driver."""
+
+
+Result = TypeVar("Result")
 
 
 class Hand:
@@ -269,28 +276,47 @@ class Cluster:
         )  # fmt: skip
 
     async def spawn(self, role: Role) -> Child:
-        """An actor in the role's bundle; waits until the cluster has room for it."""
+        """An actor in the role's bundle; waits until the cluster has room for it.
+
+        Raises:
+            SpecError: that took longer than :data:`ROOM` seconds.
+            RoleError: the node does not see the run's folder.
+        """
+        return await self._room(self._settled(role), f"{role.name}, which takes {_told([self._bundle(role)])}")
+
+    async def _settled(self, role: Role) -> Child:
+        """A child that has started. Ray may place an actor on a node that has died and of which it does not know it yet, and
+        tells of no change; so that is tried again, after longer and longer times."""
+        pause = AGAIN
+        while True:
+            child = RayChild(role, self._actor(role))
+            try:
+                await child.start()
+                return child
+            except _gone():
+                child.kill()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST)
+            except BaseException:
+                child.kill()
+                raise
+
+    def _bundle(self, role: Role) -> dict[str, float]:
+        return self.bundles.bundles[self.bundles.find(role.name)[0]].total
+
+    def _actor(self, role: Role) -> Any:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         index, takes = self.bundles.find(role.name)
         where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        actor = ray.remote(Hand).options(  # type: ignore[attr-defined]
+        return ray.remote(Hand).options(  # type: ignore[attr-defined]
             num_cpus=takes.cpus, num_gpus=takes.gpus, resources=dict(takes.custom) or None, scheduling_strategy=where,
             max_restarts=0, max_task_retries=0,
         ).remote()  # fmt: skip
-        child = RayChild(role, actor)
-        try:
-            await self._room(child.start(), f"{role.name}, which takes {_told([self.bundles.bundles[index].total])}")
-        except _gone():  # its node died meanwhile: whoever waits for the child finds out
-            pass
-        except BaseException:
-            child.kill()
-            raise
-        return child
 
-    async def _room(self, found: Awaitable[Any], what: str) -> None:
-        """Wait for room."""
+    async def _room(self, found: Awaitable[Result], what: str) -> Result:
+        """Wait for room; tells of it where it takes long."""
         waiting = asyncio.ensure_future(found)
         try:
             done, _ = await asyncio.wait({waiting}, timeout=WAITED)
@@ -304,7 +330,7 @@ class Cluster:
                 raise SpecError(
                     f"the cluster found no room in {ROOM:.0f} s for {what}; it has {_told([ray.cluster_resources()])}"
                 )
-            waiting.result()
+            return waiting.result()
         finally:
             waiting.cancel()
 

@@ -194,11 +194,16 @@ class Supervisor:
     async def _keep(self, role: Role) -> None:
         stillborn = 0
         child: Child | None = None
+        died, back = 0.0, asyncio.ensure_future(asyncio.sleep(0))
         try:
             while True:
                 self.ready(role.name).clear()
                 child = self.children[role.name] = await self.spawn(role)
+                if died:
+                    back = asyncio.ensure_future(self._tell_back(role.name, died))
                 code = await self._attend(child)
+                back.cancel()
+                died = asyncio.get_running_loop().time()
                 was_ready = self.ready(role.name).is_set()
                 child.signal(signal.SIGKILL)  # what it had started
                 self.note("role restarted", role=role.name, code=code, words=last_words(role.log))
@@ -217,8 +222,14 @@ class Supervisor:
             if not self.failed.done():
                 self.failed.set_exception(error)
         finally:
+            back.cancel()
             if self.children.get(role.name) is child:
                 self.children.pop(role.name, None)
+
+    async def _tell_back(self, name: str, died: float) -> None:
+        """Note how long a role was away, once its successor is ready."""
+        await self.ready(name).wait()
+        self.note("role back", role=name, seconds=round(asyncio.get_running_loop().time() - died, 1))
 
     async def _attend(self, child: Child) -> int:
         """Wait for the end of a child; one that falls silent is ended."""
