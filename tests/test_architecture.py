@@ -56,6 +56,7 @@ HOME = {
     "safetensors": ("models/", "weights/", "ckpt/"),
     "xxhash": ("weights/",),
     "sqlalchemy": ("feedback/",),
+    "pyarrow": ("feedback/files.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "serve/vllm"),
     "numpy": ("",),

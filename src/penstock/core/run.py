@@ -55,8 +55,8 @@ class DataSpec:
     """Rows of data and how a row becomes text."""
 
     source: str
-    """``FILE.jsonl[.gz]``, ``FILE.txt`` (one row a line, column ``text``), ``gym:TASK``, ``hub:NAME[:SUBSET]``, or
-    ``MODULE:FUNCTION`` / ``FILE.py:FUNCTION`` returning a list of rows."""
+    """``FILE.jsonl[.gz]``, ``FILE.txt`` (one row a line, column ``text``), ``gym:TASK``, ``hub:NAME[:SUBSET]``,
+    ``feedback:STORE`` (a file or a PostgreSQL URL), or ``MODULE:FUNCTION`` / ``FILE.py:FUNCTION`` returning a list of rows."""
     name: str = ""
     """Name in prompt keys; empty: taken from the source."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -35,6 +35,8 @@ def open_source(spec: DataSpec, base: Path) -> Source:
         from penstock.data.hub import open_hub
 
         return open_hub(spec, rest, base)
+    if scheme == "feedback":
+        return _open_feedback(spec, rest, base)
     if is_reference(spec.source):
         return _open_function(spec, base)
     if spec.source.endswith((".jsonl", ".jsonl.gz")):
@@ -43,8 +45,14 @@ def open_source(spec: DataSpec, base: Path) -> Source:
         return _open_file(spec, base, text_rows)
     raise DataError(
         f'"{spec.source}" is no source that is known; use FILE.jsonl, FILE.jsonl.gz, FILE.txt, gym:TASK, hub:NAME '
-        "(also for a folder, .parquet, .csv or .json), MODULE:FUNCTION or FILE.py:FUNCTION"
+        "(also for a folder, .parquet, .csv or .json), feedback:STORE, MODULE:FUNCTION or FILE.py:FUNCTION"
     )
+
+
+def _open_feedback(spec: DataSpec, place: str, base: Path) -> Rows:
+    """Rows of a feedback store. It lies in a higher layer, so it is found by name, as a user's function is."""
+    found = resolve("penstock.feedback.source:rows")(place, base, spec.options)
+    return Rows(spec.name or "feedback", [found[index] for index in span(spec, len(found))])
 
 
 def _open_file(spec: DataSpec, base: Path, read: Any) -> Rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,13 @@ class Store:
         with self._database.read() as connection:
             return self._task(connection, name)
 
+    def tasks_of(self, events: Iterable[Event]) -> dict[str, Task]:
+        """The tasks that events speak of, by name, and those that they repeat or adjudicate."""
+        with self._database.read() as connection:
+            found = {name: self._task(connection, name) for name in dict.fromkeys(event.task for event in events)}
+            origins = dict.fromkeys(task.origin for task in found.values() if task.origin)
+            return found | {name: self._task(connection, name) for name in origins}
+
     def tasks(self) -> list[str]:
         """Names of all tasks, in the order in which they were added."""
         with self._database.read() as connection:
@@ -174,7 +181,29 @@ class Store:
             known = self._known(connection, {**fields, "target": 0})
             return known or self._record(connection, given, task, body)
 
-    def _record(self, connection: Connection, given: Submission, task: Task, body: dict[str, Any]) -> Event:
+    def record(self, given: Sequence[Submission]) -> None:
+        """Hand out and submit in one transaction, all or none: for labels that were gathered elsewhere.
+
+        Nobody was shown anything, so no order and no latency are recorded. What is in the log already is passed over.
+
+        Raises:
+            NotAllowed: an annotator is not one whose labels are imported, simulated or a judge's.
+        """
+        with self._database.write() as connection:
+            for submission in given:
+                task = self._task(connection, submission.task)
+                body = bodies.check(submission.kind, submission.body, task)
+                fields = {name: getattr(submission, name) for name in ("key", "kind", "task", "annotator")}
+                if self._known(connection, {**fields, "body": body, "target": 0}):
+                    continue
+                who = rows.load_annotator(connection, submission.annotator)
+                if who.nature == "human":
+                    raise NotAllowed(f"{who.name} is a person of this store; people submit what was handed out to them")
+                self._record(connection, submission, task, body, shown=False)
+
+    def _record(
+        self, connection: Connection, given: Submission, task: Task, body: dict[str, Any], *, shown: bool = True
+    ) -> Event:
         now, who = self.now(), rows.load_annotator(connection, given.annotator)
         table = schema.leases
         mine = (table.c.task == given.task) & (table.c.annotator == given.annotator)
@@ -184,7 +213,7 @@ class Store:
         remark = given.kind in REMARKS
         if not (remark and connection.execute(sa.select(answered.c.event).where(done)).first()):
             queue.require_open(connection, task, who, now)
-            if lease is None:
+            if lease is None and shown:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
         fields = {name: getattr(given, name) for name in ("key", "kind", "task", "annotator")}
         seen = -1.0 if lease is None else now - lease.granted

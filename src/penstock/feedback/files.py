@@ -1,0 +1,109 @@
+"""Rows to JSON lines, Parquet and CSV, and back. A file is there whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.feedback.errors import FeedbackError
+
+Row = dict[str, Any]
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows in the format of the path's suffix: .jsonl, .parquet or .csv.
+
+    Raises:
+        FeedbackError: another suffix, no rows, or a folder that cannot be written.
+    """
+    formats: dict[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
+        ".jsonl": _json_lines,
+        ".parquet": _parquet,
+        ".csv": _csv,
+    }
+    if path.suffix not in formats:
+        raise FeedbackError(f"{path}: cannot write {path.suffix or 'a file without suffix'}; use {', '.join(formats)}")
+    if not rows:
+        raise FeedbackError(f"{path}: there are no rows to write; has anybody voted yet?")
+    content = formats[path.suffix](rows)
+    partial = path.with_name(f".{path.name}.writing")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise FeedbackError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a .jsonl or .parquet file. (Of CSV we only write: it has no types to read back.)
+
+    Raises:
+        FeedbackError: another suffix, or a malformed file; names the line.
+    """
+    if path.suffix == ".parquet":
+        return _arrow(path).read_table(path).to_pylist()
+    if path.suffix != ".jsonl":
+        raise FeedbackError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use .jsonl or .parquet")
+    from penstock.data.sources import json_rows
+
+    return [dict(row) for row in json_rows(path)]
+
+
+def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return csv_text(rows).encode()
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    parquet = _arrow(Path("rows.parquet"))
+    import pyarrow
+
+    # Mappings become JSON text: their keys differ from row to row, and a Parquet struct may not be empty.
+    flat = [{name: json.dumps(v) if isinstance(v, Mapping) else v for name, v in row.items()} for row in rows]
+    sink = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(flat), sink)
+    return sink.getvalue()
+
+
+def _arrow(path: Path) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise FeedbackError(f"{path}: Parquet needs the pyarrow package; run: pip install penstock[hub]") from error
+    return pyarrow.parquet
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with every cell quoted, and a quote before what a spreadsheet would run as a formula."""
+    sink = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.writer(sink, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+    writer.writerow([_inert(name) for name in columns])
+    writer.writerows([[_inert(row.get(name)) for name in columns] for row in rows])
+    return sink.getvalue()
+
+
+def _inert(value: Any) -> str:
+    """A cell's text. Numbers stay numbers; text that begins like a formula is made text.
+
+    SOURCE: OWASP, "CSV Injection": ``= + - @``, tab and carriage return begin a formula; so do their full-width forms.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int | float):
+        return str(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    dangerous = text.lstrip(" \u00a0\ufeff")[:1] in tuple("=+-@\t\r\n＝＋－＠|") and text.strip() != ""
+    return f"'{text}" if dangerous else text

@@ -1,0 +1,244 @@
+"""From votes to rows by hand values; natures kept apart; hashes; files; formulas made inert; TRL and Argilla there and back."""
+
+import csv
+import io
+import math
+
+import pytest
+from feedback_examples import HandClock, pair, vote
+
+from penstock.feedback.errors import FeedbackError, NotAllowed
+from penstock.feedback.exchange import (
+    COMMON_WEIGHT,
+    Labels,
+    content_hash,
+    corrections,
+    labelled_completions,
+    preference_pairs,
+    snapshot,
+)
+from penstock.feedback.files import csv_text, read_rows, write_rows
+from penstock.feedback.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
+from penstock.feedback.imports import hh_rlhf, load, rt_polarity
+from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.store import Store
+
+EQUAL = Labels(weights="equal")
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "f.db", QueuePolicy(gold_share=0, repeat_share=0), HandClock()) as opened:
+        for name in ("ann", "bob", "cleo"):
+            opened.enrol(Annotator(name))
+        yield opened
+
+
+def said(store, task, **preferences):
+    [name] = store.ask([task])
+    for annotator, preference in preferences.items():
+        store.hand_out(name, annotator)
+        store.submit(vote(name, annotator, f"{annotator}:{name}", preference))
+    return name
+
+
+def test_a_majority_is_a_soft_label(store):
+    said(store, pair(overlap=3), ann=-2, bob=-1, cleo=3)
+    [row] = preference_pairs(snapshot(store), EQUAL)
+    assert (row["chosen"], row["rejected"], row["votes"]) == ("second x", "first x", 3)
+    assert row["probability"] == pytest.approx(0.7)  # two votes of log-odds w against one leave one vote
+    assert row["agreement"] == pytest.approx(2 / 3)
+
+
+def test_shares_are_the_other_soft_label(store):
+    said(store, pair(overlap=3), ann=1, bob=1, cleo=0)
+    [row] = preference_pairs(snapshot(store), Labels(weights="equal", soft="share"))
+    assert row["probability"] == pytest.approx((2.5 * COMMON_WEIGHT + 1) / (3 * COMMON_WEIGHT + 2))
+
+
+def test_a_tie_is_no_pair(store):
+    said(store, pair(), ann=1, bob=-1)
+    assert preference_pairs(snapshot(store), EQUAL) == []
+
+
+def test_an_adjudicator_decides(store):
+    store.enrol(Annotator("judge", role="adjudicator"))
+    task = pair()
+    name = said(store, task, ann=1, bob=1)
+    said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-3)
+    [row] = preference_pairs(snapshot(store), EQUAL)
+    assert row["chosen"] == "second x"
+    assert row["probability"] == pytest.approx(1 / (1 + math.exp(-(math.log(19) - 2 * COMMON_WEIGHT))))
+
+
+def test_gold_and_repeats_are_not_trained_on(store):
+    task = pair(overlap=1)
+    name = said(store, task, ann=1)
+    said(store, pair("g", purpose="gold", overlap=0, gold={"preference": 1}), ann=1, bob=1)
+    said(store, Task(item=task.item, purpose="repeat", origin=name, reserved="ann", overlap=1), ann=-3)
+    [row] = preference_pairs(snapshot(store), EQUAL)
+    assert (row["votes"], row["chosen"]) == (1, "first x")
+
+
+def test_simulated_votes_are_never_mixed_in_unasked(store):
+    store.enrol(Annotator("sim", nature="simulated"))
+    said(store, pair(), sim=1)
+    assert preference_pairs(snapshot(store)) == []
+    assert len(preference_pairs(snapshot(store), Labels(natures=("simulated",)))) == 1
+
+
+def test_rows_tell_which_weights_wrote_them(store):
+    item = Item("p", (Response("a", (5, 6), (-1.0,), "run", "ppo", 12), Response("b", source="human")))
+    said(store, Task(item=item, overlap=1), ann=2)
+    [row] = preference_pairs(snapshot(store), EQUAL)
+    assert row["chosen_origin"] == {"run": "run", "stage": "ppo", "version": 12, "source": ""}
+    assert row["rejected_origin"]["source"] == "human"
+
+
+def test_votes_become_good_and_bad_completions(store):
+    said(store, pair(overlap=1), ann=2)
+    name = said(store, pair("bad", overlap=1))
+    store.hand_out(name, "bob")
+    store.submit(vote(name, "bob", "k", 0, both_bad=True))
+    rows = {row["completion"]: row["label"] for row in labelled_completions(snapshot(store), EQUAL)}
+    assert rows == {"first x": True, "second x": False, "first bad": False, "second bad": False}
+
+
+def test_ratings_are_good_above_the_middle_of_the_scale(store):
+    [name] = store.ask([pair(form="rating", scale=(0, 10))])
+    store.hand_out(name, "ann")
+    store.submit(Submission("rating", name, "ann", "k", {"scores": {"overall": [7, 5]}}))
+    [row] = labelled_completions(snapshot(store), EQUAL)
+    assert (row["completion"], row["label"]) == ("first x", True)
+
+
+def test_edits_are_corrections_and_pairs(store):
+    [name] = store.ask([pair()])
+    store.hand_out(name, "ann")
+    store.submit(Submission("edit", name, "ann", "e1", {"response": 1, "text": "mended"}))
+    store.submit(Submission("edit", name, "ann", "e2", {"response": 0, "text": "first x"}))
+    [row] = corrections(snapshot(store))
+    assert (row["completion"], row["chosen"], row["rejected"]) == ("mended", "mended", "second x")
+
+
+def test_an_earlier_point_of_the_log_gives_the_same_rows_for_ever(store):
+    said(store, pair("a", overlap=1), ann=1)
+    then, digest = store.length(), content_hash(preference_pairs(snapshot(store), EQUAL))
+    said(store, pair("b", overlap=1), ann=-1)
+    store.undo("ann", "u1", 1)
+    assert content_hash(preference_pairs(snapshot(store, then), EQUAL)) == digest
+    assert content_hash(preference_pairs(snapshot(store), EQUAL)) != digest
+    with pytest.raises(FeedbackError, match="same store"):
+        snapshot(store, 99)
+
+
+def test_rows_come_back_from_json_lines_and_parquet(store, tmp_path):
+    said(store, pair("café\u2028=1+1"), ann=1)
+    rows = preference_pairs(snapshot(store), EQUAL)
+    write_rows(rows, tmp_path / "r.jsonl")
+    assert read_rows(tmp_path / "r.jsonl") == rows
+    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    write_rows(rows, tmp_path / "r.parquet")
+    [back] = read_rows(tmp_path / "r.parquet")
+    assert {name: value for name, value in back.items() if isinstance(value, str | int | float)}.items() >= {
+        (name, value) for name, value in rows[0].items() if not isinstance(value, dict)
+    }
+
+
+def test_a_file_of_nothing_is_refused(tmp_path):
+    with pytest.raises(FeedbackError, match="no rows"):
+        write_rows([], tmp_path / "r.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", " =1", "＝1", "|cmd"])
+def test_csv_cells_are_no_formulas(text):
+    [_, [cell, number]] = csv.reader(io.StringIO(csv_text([{"text": text, "number": -1.5}])))
+    assert cell == "'" + text
+    assert number == "-1.5"
+
+
+def test_plain_csv_cells_stay_as_they_are():
+    [_, cells] = csv.reader(io.StringIO(csv_text([{"a": 'say "=1"', "b": "two\nlines", "c": None}])))
+    assert cells == ['say "=1"', "two\nlines", ""]
+
+
+def test_trl_rows_go_there_and_back(store, tmp_path):
+    for number in range(6):
+        said(store, pair(str(number), overlap=1), ann=1 if number % 2 else -1)
+    rows = preference_pairs(snapshot(store), EQUAL)
+    for form in (rows, to_trl(rows)):
+        with Store.open(tmp_path / f"{type(form[0]['prompt']).__name__}.db") as other:
+            assert load(other, from_trl(form, "theirs")) == 6
+            again = preference_pairs(snapshot(other), EQUAL)
+        kept = ("prompt", "chosen", "rejected")
+        assert [[row[name] for name in kept] for row in again] == [[row[name] for name in kept] for row in rows]
+
+
+def test_trl_rows_with_an_implicit_prompt_are_split_at_a_word():
+    [(task, _)] = from_trl([{"chosen": "The sky is blue.", "rejected": "The sky is black."}], "theirs")
+    assert task.item.prompt == "The sky is "
+    assert {response.text for response in task.item.responses} == {"blue.", "black."}
+
+
+def test_imported_pairs_stand_in_even_order():
+    imported = from_trl([{"prompt": str(n), "chosen": "good", "rejected": "bad"} for n in range(200)], "theirs")
+    first = sum(submission.body["preference"] > 0 for _, [submission] in imported)
+    assert 70 < first < 130
+
+
+def test_argilla_records_go_there_and_back(store, tmp_path):
+    said(store, pair("x", overlap=3), ann=2, bob=-1, cleo=0)
+    records = to_argilla(snapshot(store))
+    assert [answer["value"] for answer in records[0]["responses"]["preference"]] == ["response1", "response2", "tie"]
+    with Store.open(tmp_path / "back.db") as other:
+        assert load(other, from_argilla(records)) == 3
+        assert to_argilla(snapshot(other))[0]["responses"] == records[0]["responses"]
+        assert {annotator.nature for annotator in other.annotators()} == {"imported"}
+
+
+def test_argilla_rankings_are_read():
+    layout = ArgillaLayout(responses=("a", "b", "c"), question="rank")
+    answer = {"value": ["c", "a", "b"], "user_id": "u"}
+    record = {"id": "1", "fields": {"prompt": "p", "a": "x", "b": "y", "c": "z"}, "responses": {"rank": [answer]}}
+    [(task, [submission])] = from_argilla([record], layout)
+    assert (task.form, submission.body) == ("ranking", {"ranks": [2, 3, 1]})
+
+
+def test_an_argilla_answer_of_another_kind_is_refused_by_record():
+    fields = {"prompt": "p", "response1": "x", "response2": "y"}
+    with pytest.raises(FeedbackError, match="record 7"):
+        from_argilla([{"id": "7", "fields": fields, "responses": {"preference": [{"value": "what"}]}}])
+
+
+def test_importing_again_adds_nothing(tmp_path):
+    imported = from_trl([{"prompt": "p", "chosen": "good", "rejected": "bad"}], "theirs")
+    with Store.open(tmp_path / "f.db") as store:
+        assert (load(store, imported), load(store, imported)) == (1, 0)
+        store.verify()
+
+
+def test_nobody_imports_in_the_name_of_a_person(store):
+    imported = from_trl([{"prompt": "p", "chosen": "good", "rejected": "bad"}], "ann")
+    with pytest.raises(FeedbackError, match="stays so"):
+        load(store, imported)
+    [(task, said)] = imported
+    store.ask([task])
+    with pytest.raises(NotAllowed, match="person"):
+        store.record(said)
+
+
+def test_hh_rlhf_and_rt_polarity_are_read(tmp_path):
+    dialogue = "\n\nHuman: hi\n\nAssistant:"
+    rows = [{"chosen": f"{dialogue} yes", "rejected": f"{dialogue} no"}, {"chosen": f"{dialogue} a", "rejected": "other"}]
+    write_rows(rows, tmp_path / "hh.jsonl")
+    (tmp_path / "pos.txt").write_text("fine film\n")
+    (tmp_path / "neg.txt").write_text("dull film\n")
+    with Store.open(tmp_path / "f.db") as store:
+        assert load(store, hh_rlhf(tmp_path / "hh.jsonl")) == 1
+        assert load(store, rt_polarity(tmp_path)) == 2
+        taken = snapshot(store)
+    assert [(row["prompt"], row["chosen"]) for row in preference_pairs(taken)] == [(dialogue, " yes")]
+    labels = {row["completion"]: row["label"] for row in labelled_completions(taken)}
+    assert labels == {"fine film": True, "dull film": False, " yes": True, " no": False}
