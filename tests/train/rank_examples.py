@@ -1,0 +1,91 @@
+"""Learners on ranks beside one on one device: batches of uneven micro-batches for three algorithms, and steps on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import tiny_models
+from penstock.algos.dpo import DPO
+from penstock.algos.grpo import GRPO
+from penstock.algos.sft import SFT
+from penstock.core.contracts import State
+from penstock.core.learner import LearnerSpec
+from penstock.core.strategies import OneDevice
+from penstock.core.types import Metrics, Unit, added
+from penstock.data.layout import count, lay_out
+from penstock.models.language_model import LanguageModel
+from penstock.train.learner import DeviceLearner
+from penstock.train.ranks import learner_of
+
+LOSSES = {"SFT": SFT().loss(), "DPO": DPO().loss(), "GRPO": GRPO(clip=(0.2, 0.28)).loss()}
+LOGP = frozenset({"logp"})
+BUDGET = 48
+"""Tokens of a micro-batch: small enough that a batch makes several, of which the last ranks have one less."""
+
+
+def units_for(algorithm: str, seed: int, model: LanguageModel) -> list[Unit]:
+    """Labelled units of an algorithm, of ragged lengths; log-probs of other policies are near the model's first ones."""
+    rng = np.random.default_rng(seed)
+    sizes = {"SFT": (1,) * 7, "DPO": (2,) * 3, "GRPO": (3, 1, 4)}[algorithm]
+    units = []
+    for size in sizes:
+        prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
+        answers = [tiny_models.tokens(rng, int(rng.integers(1, 12))) for _ in range(size)]
+        units.append(tuple(tiny_models.row(prompt, answer) for answer in answers))
+    logp = iter(DeviceLearner(model, LearnerSpec(), lay_out, total_steps=1).score(units, LOGP).logp)
+
+    def labelled(index: int, row: Any) -> Any:
+        near_A = next(logp) + 0.1 * rng.normal(size=int(row.action_T.sum())).astype(np.float32)
+        one_A = np.ones(len(near_A), np.float32)
+        fields = {
+            "SFT": {"weight": one_A},
+            "DPO": {"reference_logp": near_A, "preferred": float(index == 0), "baseline": 0.0},
+            "GRPO": {"old_logp": near_A, "advantage": float(rng.normal()) * one_A, "weight": one_A},
+        }[algorithm]
+        return replace(row, fields=fields)
+
+    return [tuple(labelled(i, row) for i, row in enumerate(unit)) for unit in units]
+
+
+def train(learner: Any, units: Sequence[Unit], loss: Any, budget: int = BUDGET) -> Metrics:
+    """One optimizer step; metrics of the loss and of the step."""
+    totals: Metrics = {}
+    for batch in lay_out(units, budget, True):
+        totals = added(totals, learner.accumulate(batch, loss, count(units)))
+    return added(totals, learner.flush()) | learner.step()
+
+
+@contextmanager
+def learners(model: Any, strategies: Sequence[Any], total_steps: int = 20, **spec: Any) -> Iterator[list[Any]]:
+    """A learner for each strategy over the same first weights (``model()`` gives them); their ranks end with the block."""
+    made: list[Any] = []
+    try:
+        for strategy in strategies:
+            given = LearnerSpec(**{"learning_rate": 1e-3, **spec, "strategy": strategy})
+            made.append(learner_of(model(), given, lay_out, total_steps=total_steps))
+        yield made
+    finally:
+        for learner in made:
+            learner.close()
+
+
+def one_device() -> OneDevice:
+    return OneDevice()
+
+
+def kept(state: State) -> State:
+    """A state that later steps do not change."""
+    return State({name: torch.as_tensor(array).detach().clone() for name, array in state.arrays.items()}, dict(state.values))
+
+
+def widest_gap(found: Any, expected: Any) -> float:
+    """The largest difference between two streams of weights of the same names."""
+    ours, theirs = dict(found), dict(expected)
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name].float() - theirs[name].float()).abs().max()) for name in theirs)

@@ -1,0 +1,122 @@
+"""A learner on several ranks gives the losses and weights of one device, whatever its strategy and the split."""
+
+import pytest
+import torch
+from rank_examples import BUDGET, LOSSES, kept, learners, train, units_for, widest_gap
+
+from penstock.core.strategies import DDP, FSDP2, OneDevice
+from penstock.data.layout import lay_out
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES = {"DDP": DDP(), "FSDP2": FSDP2(), "FSDP2 that keeps what it gathered": FSDP2(reshard=False)}
+
+
+@pytest.mark.parametrize("algorithm", LOSSES)
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
+    loss = LOSSES[algorithm]
+    batches = [units_for(algorithm, seed, tiny()) for seed in range(20)]
+    counts = {len(lay_out(units, BUDGET, True)) % strategy.ranks for units in batches}
+    assert counts == set(range(strategy.ranks)), "both even and uneven counts of micro-batches"
+    with learners(tiny, [OneDevice(), strategy], weight_decay=0.01, schedule="cosine", warmup=3) as (one, other):
+        for units in batches:
+            expected, found = train(one, units, loss), train(other, units, loss)
+            assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+            assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-4) for name, value in expected.items()}
+        assert widest_gap(other.weights(), one.weights()) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
+@pytest.mark.parametrize("resumed", [OneDevice(), "1 rank", "3 ranks"], ids=str)
+def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, tiny):
+    loss = LOSSES["SFT"]
+    if isinstance(resumed, str):
+        resumed = type(strategy)(ranks=int(resumed[0]))
+    with learners(tiny, [strategy]) as (two,):
+        for seed in range(3):
+            train(two, units_for("SFT", seed, tiny()), loss)
+        state = kept(two.state())
+        expected = [train(two, units_for("SFT", seed, tiny()), loss) for seed in range(3, 6)]
+        weights = {name: tensor.clone() for name, tensor in two.weights()}
+    with learners(tiny, [resumed]) as (other,):
+        other.load_state(state)
+        for seed, metrics in enumerate(expected, 3):
+            found = train(other, units_for("SFT", seed, tiny()), loss)
+            assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-5) for name, value in metrics.items()}
+        assert widest_gap(other.weights(), weights.items()) < 1e-5
+
+
+def test_one_device_resumes_on_shards(tiny):
+    loss = LOSSES["SFT"]
+    with learners(tiny, [OneDevice(), FSDP2(ranks=2)]) as (one, two):
+        train(one, units_for("SFT", 0, tiny()), loss)
+        two.load_state(kept(one.state()))
+        for seed in range(1, 4):
+            batch = units_for("SFT", seed, tiny())
+            assert train(two, batch, loss)["loss"] == pytest.approx(train(one, batch, loss)["loss"], abs=1e-5)
+        assert widest_gap(two.weights(), one.weights()) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
+@pytest.mark.parametrize("critic", ["shared", "separate"])
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_critics_and_bfloat16(strategy, critic, compute, tiny):
+    from learner_examples import WeightedLoss, some_units
+
+    loss = WeightedLoss(frozenset({"logp", "entropy", "value"}))
+    with learners(lambda: tiny("gpt2"), [OneDevice(), strategy], critic=critic, compute=compute) as (one, other):
+        for seed in range(4):
+            expected, found = (train(learner, some_units(seed, (3, 1, 2)), loss) for learner in (one, other))
+            close = 1e-4 if compute == "float32" else 0.05
+            assert found == {name: pytest.approx(value, abs=close, rel=close) for name, value in expected.items()}
+        assert [t.dtype for _, t in other.weights()] == [t.dtype for _, t in one.weights()]
+        values = [learner.score(some_units(9), frozenset({"value"})).value for learner in (one, other)]
+        assert all(abs(a - b).max() < close for a, b in zip(*values, strict=True))
+
+
+def test_checkpointed_activations_change_nothing_on_shards(tiny):
+    loss = LOSSES["SFT"]
+    with learners(tiny, [FSDP2(), FSDP2()]) as (plain, _):
+        units = units_for("SFT", 0, tiny())
+        expected = train(plain, units, loss)
+    with learners(tiny, [FSDP2()], gradient_checkpointing=True) as (again,):
+        assert train(again, units, loss) == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("spec", [{"unfrozen_layers": 1}, {"optimizer": "adamw8bit"}, {"lora": 4}], ids=str)
+def test_data_parallel_copies_train_what_one_device_trains(spec, tiny):
+    from penstock.core.learner import LoRA
+
+    if "lora" in spec:
+        pytest.importorskip("peft")
+        spec = {"lora": LoRA(rank=spec["lora"])}
+    if "optimizer" in spec:
+        pytest.importorskip("torchao")
+    with learners(lambda: tiny("llama"), [OneDevice(), DDP()], **spec) as (one, other):
+        for seed in range(3):
+            batch = units_for("SFT", seed, tiny("llama"))
+            expected, found = train(one, batch, LOSSES["SFT"]), train(other, batch, LOSSES["SFT"])
+            assert found == {name: pytest.approx(value, abs=1e-4, rel=1e-4) for name, value in expected.items()}
+
+
+def test_an_encoder_decoder_trains_on_copies_and_is_refused_as_shards(text):
+    import tiny_t5
+    from penstock.core.errors import ModelError
+
+    def model():
+        return tiny_t5.build(text, "t5")
+
+    with learners(model, [OneDevice(), DDP()]) as (one, other):
+        batch = units_for("SFT", 0, model())
+        assert train(other, batch, LOSSES["SFT"])["loss"] == pytest.approx(train(one, batch, LOSSES["SFT"])["loss"], abs=1e-5)
+    with pytest.raises(ModelError, match="strategy=DDP"), learners(model, [FSDP2()]):
+        pass
+
+
+def test_shards_are_what_a_rank_holds(tiny):
+    with learners(tiny, [FSDP2()]) as (learner,):
+        held = sum(master.numel() for master in learner._part.masters.masters)
+        whole = sum(p.numel() for p in tiny().parameters())
+        assert held <= whole / 2 + 200, "half, but for rows that do not divide"
+        assert torch.is_tensor(next(learner.weights())[1])
