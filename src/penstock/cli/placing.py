@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.core.errors import SpecError
 from penstock.core.placement import ROLES, Bundle, Colocate, Placed, Resources, Split, bundles
-from penstock.core.run import Run
+from penstock.core.run import Online, Run
 from penstock.core.spec import parse, suggestion
 
 NAMED = {"colocate": Colocate, "split": Split}
@@ -67,6 +67,25 @@ def placement_lines(run: Run) -> list[str]:
         f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
         *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
         f"  weights go to the generators by {run.roles.channel}; the run's folder is one that all nodes see",
+    ]
+
+
+TOKEN_BYTES = 13
+"""Of a token on its way: id and version in 4 bytes, log-prob in 4, a flag in 1."""
+
+
+def moved(stage: Online, run: Run, weights: float) -> list[tuple[str, float, str]]:
+    """(what, bytes, which way) between the processes of a run in one step of a stage whose weights take ``weights`` bytes."""
+    roles, answers = run.roles, stage.batch * stage.samples * stage.sampling.max_new_tokens * TOKEN_BYTES
+    ways = 3 if not roles.references else 4
+    readers = "the reward workers" + (", the references" if roles.references else "")
+    return [
+        ("weights", weights * roles.generators, f"from the learner to {roles.generators} generator(s) by {roles.channel}"),
+        (
+            "answers",
+            float(answers * ways),
+            f"at most: to the hub, and from it to {readers} and the learner; prompts beside them",
+        ),
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.cli.engine_choice import described
-from penstock.cli.placing import placed, placement_lines
+from penstock.cli.placing import moved, placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
 from penstock.cli.supervise import rules_of, threads_of
 from penstock.core.errors import SpecError
@@ -96,10 +96,10 @@ def facts(stage: Stage, made: Run) -> list[tuple[str, str]]:
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
     if sized is not None:
         found += memory(stage, sized)
-        if made.runtime == "procs" and isinstance(stage, Online):
-            found.append(
-                ("memory: a generator", f"about {_size(footprint(sized, learner).weights + cache(stage, sized))} of its own")
-            )
+        if made.runtime != "local" and isinstance(stage, Online):
+            weights = footprint(sized, learner).weights
+            found.append(("memory: a generator", f"about {_size(weights + cache(stage, sized))} of its own"))
+            found += [("moved a step", f"{what} {_size(count)} {way}") for what, count, way in moved(stage, made, weights)]
     return found
 
 
