@@ -9,19 +9,27 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
 import tiny_models
+import vllm_engine
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text, train_tokenizer
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 settings.register_profile("penstock", deadline=None, derandomize=True)
 settings.load_profile("penstock")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _vllm() -> Iterator[None]:
+    """The engine that tests of vLLM share ends with the session."""
+    yield
+    vllm_engine.end()
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.updates import checksum
 from penstock.train.learner import Scoring
 from tiny_models import CONTEXT, request, row
+from vllm_engine import WIDE, vllm
 
 
 @asynccontextmanager
@@ -66,13 +67,15 @@ GENERATORS = {
     "served": (served, "qwen2"),
     "served encoder-decoder": (served, "t5"),
     "SGLang (recorded)": (recorded_sglang, "qwen2"),
+    "vLLM": (vllm, "wide qwen2"),
 }
+MARKS = {"vLLM": pytest.mark.vllm}
 
 CLOSE = 1e-4
 """Largest gap in nats between two computations of one float32 log-prob."""
 
 
-@pytest.fixture(params=GENERATORS)
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in GENERATORS])
 def kind(request):
     return GENERATORS[request.param]
 
@@ -80,7 +83,9 @@ def kind(request):
 @pytest.fixture
 def tiny(kind, tiny, text):
     """``tiny()``: a model of the kind that the generator runs."""
-    return lambda: tiny_t5.build(text, kind[1]) if kind[1] in tiny_t5.ARCHITECTURES else tiny(kind[1])
+    if kind[1] in tiny_t5.ARCHITECTURES:
+        return lambda: tiny_t5.build(text, kind[1])
+    return lambda: tiny_models.build("qwen2", text, **WIDE) if kind[1] == "wide qwen2" else tiny(kind[1])
 
 
 @pytest.fixture

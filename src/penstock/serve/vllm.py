@@ -372,12 +372,13 @@ async def vllm_generator(
     }
     with blame(GenerationError, f"vLLM does not start with {folder}"):
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**(arguments | dict(spec.options))))
+    generator = VLLMGenerator(engine, text, own, transfer.carrier, slots=slots, version=version)
     try:
-        generator = VLLMGenerator(engine, text, own, transfer.carrier, slots=slots, version=version)
         await engine.update_weight_version(generator._label())
         yield generator
     finally:
         await asyncio.to_thread(engine.shutdown)  # it waits for its processes
+        generator.engine = None  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
         transfer.carrier.clear()
 
 
