@@ -28,6 +28,7 @@ from penstock.train.learner import forward
 from penstock.train.optimizer import Masters
 from penstock.train.part import Part
 from penstock.train.skeleton import fill, materialise, parts_of, tensors_of
+from penstock.train.tensor_parallel import check_plan, split_block
 from penstock.train.world import World
 
 DATA, TENSOR = "data", "tensor"
@@ -72,9 +73,8 @@ class ShardMasters(Masters):
         square = torch.zeros((), device=self.world.device)
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             if master.grad is not None:
-                split = isinstance(parameter, DTensor) and TENSOR in (parameter.device_mesh.mesh_dim_names or ())
                 own = master.grad.to(self.world.device, torch.float32).square().sum()
-                square += own if split else own / self.copies
+                square += own if is_split(parameter) else own / self.copies
         return self.world.total(square).sqrt().to(gradients[0].device)
 
     def _write_back(self) -> None:
@@ -154,6 +154,13 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local()
 
 
+def is_split(tensor: Tensor) -> bool:
+    """Whether the ranks of one copy hold different parts of a distributed tensor."""
+    assert isinstance(tensor, DTensor)
+    axes = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)
+    return any(axis == TENSOR and hasattr(placement, "dim") for axis, placement in axes)
+
+
 def own_part(whole: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a whole tensor that is to be cut as ``like`` is."""
     assert isinstance(like, DTensor)
@@ -198,6 +205,8 @@ def sharded(
     """
     if model.config.is_encoder_decoder:
         raise ModelError("FSDP2 shards blocks that are called as a whole, and an encoder-decoder's are not; set strategy=DDP")
+    if strategy.tensor > 1:
+        check_plan(model.config, strategy.tensor)
     trunks = [model.network.base_model] + ([model.critic_trunk] if model.critic_trunk is not None else [])
     blocks = [block for trunk in trunks for block in blocks_of(trunk)]
     names = list(tensors_of(model))
@@ -207,6 +216,8 @@ def sharded(
         found = tensors_of(block)
         fill({own[name]: tensor for name, tensor in found.items()}, source, world)
         taken |= set(own.values())
+        if strategy.tensor > 1:
+            split_block(block, model.config.model_type, mesh[TENSOR])
         shard(block, strategy, compute, mesh[DATA])
     left = [name for name in names if name not in taken]
     materialise_rest(model, blocks, world.device)
