@@ -1,0 +1,205 @@
+"""Whether preferences, or a reward model's hold on them, change over time; and one report card per checkpoint.
+
+Pure functions of what people said and what a model scored. Only votes on pairs chosen at random may go in: on pairs chosen
+for being hard, accuracy says nothing about drift.
+
+Shapes: ``N`` votes in the order of time, ``C`` checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.judgements import Unit
+from penstock.feedback.quality import Share
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cusum:
+    """A one-sided cumulative sum: how much accuracy has been lost beyond what chance allows."""
+
+    sum_N: Floats
+    alarm: int | None
+    """Index of the first vote at which the sum passed the threshold; None: it never did."""
+
+
+def cusum(correct_N: ArrayLike, expected: float, slack: float = 0.05, threshold: float = 5.0) -> Cusum:
+    """``s ← max(0, s + expected - slack - correct)``; alarm where ``s`` passes the threshold.
+
+    Args:
+        correct_N: 1 where the model agreed with the vote, 0 where not, one half for a tie.
+        expected: accuracy when the model was accepted.
+        slack: loss of accuracy that is let pass.
+        threshold: votes lost in a row of bad luck that still are luck; higher gives fewer false alarms and later true ones.
+
+    SOURCE: Page 1954, "Continuous inspection schemes".
+
+    Raises:
+        FeedbackError: expected is no share, slack negative, or threshold not positive.
+    """
+    if not 0 <= expected <= 1 or slack < 0 or threshold <= 0:
+        raise FeedbackError(f"expected={expected}, slack={slack}, threshold={threshold}; give a share, 0 or more, above 0")
+    sums, total = [], 0.0
+    for correct in np.asarray(correct_N, np.float64).tolist():
+        total = max(0.0, total + expected - slack - correct)
+        sums.append(total)
+    passed = next((index for index, value in enumerate(sums) if value > threshold), None)
+    return Cusum(np.array(sums), passed)
+
+
+@dataclass(frozen=True)
+class AnchorChange:
+    """How votes on the same pairs differ between two rounds."""
+
+    anchors: int
+    change: float
+    """Mean over anchors of how far the share of votes for the first response moved, 0 to 1."""
+    chance: float
+    """Chance of at least this change if nothing but luck differs (permutation test)."""
+
+
+def anchor_change(
+    before: Mapping[Unit, Sequence[int]], after: Mapping[Unit, Sequence[int]], *, permutations: int = 2000, seed: int = 0
+) -> AnchorChange:
+    """Compare two rounds of signs (1, 0, -1) on the same units; units of one round alone are left out.
+
+    Raises:
+        FeedbackError: the rounds share no unit.
+    """
+    shared = sorted(unit for unit in before.keys() & after.keys() if before[unit] and after[unit])
+    if not shared:
+        raise FeedbackError("the two rounds share no anchor; ask the same ones again (select.anchors)")
+    generator = np.random.Generator(np.random.Philox(seed))
+    votes = [(np.array([*before[unit], *after[unit]], np.float64), len(before[unit])) for unit in shared]
+
+    def moved(shuffled: bool) -> float:
+        gaps = []
+        for sign_N, cut in votes:
+            mixed_N = generator.permutation(sign_N) if shuffled else sign_N
+            gaps.append(abs(mixed_N[cut:].mean() - mixed_N[:cut].mean()) / 2)
+        return float(np.mean(gaps))
+
+    observed = moved(False)
+    as_far = sum(moved(True) >= observed - 1e-12 for _ in range(permutations))
+    return AnchorChange(len(shared), observed, (1 + as_far) / (1 + permutations))
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """A vote on a random pair and what a reward model made of the pair before it saw the vote."""
+
+    sign: int
+    """1: people prefer the first response, -1: the second. Ties are left out."""
+    margin: float
+    """The model's score of the first response less that of the second."""
+    lengths: tuple[int, int]
+    """Characters of the two responses."""
+    groups: Mapping[str, str]
+
+    @property
+    def correct(self) -> bool:
+        return self.margin * self.sign > 0
+
+
+def accuracy(pairs: Iterable[JudgedPair]) -> Share:
+    """Pairs in which model and people prefer the same response."""
+    right = [pair.correct for pair in pairs]
+    return Share(sum(right), len(right))
+
+
+def group_accuracy(pairs: Sequence[JudgedPair], name: str) -> dict[str, Share]:
+    """Accuracy for each value of one group, such as each language; pairs without it are left out."""
+    values = sorted({pair.groups[name] for pair in pairs if name in pair.groups})
+    return {value: accuracy(pair for pair in pairs if pair.groups.get(name) == value) for value in values}
+
+
+@dataclass(frozen=True)
+class LengthBias:
+    """How far a reward model likes length for its own sake."""
+
+    people: Share
+    """Pairs of unequal length in which people prefer the longer response."""
+    model: Share
+    """The same for the model; a larger share is bias."""
+    matched: Share
+    """The model's accuracy where lengths differ by a tenth at most, so that length cannot help."""
+    against: Share
+    """Its accuracy where people prefer the shorter response."""
+
+
+def length_bias(pairs: Sequence[JudgedPair], close: float = 0.1) -> LengthBias:
+    """Length among what people and the model prefer."""
+    unequal = [pair for pair in pairs if pair.lengths[0] != pair.lengths[1] and pair.margin]
+    longer = [1 if pair.lengths[0] > pair.lengths[1] else -1 for pair in unequal]
+    people = sum(pair.sign == side for pair, side in zip(unequal, longer, strict=True))
+    model = sum(np.sign(pair.margin) == side for pair, side in zip(unequal, longer, strict=True))
+    near = [pair for pair in pairs if abs(pair.lengths[0] - pair.lengths[1]) <= close * max(*pair.lengths, 1)]
+    against = [pair for pair, side in zip(unequal, longer, strict=True) if pair.sign != side]
+    return LengthBias(Share(people, len(unequal)), Share(int(model), len(unequal)), accuracy(near), accuracy(against))
+
+
+def diverged(proxy_C: Sequence[float], gold_C: Sequence[float], evaluations: int = 3) -> bool:
+    """Whether, over the last evaluations in a row, the proxy rose and the gold fell each time: the mark of reward hacking.
+
+    Raises:
+        FeedbackError: unequal lengths.
+    """
+    if len(proxy_C) != len(gold_C):
+        raise FeedbackError(f"{len(proxy_C)} proxy and {len(gold_C)} gold values; give one of each a checkpoint")
+    if len(proxy_C) <= evaluations:
+        return False
+    rises, falls = np.diff(proxy_C)[-evaluations:], np.diff(gold_C)[-evaluations:]
+    return bool((rises > 0).all() and (falls < 0).all())
+
+
+@dataclass(frozen=True)
+class Overoptimisation:
+    """``gold = d (α - β log d)`` of ``d = √KL``; with β > 0 it rises to a peak and falls beyond."""
+
+    alpha: float
+    beta: float
+
+    @property
+    def peak_kl(self) -> float:
+        """The KL divergence (nats) at which gold is highest; infinite if it does not bend."""
+        return float(np.exp(2 * (self.alpha / self.beta - 1))) if self.beta > 0 else float("inf")
+
+
+def fit_overoptimisation(kl_C: ArrayLike, gold_C: ArrayLike) -> Overoptimisation:
+    """Least squares of gold scores (0 at the start) on ``d`` and ``d log d``.
+
+    SOURCE: Gao et al. 2022, "Scaling laws for reward model overoptimization", arXiv 2210.10760, eq. for RL.
+
+    Raises:
+        FeedbackError: fewer than 3 checkpoints with a positive KL.
+    """
+    kl, gold = np.asarray(kl_C, np.float64), np.asarray(gold_C, np.float64)
+    if kl.shape != gold.shape or (kl > 0).sum() < 3:
+        raise FeedbackError("a fit needs at least 3 checkpoints with positive KL divergence and a gold score each")
+    distance, gold = np.sqrt(kl[kl > 0]), gold[kl > 0]
+    found = np.linalg.lstsq(np.stack([distance, -distance * np.log(distance)], 1), gold, rcond=None)[0]
+    return Overoptimisation(float(found[0]), float(found[1]))
+
+
+def time_weights(time_N: ArrayLike, now: float, half_life: float) -> Floats:
+    """What a vote of each time counts: one half after a half-life, a quarter after two, with a mean of 1.
+
+    As a column that ``DPO(weight=…)`` names this is time-discounted DPO (NS-DPO: Son et al. 2024, arXiv 2407.18676), whose
+    discount a step is ``0.5 ** (1 / half_life)``. The mean is kept at 1 so that the learning rate keeps its meaning.
+
+    Raises:
+        FeedbackError: no votes, votes of the future, or a half-life that is not positive.
+    """
+    age_N = now - np.asarray(time_N, np.float64)
+    if half_life <= 0 or not age_N.size or age_N.min() < 0:
+        raise FeedbackError(f"half_life={half_life}, now={now}; give a positive half-life and a time after all votes")
+    # Relative to the newest vote: far in the past every weight would vanish.
+    weight_N = 0.5 ** ((age_N - age_N.min()) / half_life)
+    return weight_N / weight_N.mean()
