@@ -178,7 +178,7 @@ def _message(place: int, message: Any) -> dict[str, str]:
     if isinstance(content, list):
         content = "".join(_part(f"{where}.content[{index}]", part) for index, part in enumerate(content))
     if not isinstance(content, str):
-        raise Refusal(400, f"{where}.content is no text", param=where)
+        raise Refusal(400, f"{where}.content is no text", param=f"{where}.content")
     fields.neutral("tool_calls", [])
     fields.neutral("refusal", "")
     found = {"role": role, "content": content}

@@ -83,7 +83,7 @@ class App:
             if status:  # it has begun, so nothing can be said any more
                 raise
             refusal = refusal_of(error)
-            if refusal.status >= 500:
+            if refusal.status == 500:
                 log.exception("%s %s failed", scope["method"], scope["path"], exc_info=error)
             await JSONResponse(refusal.body, refusal.status, headers=refusal.headers)(scope, receive, watched)
         finally:
