@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.core.engines import VLLM, Embedded
+from penstock.core.engines import VLLM, Embedded, Served, SGLang
 from penstock.core.errors import SpecError
 from penstock.models.text import Text
 
@@ -40,8 +40,12 @@ async def opened(spec: Any, folder: Path, device: Any, *, slots: int, shared: Pa
             yield found
     elif isinstance(spec, Embedded):
         yield _embedded(folder, device, slots)
+    elif isinstance(spec, Served):
+        async with _served(spec, folder, shared.name) as found:
+            yield found
     else:
-        raise SpecError(f"roles.engine={type(spec).__name__} is not driven by a generator of a run; use Embedded or VLLM")
+        async with _sglang(spec, folder, shared) as found:
+            yield found
 
 
 def _embedded(folder: Path, device: Any, slots: int) -> Opened:
@@ -76,5 +80,45 @@ async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path) -> AsyncIter
         text = load_text(str(folder))
         async with vllm_generator(str(folder), spec, transfer, text, own, slots=slots, context=context) as engine:
             yield Opened(engine, text, engine.sums)
+    finally:
+        owned.close()
+
+
+@asynccontextmanager
+async def _served(spec: Served, folder: Path, name: str) -> AsyncIterator[Opened]:
+    from penstock.models.files import load_text
+    from penstock.serve.http import served_generator
+    from penstock.weights.upload import pack
+
+    text = load_text(str(folder))
+    async with served_generator(spec, text, pack, name) as engine:
+        yield Opened(engine, text, engine.sums)
+
+
+@asynccontextmanager
+async def _sglang(spec: SGLang, folder: Path, shared: Path) -> AsyncIterator[Opened]:
+    """Weights go through ``shared``, which the server must be able to read: it runs on this machine."""
+    from functools import partial
+
+    from penstock.models.files import config_of, load_text, weight_shapes
+    from penstock.models.folders import write_like
+    from penstock.models.language_model import longest_sequence
+    from penstock.serve.sglang import sglang_generator
+    from penstock.serve.sglang_weights import FromDisk
+    from penstock.weights.folder import OwnedFolder
+
+    config = config_of(folder)
+    if config.is_encoder_decoder:
+        raise SpecError("SGLang runs no encoder-decoders of ours; set roles.engine=Embedded")
+    text, own, context = load_text(str(folder)), weight_shapes(folder), longest_sequence(config)
+    owned = OwnedFolder(shared)
+
+    async def no_sums() -> list[str]:
+        return []  # SGLang does not tell
+
+    try:
+        delivery = FromDisk(owned.path, partial(write_like, folder))
+        async with sglang_generator(spec, text, own, delivery, context, shared.name) as engine:
+            yield Opened(engine, text, no_sums)
     finally:
         owned.close()

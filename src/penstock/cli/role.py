@@ -219,7 +219,7 @@ class Notes:
         order = (incarnation, version)
         if order == (self.engine.incarnation, self.engine.version):
             sums = await self.sums()
-            if order == (self.engine.incarnation, self.engine.version):  # or the next update came into them meanwhile
+            if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
                 await self.client.tell("held", version=version, incarnation=incarnation, sums=sums)
 
 
