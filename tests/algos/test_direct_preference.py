@@ -57,6 +57,20 @@ def test_the_dpo_loss_by_hand():
     assert metrics["nll/chosen"].item() == pytest.approx(2 / 3)
 
 
+def test_each_pair_counts_what_its_column_says():
+    units = with_reference([DPO(weight="w").rows(PAIR | {"w": weight}, TOKENIZER) for weight in (1, 0.25)], -1.0)
+    batch, fields = lay_out(units)
+    logp = (-0.5, -1.0, -0.5, -2.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0)  # β h = 1, then 0
+    loss, metrics = DPO(beta=0.5, weight="w").loss()(outputs_of(*logp), fields, batch, count(units))
+    assert loss.item() == pytest.approx((math.log1p(math.exp(-1)) + 0.25 * math.log(2)) / 2)
+    assert metrics["pair/accuracy"].item() == 0.75
+
+
+def test_a_weight_that_is_no_number_is_refused():
+    with pytest.raises(DataError, match='"w" gives the weight'):
+        DPO(weight="w").rows(PAIR | {"w": -1}, TOKENIZER)
+
+
 def test_length_normalised_dpo_compares_means_of_log_ratios():
     units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.0)
     batch, fields = lay_out(units)

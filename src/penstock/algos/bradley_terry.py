@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
 from penstock.algos.completions import Encoder
-from penstock.algos.pair_rows import pair_metrics, pair_rows
+from penstock.algos.pair_rows import number, pair_metrics, pair_rows
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
-from penstock.core.errors import DataError
 from penstock.core.run import require
 from penstock.core.spec import spec
 from penstock.core.types import Metrics, Unit
@@ -48,9 +45,9 @@ class BradleyTerry:
         """
         unit, more = pair_rows(example, tokenizer, trained=False), {}
         if isinstance(self.margin, str):
-            more["margin"] = _number(example, self.margin, "margin", float("inf"))
+            more["margin"] = number(example, self.margin, "margin", float("inf"))
         if self.probability:
-            more["probability"] = _number(example, self.probability, "probability", 1.0)
+            more["probability"] = number(example, self.probability, "probability", 1.0)
         return tuple(replace(row, fields={**row.fields, **more}) for row in unit) if more else unit
 
     def loss(self) -> PairLoss:
@@ -64,14 +61,6 @@ class BradleyTerry:
             TrainingError: the scores do not belong to these units, or there are none.
         """
         return pair_metrics(units, scores.score)
-
-
-def _number(example: Mapping[str, Any], column: str, what: str, most: float) -> float:
-    value = example.get(column)
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= most:
-        kind = "a number of at least 0" if most > 1 else "a number from 0 to 1"
-        raise DataError(f'the column "{column}" gives the {what} of each pair and must hold {kind}, got {value!r}')
-    return float(value)
 
 
 @dataclass(frozen=True)

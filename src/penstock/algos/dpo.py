@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algos.pair_rows import FromPairs, PairValues
+from penstock.algos.completions import Encoder
+from penstock.algos.pair_rows import FromPairs, PairValues, number
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
 from penstock.core.run import require
@@ -46,6 +47,9 @@ class DPO(FromPairs):
     length_normalised: bool = False
     """Compare log-ratios a token instead of their sums, so that length earns nothing (Lambert et al. 2024, arXiv
     2411.15124)."""
+    weight: str = ""
+    """Column with what each pair counts, such as the discount of old votes (Son et al. 2024, arXiv 2407.18676); empty: all
+    alike."""
 
     def __post_init__(self) -> None:
         check_objective(self.objective, self.beta, self.smoothing)
@@ -53,6 +57,18 @@ class DPO(FromPairs):
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"reference", "baseline"} if "bco" in self._weights() else {"reference"})
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """Two rows, preferred first, whose actions are the completion and its end token.
+
+        Raises:
+            DataError: a text is missing, or the weight's column holds no number of 0 or more.
+        """
+        unit = super().rows(example, tokenizer)
+        if not self.weight:
+            return unit
+        weight = number(example, self.weight, "weight", float("inf"))
+        return tuple(replace(row, fields={**row.fields, "weight": weight}) for row in unit)
 
     def _weights(self) -> Mapping[str, float]:
         return {self.objective: 1.0} if isinstance(self.objective, str) else self.objective
@@ -107,7 +123,10 @@ def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool) -> 
 
 @dataclass(frozen=True)
 class DirectPreferenceLoss:
-    """A weighted sum of pair losses; reads ``reference_logp`` (per action), ``preferred`` and ``baseline`` (per row)."""
+    """A weighted sum of pair losses; reads ``reference_logp`` (per action), ``preferred`` and ``baseline`` (per row).
+
+    Where rows have them, ``weight`` (equal in both rows of a pair) is what the pair counts.
+    """
 
     objective: tuple[tuple[str, float], ...]
     beta: float
@@ -129,6 +148,8 @@ class DirectPreferenceLoss:
         loss: Any = 0.0
         for name, weight in self.objective:
             term_U = -means.chosen_U if name == "sft" else self._term(name, ratios, fields, batch)
+            if "weight" in fields:
+                term_U = term_U * preference.pairs(fields["weight"], fields["preferred"], batch.unit_B)[0]
             term = preference.batch_mean(term_U, denominator=pairs)
             if len(self.objective) > 1:
                 metrics[f"loss/{name}"] = term.detach()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.algos.completions import Encoder, completed
 from penstock.core.contracts import Scores
-from penstock.core.errors import TrainingError
+from penstock.core.errors import DataError, TrainingError
 from penstock.core.types import Metrics, Row, Unit
 
 
@@ -30,6 +30,15 @@ def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool =
         tokens_T, produced_T = completed(example, column, tokenizer)
         unit.append(Row(tokens_T, produced_T & trained, {"preferred": preferred}))
     return tuple(unit)
+
+
+def number(example: Mapping[str, Any], column: str, what: str, most: float) -> float:
+    """A pair's number in a column. Raises DataError where it holds none from 0 to ``most``; ``what`` names its meaning."""
+    value = example.get(column)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= most:
+        kind = "a number of at least 0" if most > 1 else "a number from 0 to 1"
+        raise DataError(f'the column "{column}" gives the {what} of each pair and must hold {kind}, got {value!r}')
+    return float(value)
 
 
 class FromPairs(ABC):

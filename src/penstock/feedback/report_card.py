@@ -33,7 +33,7 @@ class Gate:
     anchors: float = 0.01
     """Chance below which the anchors' change is no luck."""
     slack: float = 0.05
-    threshold: float = 5.0
+    threshold: float = 10.0
     """Of the cumulative sum, see :func:`drift.cusum`."""
 
     def __post_init__(self) -> None:
