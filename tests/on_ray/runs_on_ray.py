@@ -159,12 +159,12 @@ def raylet_of(node: Any) -> int:
     return int(node.all_processes["raylet"][0].process.pid)
 
 
-def of_session(word: str) -> list[str]:
-    """Command lines of living processes that contain a word, such as the folder of a Ray session."""
+def of_session(word: str, length: int = 100) -> list[str]:
+    """How the command lines of living processes begin that contain a word, such as the folder of a Ray session."""
     found = []
     for pid in pids():
         with suppress(OSError):
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if word in line and parent(pid):
-                found.append(line[:100])
+                found.append(line[:length])
     return found

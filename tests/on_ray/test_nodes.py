@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +142,22 @@ def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start) -> None:
+    run = start("letters", "--steps", "8", "--hold", "8")
+    run.until(lambda: of_session("--gcs-address="), what="cluster")
+    address = re.findall(r"--gcs-address=(\S+)", of_session("--gcs-address=", 100_000)[0])[0]
+    code = f"import ray; ray.init(address={address!r}); print(ray.get(ray.remote(lambda: 'code was run').remote()))"
+    for stranger in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **stranger}, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode != 0
+        assert "code was run" not in done.stdout
+        assert "Auth" in done.stderr
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.everything()
+
+
 def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
     number: int, start: Start, undisturbed: Callable[..., Path]
 ) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -225,6 +226,10 @@ class Cluster:
 
     def __init__(self, bundles: Bundles) -> None:
         """Raises SpecError where Ray is not installed."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if not os.environ.get("RAY_ADDRESS") and "RAY_AUTH_MODE" not in os.environ:
+            # Ray listens on every interface, and whoever is let in can run code; it reads these when it is imported.
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         try:
             import ray  # noqa: F401
         except ImportError as cause:
@@ -245,7 +250,6 @@ class Cluster:
         import ray.util
 
         self._note = note
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             self._join()
         except (ConnectionError, RuntimeError, ValueError) as error:
