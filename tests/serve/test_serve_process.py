@@ -1,0 +1,197 @@
+"""``penstock serve`` as its users meet it: a process, and OpenAI's own client."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+import tiny_models
+from penstock.core.types import WeightUpdate
+from penstock.models.files import save_model
+from penstock.weights.upload import pack
+from serving import BEARER, TOKEN
+
+openai = pytest.importorskip("openai")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+LONG = {"model": "model-of-tests", "prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, *words):
+        code = "import sys; from penstock.cli.main import main; sys.exit(main())"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "serve", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.line = self.process.stdout.readline()
+        assert self.line, self.process.stderr.read()
+        self.url = self.line.split()[3].removesuffix("/v1")
+
+    def end(self, number=signal.SIGINT):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait(10)
+            self.stderr = self.process.stderr.read()
+            for pipe in (self.process.stdout, self.process.stderr):
+                pipe.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, text):
+    made = tmp_path_factory.mktemp("served")
+    save_model(tiny_models.build("qwen2", text), made / "model-of-tests")
+    (made / "token").write_text(TOKEN + "\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def words(folder):
+    return str(folder / "model-of-tests"), "--port", "0", "--token-file", str(folder / "token")
+
+
+@pytest.fixture(scope="module")
+def server(words):
+    started = Process(*words)
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
+        yield made
+
+
+def test_the_first_line_says_where_it_is_and_what_is_allowed(server):
+    assert server.line.startswith("serving model-of-tests at http://127.0.0.1:")
+    assert "weights and pauses need the token" in server.line
+
+
+def test_openais_client_lists_the_model(client):
+    assert [model.id for model in client.models.list()] == ["model-of-tests"]
+    assert client.models.retrieve("model-of-tests").owned_by == "penstock"
+
+
+def test_openais_client_completes(client):
+    answer = client.completions.create(**LONG, n=2, logprobs=0, extra_body={"return_token_ids": True})
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert len(answer.choices[0].logprobs.token_logprobs) == len(answer.choices[0].token_ids)
+    assert answer.usage.completion_tokens == sum(len(choice.token_ids) for choice in answer.choices)
+
+
+def test_openais_client_chats_and_streams(client):
+    asked = {
+        "model": "model-of-tests",
+        "messages": [{"role": "user", "content": "3 + 4"}],
+        "max_completion_tokens": 20,
+        "seed": 1,
+    }
+    whole = client.chat.completions.create(**asked, logprobs=True)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"model": "gpt"}, "NotFoundError"),
+        ({"prompt": [10**6]}, "BadRequestError"),
+        ({"frequency_penalty": 1.0}, "BadRequestError"),
+        ({"extra_body": {"surprise": 1}}, "BadRequestError"),
+    ],
+)
+def test_openais_client_reads_the_errors(client, fields, error):
+    with pytest.raises(getattr(openai, error)) as raised:
+        client.completions.create(**(LONG | fields))
+    assert raised.value.body["param"] in ("model", "prompt", "frequency_penalty", "surprise")
+
+
+def test_openais_client_needs_the_token(server):
+    stranger = openai.OpenAI(base_url=f"{server.url}/v1", api_key="not-the-token-at-all", max_retries=0)
+    with stranger, pytest.raises(openai.AuthenticationError):
+        stranger.models.list()
+
+
+def test_a_weight_update_lands_between_two_tokens_of_a_stream(client, server, text):
+    other = tiny_models.build("qwen2", text)
+    tiny_models.randomise(other.network, seed=5)
+    manifest, image = pack(WeightUpdate(1, list(other.policy_weights())))
+    body = json.dumps({"manifest": manifest}).encode() + b"\n" + bytes(image)
+    versions, loaded = [], []
+    with httpx.Client(base_url=server.url, headers=BEARER, timeout=30) as admin:
+        for chunk in client.completions.create(**LONG, stream=True):
+            versions += chunk.choices[0].weight_versions
+            if len(versions) >= 5 and not loaded:
+                admin.post("/pause", json={})  # or a machine as fast as this model would have ended by now
+                loaded.append(admin.put("/weights", content=body).json())
+                admin.post("/resume", json={})
+    assert loaded == [{"version": 1, "incarnation": 0}]
+    assert versions == sorted(versions)
+    assert set(versions) == {0, 1}
+
+
+def test_many_clients_at_once_get_what_they_would_alone(client):
+    alone = client.completions.create(**LONG).choices[0].text
+    found = []
+
+    def ask(seed):
+        answer = client.completions.create(**(LONG | {"seed": seed}))
+        found.append((seed, answer.choices[0].text))
+
+    threads = [threading.Thread(target=ask, args=(5 if place % 2 else place,)) for place in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 24
+    assert {said for seed, said in found if seed == 5} == {alone}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_order(words, number):
+    started = Process(*words)
+    with httpx.Client(base_url=started.url, headers=BEARER) as admin:
+        assert admin.get("/health").json()["status"] == "ok"
+    assert started.end(number) == 0
+    assert started.stderr == ""
+
+
+def test_a_signal_ends_it_while_a_stream_runs_that_nobody_reads(words):
+    started = Process(*words)
+    with httpx.Client(base_url=started.url, headers=BEARER, timeout=60) as admin:
+        admin.post("/pause", json={})
+        with admin.stream("POST", "/v1/chat/completions", json={
+            "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 5,
+        }) as answer:  # fmt: skip
+            next(answer.iter_lines())
+            began = time.monotonic()
+            code = started.end()
+    assert (code, time.monotonic() - began < 19) == (0, True)
+
+
+def test_a_taken_port_is_said_in_one_line(server, folder):
+    port = server.url.rpartition(":")[2]
+    code = "import sys; from penstock.cli.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", str(folder / "model-of-tests"), "--port", port], capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"--port {port}: Address already in use" in done.stderr
