@@ -2,19 +2,42 @@
 
 import pytest
 import torch
-from rank_examples import BUDGET, LOSSES, kept, learners, train, units_for, widest_gap
+from rank_examples import BUDGET, LOSSES, learners, train, units_for, widest_gap
 
-from penstock.core.strategies import DDP, FSDP2, OneDevice
+from penstock.core.strategies import DDP, FSDP2, DeepSpeed, OneDevice
 from penstock.data.layout import lay_out
+from penstock.train.fleet import fleet_of
 
 pytestmark = pytest.mark.slow
 
-STRATEGIES = {"DDP": DDP(), "FSDP2": FSDP2(), "FSDP2 that keeps what it gathered": FSDP2(reshard=False)}
+STRATEGIES = {
+    "DDP": DDP(),
+    "FSDP2": FSDP2(),
+    "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
+    "tensor parallel": FSDP2(ranks=2, tensor=2),
+    "DeepSpeed 2": DeepSpeed(stage=2),
+    "DeepSpeed 3": DeepSpeed(stage=3),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_ranks():
+    """The ranks of most tests here, started once."""
+    fleet = fleet_of(2, torch.device("cpu"))
+    fleet.hold()
+    yield fleet
+    fleet.release()
+
+
+def needs(strategy):
+    if isinstance(strategy, DeepSpeed):
+        pytest.importorskip("deepspeed")
 
 
 @pytest.mark.parametrize("algorithm", LOSSES)
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
+    needs(strategy)
     loss = LOSSES[algorithm]
     batches = [units_for(algorithm, seed, tiny()) for seed in range(20)]
     counts = {len(lay_out(units, BUDGET, True)) % strategy.ranks for units in batches}
@@ -25,37 +48,6 @@ def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
             assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
             assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-4) for name, value in expected.items()}
         assert widest_gap(other.weights(), one.weights()) < 1e-5
-
-
-@pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
-@pytest.mark.parametrize("resumed", [OneDevice(), "1 rank", "3 ranks"], ids=str)
-def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, tiny):
-    loss = LOSSES["SFT"]
-    if isinstance(resumed, str):
-        resumed = type(strategy)(ranks=int(resumed[0]))
-    with learners(tiny, [strategy]) as (two,):
-        for seed in range(3):
-            train(two, units_for("SFT", seed, tiny()), loss)
-        state = kept(two.state())
-        expected = [train(two, units_for("SFT", seed, tiny()), loss) for seed in range(3, 6)]
-        weights = {name: tensor.clone() for name, tensor in two.weights()}
-    with learners(tiny, [resumed]) as (other,):
-        other.load_state(state)
-        for seed, metrics in enumerate(expected, 3):
-            found = train(other, units_for("SFT", seed, tiny()), loss)
-            assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-5) for name, value in metrics.items()}
-        assert widest_gap(other.weights(), weights.items()) < 1e-5
-
-
-def test_one_device_resumes_on_shards(tiny):
-    loss = LOSSES["SFT"]
-    with learners(tiny, [OneDevice(), FSDP2(ranks=2)]) as (one, two):
-        train(one, units_for("SFT", 0, tiny()), loss)
-        two.load_state(kept(one.state()))
-        for seed in range(1, 4):
-            batch = units_for("SFT", seed, tiny())
-            assert train(two, batch, loss)["loss"] == pytest.approx(train(one, batch, loss)["loss"], abs=1e-5)
-        assert widest_gap(two.weights(), one.weights()) < 1e-5
 
 
 @pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)

@@ -24,27 +24,14 @@ from penstock.core.strategies import FSDP2
 from penstock.core.types import Metrics
 from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
-from penstock.train.learner import forward
 from penstock.train.optimizer import Masters
-from penstock.train.part import Part
+from penstock.train.part import Part, Pass
 from penstock.train.skeleton import fill, materialise, parts_of, tensors_of
 from penstock.train.tensor_parallel import check_plan, split_block
 from penstock.train.world import World
 
 DATA, TENSOR = "data", "tensor"
 """Axes of the ranks: copies of the model, and ranks that every matrix is split over."""
-
-
-class Pass(nn.Module):
-    """One forward pass as a module, so that what no block holds is gathered around the whole of it."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tensors: Any, needs: frozenset[str], temperature: float) -> dict[str, Tensor]:
-        outputs = forward(self.model, tensors, needs, temperature)
-        return {name: value for name, value in vars(outputs).items() if value is not None}
 
 
 class ShardMasters(Masters):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,12 @@ class AdamW:
             self.inner.state[master] = {key: value.to(master.device).clone() for key, value in arrays.items()}
 
 
+def decays_of(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[bool]:
+    """Whether weight decay acts on each of a module's parameters: on matrices, but not on embeddings."""
+    embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    return [p.ndim >= 2 and id(p) not in embeddings for p in parameters]
+
+
 class Masters:
     """Float32 masters of a module's parameters with their AdamW state.
 
@@ -66,8 +72,7 @@ class Masters:
             self.names.append(name)
             self.parameters.append(parameter)
             self.masters.append(self._master_of(parameter))
-        embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-        decays = [p.ndim >= 2 and id(p) not in embeddings for p in self.parameters]
+        decays = decays_of(module, self.parameters)
         decayed = [master for master, yes in zip(self.masters, decays, strict=True) if yes]
         plain = [master for master, yes in zip(self.masters, decays, strict=True) if not yes]
         groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from penstock.core.contracts import Batch, Denominator, Loss, State
 from penstock.core.errors import NonFiniteError, PenstockError, TrainingError
@@ -18,7 +18,7 @@ from penstock.core.learner import LearnerSpec
 from penstock.core.types import FloatArray, Metrics
 from penstock.data.layout import lay_out
 from penstock.models.language_model import LanguageModel
-from penstock.train.learner import DeviceLearner, on_device
+from penstock.train.learner import DeviceLearner, forward, on_device
 from penstock.train.world import World
 
 Item = tuple[Batch, Loss, Denominator]
@@ -39,6 +39,18 @@ def nothing() -> Batch:
         tokens_N=both, position_N=both, gather_BT=both[None], scatter_N=both, length_B=2 * one,
         source_A=none, target_A=none, row_A=none, last_B=one, unit_B=none, fields={}, row_ids=(0,),
     )  # fmt: skip
+
+
+class Pass(nn.Module):
+    """One forward pass as a module, so that what no block holds is gathered around the whole of it."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensors: Any, needs: frozenset[str], temperature: float) -> dict[str, Tensor]:
+        outputs = forward(self.model, tensors, needs, temperature)
+        return {name: value for name, value in vars(outputs).items() if value is not None}
 
 
 class Part(DeviceLearner):

@@ -46,7 +46,9 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: dict[str, Any],
         from penstock.train.fsdp import ShardedPart
 
         return ShardedPart(own, spec, world, source, **plan)
-    raise ModelError(f"strategy={type(spec.strategy).__name__} is not built for ranks")
+    from penstock.train.deepspeed import ZeroPart
+
+    return ZeroPart(own, spec, world, source, **plan)
 
 
 def accumulate(parts: Parts, learner: int, item: Item | None, needs: frozenset[str]) -> Metrics:

@@ -1,0 +1,221 @@
+"""A rank's part of a learner through DeepSpeed's ZeRO (arXiv:1910.02054). The only file that imports deepspeed.
+
+Stage 2 shards gradients and optimizer, stage 3 parameters as well. The optimizer is torch's AdamW over the shards. DeepSpeed
+averages gradients over ranks; losses have the whole batch's denominator, so each is multiplied by the number of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from penstock.core.contracts import Outputs, State
+from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
+from penstock.core.learner import LearnerSpec
+from penstock.core.strategies import DeepSpeed
+from penstock.core.types import Metrics
+from penstock.models.language_model import LanguageModel
+from penstock.train.optimizer import decays_of
+from penstock.train.part import Part, Pass, Table
+from penstock.train.schedule import rate_at
+from penstock.train.skeleton import fill, materialise, tensors_of
+from penstock.train.world import World
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def imported(world: World) -> Any:
+    """The package. Raises TrainingError where it is missing."""
+    on_cpu = world.device.type == "cpu"
+    os.environ["LOCAL_RANK"] = str(world.rank)
+    if on_cpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        import deepspeed
+        from deepspeed import comm
+        from deepspeed.utils import groups, logger
+    except ImportError as error:
+        raise TrainingError(
+            f"strategy=DeepSpeed needs the deepspeed package ({error}); run: pip install penstock[deepspeed]"
+        ) from error
+    logger.setLevel("ERROR")
+    backend = comm.comm.cdb
+    if backend is not None and getattr(backend, "penstock_group", None) is not torch.distributed.group.WORLD:
+        comm.comm.cdb = None  # it keeps groups of ranks that have ended
+        groups._WORLD_GROUP = None
+    if comm.comm.cdb is None:
+        deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", auto_mpi_discovery=False)
+        comm.comm.cdb.penstock_group = torch.distributed.group.WORLD
+    return deepspeed
+
+
+class ZeroPart(Part):
+    """A rank's part in DeepSpeed's engine. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
+
+    def __init__(
+        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, **plan: Any
+    ) -> None:
+        self._source = source
+        super().__init__(model, spec, world, **plan)
+        self._source = None
+
+    def _made_ready(self, seed: int) -> Any:
+        assert isinstance(self.spec.strategy, DeepSpeed)
+        self.deepspeed = imported(self.world)
+        materialise(self.model, self.world.device)
+        fill(tensors_of(self.model), self._source, self.world)
+        passing = Pass(self.model)
+        self.names = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        groups = self._groups(list(self.names.values()))
+        if self.spec.strategy.stage == 3:
+            head = self.model.network.get_output_embeddings()  # read where its module is not called
+            if head is not None:
+                self.deepspeed.zero.register_external_parameter(passing, head.weight)
+        engine: Any = self.deepspeed.initialize(
+            model=passing,
+            optimizer=torch.optim.AdamW(groups, lr=self.spec.learning_rate, betas=self.spec.betas, eps=self.spec.epsilon),
+            config=config_of(self.spec, self.world),
+            dist_init_required=False,
+        )[0]
+        self.engine = engine
+        self._gathered = 0
+        return Gradients(self)
+
+    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        decays = decays_of(self.model, parameters)
+        groups = []
+        for wanted, decay in ((True, self.spec.weight_decay), (False, 0.0)):
+            members = [p for p, yes in zip(parameters, decays, strict=True) if yes == wanted]
+            if members:
+                groups.append({"params": members, "weight_decay": decay})
+        return groups
+
+    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+        return Outputs(**self.engine(tensors, needs, temperature))
+
+    def backward(self, value: Tensor) -> None:
+        self.engine.backward(value * self.world.size)
+        self._gathered += 1
+
+    def step(self) -> Metrics:
+        """One step of DeepSpeed's optimizer.
+
+        Raises:
+            NonFiniteError: a gradient was not finite. DeepSpeed says so after its step: go on from a checkpoint.
+        """
+        if not self._gathered:
+            raise TrainingError("optimizer step without any gradient: nothing was accumulated")
+        rate = rate_at(self.spec, self.updates, self.total_steps)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate
+        self.engine.step()
+        self._gathered = 0
+        norm = float(self.engine.get_global_grad_norm())
+        if not torch.isfinite(torch.tensor(norm)):
+            raise NonFiniteError(f"gradient norm is {norm}; DeepSpeed took the step: go on from the last checkpoint")
+        self.updates += 1
+        return {"gradient_norm": norm, "learning_rate": rate}
+
+    def table(self) -> Table:
+        shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in self.names.items()}
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name, shape in shapes.items():
+            found[f"master.{name}"] = ("float32", shape)
+            if self.updates:
+                found |= {f"{moment}.{name}": ("float32", shape) for moment in MOMENTS}
+                found[f"step.{name}"] = ("float32", ())
+        return found
+
+    @torch.no_grad()
+    def whole(self, name: str) -> Tensor:
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        kind, _, of = name.partition(".")
+        if kind == "step":
+            return torch.tensor(float(self.updates))
+        self._link_moments()
+        found = (
+            safe_get_full_fp32_param(self.names[of])
+            if kind in ("parameter", "master")
+            else safe_get_full_optimizer_state(self.names[of], kind)
+        )
+        if found is None:
+            raise CheckpointError(f"DeepSpeed has no {name}")
+        return torch.as_tensor(found).detach().clone()
+
+    def share(self, name: str, array: Tensor) -> Tensor:
+        return array
+
+    @torch.no_grad()
+    def load_state(self, state: State) -> None:
+        """Take a whole state; each tensor goes to its shards in turn."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        self.masters.drop()
+        self.updates = int(state.values["updates"])
+        self._fresh_moments()
+        for name, parameter in self.names.items():
+            saved = state.arrays.get(f"master.{name}")
+            if saved is None or tuple(saved.shape) != tuple(getattr(parameter, "ds_shape", parameter.shape)):
+                raise CheckpointError(f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape')
+            with self.deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                parameter.data.copy_(saved)
+            safe_set_full_fp32_param(parameter, saved)
+            for moment in MOMENTS if self.updates else ():
+                safe_set_full_optimizer_state(parameter, state.arrays[f"{moment}.{name}"], moment)
+        self.noise.set_state(state.arrays["noise"])
+
+    def _fresh_moments(self) -> None:
+        """Moments of zero after ``updates`` steps, in the shapes of the shards."""
+        outer = self.engine.optimizer
+        second = hasattr(outer, "single_partition_of_fp32_groups")
+        for flat in outer.single_partition_of_fp32_groups if second else outer.fp32_partitioned_groups_flat:
+            outer.optimizer.state.pop(flat, None)
+            if self.updates:
+                moments = {moment: torch.zeros_like(flat) for moment in MOMENTS}
+                outer.optimizer.state[flat] = {"step": torch.tensor(float(self.updates)), **moments}
+        self._link_moments()
+
+    def _link_moments(self) -> None:
+        """Let stage 2 find the moments of each parameter anew: it looks once, which may be too early."""
+        if hasattr(self.engine.optimizer, "_hp_optimizer_states_linked"):
+            self.engine.optimizer._hp_optimizer_states_linked = False
+            self.engine.optimizer._lazy_init_hp_params_optimizer_state()
+
+
+class Gradients:
+    """What :class:`Part` asks of masters: to forget gradients."""
+
+    def __init__(self, part: ZeroPart) -> None:
+        self.part = part
+
+    def drop(self) -> None:
+        self.part.engine.optimizer.zero_grad(set_to_none=True)
+        self.part._gathered = 0
+
+
+def config_of(spec: LearnerSpec, world: World) -> dict[str, Any]:
+    """DeepSpeed's configuration of a spec."""
+    assert isinstance(spec.strategy, DeepSpeed)
+    zero: dict[str, Any] = {"stage": spec.strategy.stage, "overlap_comm": False, "contiguous_gradients": True}
+    if spec.strategy.offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+        zero |= {"offload_param": {"device": "cpu"}} if spec.strategy.stage == 3 else {}
+    if spec.strategy.stage == 3:
+        zero["stage3_param_persistence_threshold"] = 0
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,  # as many micro-batches as a batch makes
+        "gradient_clipping": spec.clip_norm,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": spec.compute == "bfloat16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "steps_per_print": 1 << 30,
+    }

@@ -1,0 +1,65 @@
+"""A state of a learner on ranks resumes on any other number of ranks, and through the checkpoint store."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from rank_examples import LOSSES, kept, learners, train, units_for, widest_gap
+
+from penstock.ckpt.store import CheckpointStore, Position
+from penstock.core.strategies import DDP, FSDP2, DeepSpeed, OneDevice
+
+pytestmark = pytest.mark.slow
+
+SHARDED = [DDP(), FSDP2(), DeepSpeed(stage=2), DeepSpeed(stage=3)]
+
+
+@pytest.mark.parametrize("strategy", SHARDED, ids=repr)
+@pytest.mark.parametrize("resumed", [OneDevice(), "1 rank", "3 ranks"], ids=str)
+def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, tiny):
+    if isinstance(strategy, DeepSpeed):
+        pytest.importorskip("deepspeed")
+    loss = LOSSES["SFT"]
+    if isinstance(resumed, str):
+        resumed = replace(strategy, ranks=int(resumed[0]))
+    with learners(tiny, [strategy]) as (two,):
+        for seed in range(3):
+            train(two, units_for("SFT", seed, tiny()), loss)
+        state = kept(two.state())
+        expected = [train(two, units_for("SFT", seed, tiny()), loss) for seed in range(3, 6)]
+        weights = {name: tensor.clone() for name, tensor in two.weights()}
+    with learners(tiny, [resumed]) as (other,):
+        other.load_state(state)
+        for seed, metrics in enumerate(expected, 3):
+            found = train(other, units_for("SFT", seed, tiny()), loss)
+            assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-5) for name, value in metrics.items()}
+        assert widest_gap(other.weights(), weights.items()) < 1e-5
+
+
+def test_one_device_resumes_on_shards(tiny):
+    loss = LOSSES["SFT"]
+    with learners(tiny, [OneDevice(), FSDP2(ranks=2)]) as (one, two):
+        train(one, units_for("SFT", 0, tiny()), loss)
+        two.load_state(kept(one.state()))
+        for seed in range(1, 4):
+            batch = units_for("SFT", seed, tiny())
+            assert train(two, batch, loss)["loss"] == pytest.approx(train(one, batch, loss)["loss"], abs=1e-5)
+        assert widest_gap(two.weights(), one.weights()) < 1e-5
+
+
+def test_the_store_writes_shards_array_by_array_and_gives_them_back(tiny, tmp_path):
+    store = CheckpointStore(tmp_path)
+    with learners(tiny, [FSDP2(), OneDevice()]) as (learner, one):
+        for each in (learner, one):
+            train(each, units_for("SFT", 0, tiny()), LOSSES["SFT"])
+        store.save(Position(0, "sft", 1), {"learner": learner.state()})
+        store.save(Position(0, "sft", 2), {"learner": one.state()})
+        newest = store.load_newest()
+        older = CheckpointStore(tmp_path)
+        found = {entry.position.step: entry for entry in older.entries()}
+        assert newest is not None
+        assert set(found) == {1, 2}
+        assert newest.states["learner"].arrays.keys() == learner.state().arrays.keys()
+        one.load_state(kept(learner.state()))
+        assert widest_gap(learner.weights(), one.weights()) == 0.0
+    assert torch.is_tensor(newest.states["learner"].arrays["noise"])
