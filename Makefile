@@ -5,16 +5,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DEVELOP := $(VENV)/installed-to-develop
+VLLM := .venv-vllm
+VLLM_INSTALLED := $(VLLM)/installed
 # Tests are many and small: processes with one thread each use two cores better than one process with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadscope
 
-.PHONY: help setup develop quickstart test test-slow lint format bench clean
+.PHONY: help setup develop vllm quickstart test test-slow test-vllm lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make quickstart   set up, then train and evaluate a small model on this machine"
 	@echo "make test         set up, then lint, type check and the fast tests"
 	@echo "make test-slow    set up, then the learning and process tests"
+	@echo "make vllm         set up an environment of its own with vLLM for CPUs, for --generator vllm (4 GB)"
+	@echo "make test-vllm    the same, then the tests over a real vLLM"
 	@echo "make lint         style and types only"
 	@echo "make format       write the style into the files"
 	@echo "make bench        set up, then the benchmarks"
@@ -37,6 +41,17 @@ setup: $(INSTALLED)
 
 develop: $(DEVELOP)
 
+# vLLM pins other versions of the same packages, so it lives apart. Three packages that it names have no build for CPUs.
+$(VLLM_INSTALLED): pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	@echo "installing vLLM (once; some minutes)"
+	$(VLLM)/bin/pip install --quiet -r constraints-vllm.txt
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/pip install --quiet --no-deps -e .
+	@touch $@
+
+vllm: $(VLLM_INSTALLED)
+
 quickstart: setup
 	$(BIN)/penstock train quickstart
 
@@ -51,6 +66,10 @@ test: lint
 test-slow: develop
 	$(PYTEST) -m slow
 
+test-vllm: vllm
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
+	  tests/serve/test_vllm_run.py
+
 format: develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -61,4 +80,4 @@ bench: develop
 	$(BIN)/python benchmarks/generation.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis

