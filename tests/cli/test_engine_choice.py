@@ -1,0 +1,75 @@
+"""``--generator``: one flag for an engine, the Python that runs it, and what is said where it cannot run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.commands.explain import explain
+from penstock.cli.engine_choice import command_of, require_engine, with_engine
+from penstock.cli.recipe import build
+from penstock.core.engines import VLLM, Embedded
+from penstock.core.errors import SpecError
+from penstock.core.run import Run
+from penstock.recipes.quickstart import quickstart
+
+USUAL = (sys.executable, "-m", "penstock.cli.role")
+
+
+def on_vllm(python: str = "") -> Run:
+    run = with_engine(quickstart(), "vllm")
+    return replace(run, roles=replace(run.roles, engine=VLLM(python=python)))
+
+
+def test_vllm_puts_the_generators_into_processes() -> None:
+    run = with_engine(quickstart(), "vllm")
+    assert isinstance(run.roles.engine, VLLM)
+    assert run.runtime == "procs"
+
+
+def test_the_embedded_engine_leaves_the_runtime() -> None:
+    run = with_engine(quickstart(), "embedded")
+    assert (run.runtime, run.roles.engine) == ("local", Embedded())
+
+
+def test_the_flag_comes_before_the_engines_own_fields() -> None:
+    run = build("quickstart", ["--roles.engine.cache-bytes", "2097152", "--generator", "vllm"])
+    assert run.roles.engine.cache_bytes == 2097152
+
+
+def test_an_unknown_engine_is_refused_with_those_that_are_close() -> None:
+    with pytest.raises(SpecError, match='no engine "vlm"; did you mean "vllm"'):
+        build("quickstart", ["--generator", "vlm"])
+
+
+def test_only_generators_are_started_with_the_engines_python() -> None:
+    run = on_vllm("/opt/vllm/bin/python")
+    assert command_of(run, "generator", USUAL) == ("/opt/vllm/bin/python", "-m", "penstock.cli.role")
+    assert command_of(run, "reward", USUAL) == USUAL
+    assert command_of(on_vllm(), "generator", USUAL) == USUAL
+    assert command_of(quickstart(), "generator", USUAL) == USUAL
+
+
+def test_a_python_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"roles.engine.python=/nowhere/python does not run .*make vllm"):
+        require_engine(on_vllm("/nowhere/python"))
+
+
+def test_a_python_without_vllm_is_refused(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(SpecError, match="has no vLLM with Penstock beside it; make vllm"):
+        require_engine(on_vllm(str(bare)))
+
+
+def test_other_engines_ask_for_no_python() -> None:
+    assert require_engine(quickstart()) is None
+
+
+def test_explain_names_the_engine() -> None:
+    assert any("generators run vLLM in /opt/python" in line for line in explain(on_vllm("/opt/python")))
+    assert any("generators run Penstock's own" in line for line in explain(replace(quickstart(), runtime="procs")))
