@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -55,22 +56,22 @@ def postgresql() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def new_database(server: str) -> str:
-    """The URL of a new, empty database. Waits until the server accepts connections."""
+def emptied(server: str) -> str:
+    """The URL of a database with nothing in it. Waits until the server accepts connections."""
     import psycopg
 
-    name = "t" + os.urandom(6).hex()
-    deadline = 100
+    url, attempts = server.replace("NAME", "postgres"), 100
     while True:
         try:
-            with psycopg.connect(server.replace("NAME", "postgres"), autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {name}")
-            return server.replace("NAME", name)
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("DROP SCHEMA public CASCADE")
+                connection.execute("CREATE SCHEMA public")
+            return url
         except psycopg.OperationalError:
-            deadline -= 1
-            if not deadline:
+            attempts -= 1
+            if not attempts:
                 raise
-            subprocess.run(["sleep", "0.1"], check=True)
+            time.sleep(0.1)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -78,4 +79,4 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a new store goes, on either database."""
     if request.param == "sqlite":
         return str(tmp_path / "feedback.db")
-    return new_database(request.getfixturevalue("postgresql"))
+    return emptied(request.getfixturevalue("postgresql"))

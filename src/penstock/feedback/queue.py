@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,6 +20,45 @@ from penstock.feedback.errors import AlreadyAnswered, FeedbackError, NotAllowed,
 from penstock.feedback.records import JUDGEMENTS, Annotator, Lease, Task, canonical
 
 answers, leases, progress, tasks = schema.answers, schema.leases, schema.progress, schema.tasks
+
+# Statements are built once: building one costs more than running it.
+THIS_TASK: sa.BindParameter[str] = sa.bindparam("this_task")
+THIS_ANNOTATOR: sa.BindParameter[str] = sa.bindparam("this_annotator")
+MINE = (leases.c.task == THIS_TASK) & (leases.c.annotator == THIS_ANNOTATOR)
+DONE = sa.select(answers.c.kind).where(answers.c.task == THIS_TASK, answers.c.annotator == THIS_ANNOTATOR)
+JUDGED = sa.select(progress.c.judgements).where(progress.c.task == THIS_TASK)
+HELD_BY_OTHERS = (
+    sa.select(sa.func.count())
+    .select_from(leases)
+    .where(leases.c.task == THIS_TASK, leases.c.deadline > sa.bindparam("now"), leases.c.annotator != THIS_ANNOTATOR)
+)
+HELD_BY = (
+    sa.select(sa.func.count())
+    .select_from(leases)
+    .where(leases.c.annotator == THIS_ANNOTATOR, leases.c.deadline > sa.bindparam("now"))
+)
+DONE_BY = sa.select(sa.func.count()).select_from(answers).where(answers.c.annotator == THIS_ANNOTATOR)
+COUNT = progress.update().where(progress.c.task == THIS_TASK)
+RENEW, ADD_LEASE, DROP_LEASE = leases.update().where(MINE), leases.insert(), leases.delete().where(MINE)
+
+
+def _waiting_statement() -> sa.Select[Any]:
+    """The most urgent open task of some purposes with a free seat that the annotator has neither answered nor holds."""
+    now: sa.BindParameter[float] = sa.bindparam("now")
+    held = sa.select(sa.func.count()).where(leases.c.task == progress.c.task, leases.c.deadline > now).scalar_subquery()
+    answered = sa.exists().where(answers.c.task == progress.c.task, answers.c.annotator == THIS_ANNOTATOR)
+    mine = sa.exists().where(leases.c.task == progress.c.task, leases.c.annotator == THIS_ANNOTATOR, leases.c.deadline > now)
+    return (
+        sa.select(progress.c.task)
+        .join(tasks, tasks.c.id == progress.c.task)
+        .where(progress.c.open, progress.c.purpose.in_(sa.bindparam("purposes", expanding=True)))
+        .where(sa.or_(tasks.c.overlap == 0, progress.c.judgements + held < tasks.c.overlap), ~answered, ~mine)
+        .order_by(progress.c.urgency, progress.c.number)
+        .limit(1)
+    )
+
+
+WAITING = _waiting_statement()
 
 
 @dataclass(frozen=True)
@@ -59,12 +99,10 @@ def next_task(connection: Connection, annotator: Annotator, policy: QueuePolicy,
     Raises:
         NotAllowed: they hold as many leases as they may.
     """
-    held = len(list(rows.load_leases(connection, leases.c.annotator == annotator.name, leases.c.deadline > now)))
+    held = connection.execute(HELD_BY, {"this_annotator": annotator.name, "now": now}).scalar_one()
     if held >= policy.held:
         raise NotAllowed(f"{annotator.name} holds {held} tasks; answer, skip or give one back first")
-    done = connection.execute(
-        sa.select(sa.func.count()).select_from(answers).where(answers.c.annotator == annotator.name)
-    ).scalar_one()
+    done = connection.execute(DONE_BY, {"this_annotator": annotator.name}).scalar_one()
     draw, found = uniform(policy.seed, annotator.name, done + held), None
     if draw < policy.gold_share:
         found = _waiting(connection, annotator.name, ("gold",), now)
@@ -75,24 +113,7 @@ def next_task(connection: Connection, annotator: Annotator, policy: QueuePolicy,
 
 
 def _waiting(connection: Connection, annotator: str, purposes: Sequence[str], now: float) -> str | None:
-    """The most urgent open task with a free seat that the annotator has neither answered nor holds."""
-    held = sa.select(sa.func.count()).where(leases.c.task == progress.c.task, leases.c.deadline > now).scalar_subquery()
-    answered = sa.exists().where(answers.c.task == progress.c.task, answers.c.annotator == annotator)
-    mine = sa.exists().where(leases.c.task == progress.c.task, leases.c.annotator == annotator, leases.c.deadline > now)
-    query = (
-        sa.select(progress.c.task)
-        .join(tasks, tasks.c.id == progress.c.task)
-        .where(
-            progress.c.open,
-            progress.c.purpose.in_(purposes),
-            sa.or_(tasks.c.overlap == 0, progress.c.judgements + held < tasks.c.overlap),
-            ~answered,
-            ~mine,
-        )
-        .order_by(progress.c.urgency, progress.c.number)
-        .limit(1)
-    )
-    return connection.execute(query).scalar()
+    return connection.execute(WAITING, {"this_annotator": annotator, "purposes": list(purposes), "now": now}).scalar()
 
 
 def _repeat(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
@@ -137,18 +158,17 @@ def take_seat(connection: Connection, task: Task, annotator: Annotator, policy: 
         AlreadyAnswered, NotAllowed, SeatTaken: as their names say.
     """
     require_open(connection, task, annotator, now)
-    name = task.id
-    present = connection.execute(sa.select(leases).where(leases.c.task == name, leases.c.annotator == annotator.name)).first()
-    deadline = now + policy.lease_seconds
+    name, deadline = task.id, now + policy.lease_seconds
+    present = rows.load_lease(connection, name, annotator.name)
     if present is not None:
-        mine = (leases.c.task == name) & (leases.c.annotator == annotator.name)
         granted = present.granted if present.deadline > now else now
-        connection.execute(leases.update().where(mine).values(deadline=deadline, granted=granted))
-        return replace(rows.lease_of(present), deadline=deadline, granted=granted)
+        changed = {"this_task": name, "this_annotator": annotator.name, "deadline": deadline, "granted": granted}
+        connection.execute(RENEW, changed)
+        return replace(present, deadline=deadline, granted=granted)
     order = display_order(name, annotator.name, len(task.item.responses), policy.seed)
     lease = Lease(name, annotator.name, order, now, deadline)
     row = {"task": name, "annotator": annotator.name, "granted": now, "deadline": deadline}
-    connection.execute(leases.insert(), {**row, "shown": canonical(list(order))})
+    connection.execute(ADD_LEASE, {**row, "shown": canonical(list(order))})
     return lease
 
 
@@ -165,9 +185,7 @@ def require_open(connection: Connection, task: Task, annotator: Annotator, now: 
         raise NotAllowed(f"task {name} is meant for another annotator")
     if task.purpose == "adjudication" and annotator.role == "annotator":
         raise NotAllowed(f"task {name} needs an adjudicator; {annotator.name} is an annotator")
-    standing = connection.execute(
-        sa.select(answers.c.kind).where(answers.c.task == name, answers.c.annotator == annotator.name)
-    ).scalar()
+    standing = connection.execute(DONE, {"this_task": name, "this_annotator": annotator.name}).scalar()
     if standing is not None:
         raise AlreadyAnswered(f"{annotator.name} is done with task {name} ({standing}); undo that first")
     if task.overlap and taken(connection, name, annotator.name, now) >= task.overlap:
@@ -176,14 +194,13 @@ def require_open(connection: Connection, task: Task, annotator: Annotator, now: 
 
 def taken(connection: Connection, task: str, beside: str, now: float) -> int:
     """Seats of a task that are filled by judgements or held by leases of annotators other than ``beside``."""
-    judged = connection.execute(sa.select(progress.c.judgements).where(progress.c.task == task)).scalar_one()
-    others = (leases.c.task == task) & (leases.c.deadline > now) & (leases.c.annotator != beside)
-    return judged + connection.execute(sa.select(sa.func.count()).select_from(leases).where(others)).scalar_one()
+    judged = connection.execute(JUDGED, {"this_task": task}).scalar_one()
+    return judged + connection.execute(HELD_BY_OTHERS, {"this_task": task, "this_annotator": beside, "now": now}).scalar_one()
 
 
 def count_judgement(connection: Connection, task: Task, change: int) -> None:
     """Count a judgement of a task that was made or taken back, and open or close the task."""
-    mine = progress.c.task == task.id
-    judged = connection.execute(sa.select(progress.c.judgements).where(mine)).scalar_one() + change
+    name = task.id
+    judged = connection.execute(JUDGED, {"this_task": name}).scalar_one() + change
     still_open = task.overlap == 0 or judged < task.overlap
-    connection.execute(progress.update().where(mine).values(judgements=judged, open=still_open))
+    connection.execute(COUNT, {"this_task": name, "judgements": judged, "open": still_open})

@@ -24,6 +24,7 @@ from penstock.feedback.records import JUDGEMENTS, REMARKS, WITHDRAWALS, Annotato
 from penstock.feedback.state import State, fold
 
 CACHED_TASKS = 4096
+ADD_ANSWER = schema.answers.insert()
 
 
 @dataclass(frozen=True)
@@ -205,13 +206,10 @@ class Store:
         self, connection: Connection, given: Submission, task: Task, body: dict[str, Any], *, shown: bool = True
     ) -> Event:
         now, who = self.now(), rows.load_annotator(connection, given.annotator)
-        table = schema.leases
-        mine = (table.c.task == given.task) & (table.c.annotator == given.annotator)
-        lease = next(iter(rows.load_leases(connection, mine)), None)
-        answered = schema.answers
-        done = (answered.c.task == given.task) & (answered.c.annotator == given.annotator)
+        mine = {"this_task": given.task, "this_annotator": given.annotator}
+        lease = rows.load_lease(connection, given.task, given.annotator)
         remark = given.kind in REMARKS
-        if not (remark and connection.execute(sa.select(answered.c.event).where(done)).first()):
+        if not (remark and connection.execute(queue.DONE, mine).first()):
             queue.require_open(connection, task, who, now)
             if lease is None and shown:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
@@ -231,8 +229,8 @@ class Store:
         )
         if not remark:
             answer = {"task": given.task, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
-            connection.execute(answered.insert(), answer)
-            connection.execute(table.delete().where(mine))
+            connection.execute(ADD_ANSWER, answer)
+            connection.execute(queue.DROP_LEASE, mine)
             if given.kind in JUDGEMENTS:
                 queue.count_judgement(connection, task, +1)
         return event
@@ -309,10 +307,9 @@ class Store:
 
     def _known(self, connection: Connection, given: dict[str, Any]) -> Event | None:
         """The event that has this key already, if its content is the same. Raises KeyReused if it is not."""
-        found = rows.load_events(connection, schema.events.c.key == given["key"])
-        if not found:
+        event, same = rows.event_of_key(connection, given["key"]), True
+        if event is None:
             return None
-        event, same = found[0], True
         for name, value in given.items():
             present = getattr(event, name)
             if name == "body":
