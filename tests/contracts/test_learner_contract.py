@@ -16,8 +16,12 @@ import tiny_t5
 from penstock.core.contracts import Learner, State
 from penstock.core.errors import TrainingError
 from penstock.core.learner import LearnerSpec, LoRA
+from penstock.core.strategies import DDP, FSDP2, DeepSpeed
+from penstock.core.types import added
 from penstock.data.layout import count, lay_out
+from penstock.train.fleet import fleet_of
 from penstock.train.learner import DeviceLearner
+from penstock.train.ranks import learner_of
 
 
 def on_one_device(model, spec):
@@ -39,6 +43,22 @@ def with_8_bit_moments(model, spec):
     return on_one_device(model, replace(spec, optimizer="adamw8bit"))
 
 
+def on_ranks(strategy, package=None):
+    """On two ranks; a learner of one test may be closed while the ranks stay for the next."""
+
+    def made(model, spec):
+        if package:
+            pytest.importorskip(package)
+        return learner_of(model, replace(spec, strategy=strategy), lay_out, total_steps=10)
+
+    return made
+
+
+def ranked(name, strategy, architecture="qwen2", package=None):
+    """An entry of :data:`LEARNERS` whose tests start processes."""
+    return pytest.param((on_ranks(strategy, package), architecture), id=name, marks=pytest.mark.slow)
+
+
 LEARNERS = {
     "one device": (on_one_device, "qwen2"),
     "one device, encoder-decoder": (on_one_device, "t5"),
@@ -47,13 +67,33 @@ LEARNERS = {
     "8-bit moments": (with_8_bit_moments, "llama"),
 }
 
+RANKED = [
+    ranked("DDP, 2 ranks", DDP()),
+    ranked("DDP, encoder-decoder", DDP(), "t5"),
+    ranked("FSDP2, 2 ranks", FSDP2(), "gpt2"),
+    ranked("FSDP2, tensor parallel", FSDP2(tensor=2), "llama"),
+    ranked("DeepSpeed ZeRO-2", DeepSpeed(stage=2), package="deepspeed"),
+    ranked("DeepSpeed ZeRO-3", DeepSpeed(stage=3), package="deepspeed"),
+]
+
 LOGP = frozenset({"logp"})
 
 
-@pytest.fixture(params=LEARNERS)
+@pytest.fixture(scope="module")
+def two_ranks():
+    """The ranks of all learners that have any, started once."""
+    fleet = fleet_of(2, torch.device("cpu"))
+    fleet.hold()
+    yield fleet
+    fleet.release()
+
+
+@pytest.fixture(params=[*(pytest.param(entry, id=name) for name, entry in LEARNERS.items()), *RANKED])
 def make(request, tiny, text):
     """``make(**spec)``: a learner over the same tiny model every time."""
-    learner, kind = LEARNERS[request.param]
+    learner, kind = request.param
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("two_ranks")
 
     def made(**spec):
         model = tiny_t5.build(text, kind) if kind in tiny_t5.ARCHITECTURES else tiny(kind)
@@ -92,7 +132,7 @@ def train(learner, units, *, budget=4096, share=True, loss=None):
     for batch in lay_out(units, budget, share):
         for name, value in learner.accumulate(batch, loss or Likelihood(), count(units)).items():
             totals[name] = totals.get(name, 0.0) + value
-    return totals, learner.step()
+    return added(totals, learner.flush()), learner.step()
 
 
 def weights(learner):

@@ -43,13 +43,14 @@ def imported(world: World) -> Any:
             f"strategy=DeepSpeed needs the deepspeed package ({error}); run: pip install penstock[deepspeed]"
         ) from error
     logger.setLevel("ERROR")
-    backend = comm.comm.cdb
+    backend: Any = comm.comm.cdb
     if backend is not None and getattr(backend, "penstock_group", None) is not torch.distributed.group.WORLD:
         comm.comm.cdb = None  # it keeps groups of ranks that have ended
         groups._WORLD_GROUP = None
     if comm.comm.cdb is None:
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", auto_mpi_discovery=False)
-        comm.comm.cdb.penstock_group = torch.distributed.group.WORLD
+        made: Any = comm.comm.cdb
+        made.penstock_group = torch.distributed.group.WORLD
     return deepspeed
 
 

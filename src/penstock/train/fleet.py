@@ -125,8 +125,9 @@ class Fleet:
                 break
             threading.Event().wait(0.02)
         if not dead:
-            self._end(f"the learner's ranks broke off in {verb}: {error}")
-            return error or TrainingError(f"a rank failed in {verb}")
+            text = f"learner ranks {', '.join(map(str, range(1, self.size)))} did not keep up in {verb}: {error}"
+            self._end(text)
+            return RoleError(text) if error is None or _of_collectives(error) else error
         # A rank that lost its peers ends after the one that was the cause.
         rank = min(dead, key=lambda r: (not dead[r].startswith("killed"), _of_words(self.handles[r - 1].last_words()), r))
         words = self.handles[rank - 1].last_words() or "nothing"

@@ -1,0 +1,232 @@
+"""The ranks of a learner as processes: what they say to each other, how they fail, and that they end with their learner."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from rank_examples import LOSSES, learners, train, units_for
+
+import tiny_models
+from penstock.algos.grpo import GRPO
+from penstock.core.errors import ConnectionLost, DeadlinePassed, NonFiniteError, RoleError, SpecError, TrainingError, WireError
+from penstock.core.learner import LearnerSpec, LoRA
+from penstock.core.strategies import DDP, FSDP2, DeepSpeed
+from penstock.data.layout import count, lay_out
+from penstock.train import fleet as fleets
+from penstock.train import frames
+from penstock.train.part import nothing
+from penstock.train.ranks import learner_of
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of the tests; ``fails`` on batches of as many rows."""
+
+    needs: frozenset = frozenset({"logp"})
+    scale: float = 1.0
+    fails: int = 0
+    kills: bool = False
+
+    def __call__(self, outputs, fields, batch, denominator):
+        if self.kills and torch.distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if len(batch.unit_B) == self.fails:
+            raise TrainingError(f"{self.fails} rows are one too many")
+        loss = self.scale * outputs.logp_A.sum() / denominator.tokens
+        return loss, {"rows": torch.tensor(float(len(batch.unit_B)))}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2.5, None, True, "ü", b"bytes"]},
+        (1, (2, frozenset({"x", "y"}))),
+        GRPO().loss(),
+        LearnerSpec(strategy=FSDP2()),
+        nothing,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_travel_and_come_back_as_they_were(value):
+    found = frames.decode(frames.encode(value))
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.bool_])
+def test_arrays_travel_and_may_be_written_to(kind):
+    array = np.arange(6).reshape(2, 3).astype(kind)[:, ::2]
+    found = frames.decode(frames.encode(array))
+    np.testing.assert_array_equal(found, array)
+    assert found.dtype == array.dtype
+    assert found.flags.writeable
+
+
+def test_a_batch_travels():
+    found = frames.decode(frames.encode(nothing()))
+    assert found.gather_BT.tolist() == [[0, 1]]
+    assert found.row_ids == (0,)
+
+
+@pytest.mark.parametrize("value", [object(), partial(print), lambda: None], ids=["object", "partial", "lambda"])
+def test_what_no_other_process_can_make_is_refused(value):
+    with pytest.raises(WireError, match="cannot travel to a rank"):
+        frames.encode(value)
+
+
+def test_a_silent_pipe_has_a_deadline_and_a_closed_one_is_named():
+    reading, writing = os.pipe()
+    with pytest.raises(DeadlinePassed):
+        frames.read(reading, 0.01)
+    os.close(writing)
+    with pytest.raises(ConnectionLost):
+        frames.read(reading, 1.0)
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "spec", "fix"),
+    [
+        (DDP(), {"dropout": 0.1}, "OneDevice"),
+        (FSDP2(), {"token_dropout": 0.1}, "OneDevice"),
+        (FSDP2(), {"lora": LoRA()}, "strategy=DDP"),
+        (DeepSpeed(), {"unfrozen_layers": 1}, "strategy=DDP"),
+        (FSDP2(), {"optimizer": "adamw8bit"}, "optimizer=adamw"),
+        (DDP(), {"lora": LoRA(quantize="nf4")}, "quantize=none"),
+    ],
+)
+def test_what_ranks_do_not_compute_is_refused_by_the_spec(strategy, spec, fix):
+    with pytest.raises(SpecError, match=fix):
+        LearnerSpec(strategy=strategy, **spec)
+
+
+def test_ranks_that_tensor_does_not_divide_are_refused():
+    with pytest.raises(SpecError, match="does not divide"):
+        FSDP2(ranks=3, tensor=2)
+
+
+def test_threads_are_shared_unless_they_were_set(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert fleets.share_of_cores(4) == 2
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert fleets.share_of_cores(4) == 3
+
+
+def test_micro_batches_wait_until_each_copy_has_one(tiny):
+    units = units_for("SFT", 0, tiny())
+    with learners(tiny, [DDP()]) as (learner,):
+        batches, loss = lay_out(units, 24, True)[:3], Loss()
+        rows = [len(batch.row_ids) for batch in batches]
+        found = [learner.accumulate(batch, loss, count(units)) for batch in batches]
+        assert [metrics.get("rows") for metrics in found] == [None, rows[0] + rows[1], None]
+        assert learner.flush()["rows"] == rows[2]
+        assert learner.flush() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
+def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_right(strategy, tiny):
+    units = units_for("SFT", 0, tiny())
+    batches = lay_out(units, 24, True)
+    odd = len(batches[1].row_ids)
+    with learners(tiny, [strategy, strategy]) as (learner, other):
+        before = {name: tensor.clone() for name, tensor in learner.weights()}
+        learner.accumulate(batches[0], Loss(fails=odd), count(units))
+        with pytest.raises(TrainingError, match="one too many"):
+            learner.accumulate(batches[1], Loss(fails=odd), count(units))
+        with pytest.raises(NonFiniteError):
+            train(learner, units, Loss(scale=float("inf")))
+        learner._waiting.clear()
+        assert all(torch.equal(tensor, before[name]) for name, tensor in learner.weights())
+        assert train(learner, units, LOSSES["SFT"]) == train(other, units, LOSSES["SFT"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
+def test_a_rank_that_is_killed_in_a_verb_is_named_and_nothing_hangs(strategy, tiny):
+    units = units_for("SFT", 0, tiny())
+    with learners(tiny, [strategy]) as (learner,):
+        with pytest.raises(RoleError, match=r"rank 1 of 2 is gone .killed by signal 9. in accumulate"):
+            train(learner, units, Loss(kills=True))
+        with pytest.raises(RoleError, match="rank 1 of 2 is gone"):
+            learner.step()
+    with learners(tiny, [strategy]) as (learner,):
+        assert train(learner, units, LOSSES["SFT"])["gradient_norm"] > 0, "new ranks are started for the next learner"
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_between_verbs_is_named(tiny):
+    units = units_for("SFT", 0, tiny())
+    with learners(tiny, [DDP()]) as (learner,):
+        learner.fleet.handles[0].process.kill()
+        learner.fleet.handles[0].process.wait()
+        with pytest.raises(RoleError, match="rank 1 of 2 is gone"):
+            train(learner, units, LOSSES["SFT"])
+
+
+@pytest.mark.slow
+def test_a_rank_that_stands_still_is_named_at_the_deadline(tiny):
+    units = units_for("SFT", 0, tiny())
+    fleet = fleets.Fleet(2, torch.device("cpu"), seconds=3.0)
+    fleets._current = fleet
+    with learners(tiny, [DDP()]) as (learner,):
+        process = fleet.handles[0].process
+        process.send_signal(signal.SIGSTOP)
+        waker = threading.Timer(8.0, process.send_signal, (signal.SIGCONT,))
+        waker.start()
+        with pytest.raises(RoleError, match="rank"):
+            train(learner, units, LOSSES["SFT"])
+        waker.join()
+    assert fleet.broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_end_with_the_learners_process(number, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch, time\n"
+        "from penstock.train.fleet import fleet_of\n"
+        "if __name__ == '__main__':\n"
+        "    fleet = fleet_of(2, torch.device('cpu'))\n"
+        "    print(fleet.handles[0].process.pid, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        rank = int(process.stdout.readline())
+        watched = os.pidfd_open(rank)
+        process.send_signal(number)
+        process.wait(30)
+    import select
+
+    assert select.select([watched], [], [], 30)[0], "the rank is gone"
+    os.close(watched)
+
+
+def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
+    from penstock.core.errors import ModelError
+    from penstock.train.tensor_parallel import check_plan
+
+    with pytest.raises(ModelError, match="no plan that splits gpt2"):
+        check_plan(tiny("gpt2").config, 2)
+    with pytest.raises(ModelError, match="num_key_value_heads=2"):
+        check_plan(tiny("llama").config, 4)
+    assert check_plan(tiny("qwen2").config, 2) is None
+
+
+@pytest.mark.slow
+def test_a_learner_of_another_size_waits_for_the_ranks_to_be_given_up(tiny):
+    with learners(tiny, [DDP()]), pytest.raises(TrainingError, match="2 ranks is still in use"):
+        learner_of(tiny(), LearnerSpec(strategy=DDP(ranks=3)), lay_out, total_steps=1)
+
+
+def test_tokens_of_the_empty_micro_batch_are_valid_in_any_vocabulary():
+    assert nothing().tokens_N.max() < tiny_models.CONTEXT
