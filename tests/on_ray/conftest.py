@@ -48,17 +48,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., RunOnRay]]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``undisturbed("letters", "--steps", "8")``: the folder of that run in one process, made once."""
-    made: dict[tuple[str, ...], Path] = {}
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """The folder of ten steps of letters in one process, made once. How long a reward takes does not change them."""
+    made: list[Path] = []
 
-    def folder(recipe: str, *words: str) -> Path:
-        if (recipe, *words) not in made:
-            home = tmp_path_factory.mktemp("undisturbed")
-            (home / "go").touch()
-            run = runs_on_ray.RunOnRay(home, recipe, *words, runtime="local")
+    def folder() -> Path:
+        if not made:
+            run = runs_on_ray.RunOnRay(tmp_path_factory.mktemp("undisturbed"), "letters", "--steps", "10", runtime="local")
             assert run.wait() == 0, run.everything()
-            made[recipe, *words] = run.run
-        return made[recipe, *words]
+            made.append(run.run)
+        return made[0]
 
     return folder

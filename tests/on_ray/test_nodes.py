@@ -50,16 +50,16 @@ def left_in(nodes: Nodes) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize("channel", ["disk", "process group"])
 def test_three_nodes_end_at_the_weights_of_one_process(
-    channel: str, three_nodes: Nodes, start: Start, undisturbed: Callable[..., Path]
+    channel: str, three_nodes: Nodes, start: Start, undisturbed: Callable[[], Path]
 ) -> None:
-    words = ("letters", "--steps", "6", "--hold", "8")
+    words = ("letters", "--steps", "10", "--hold", "8")
     run = start(*words, "--roles.channel", channel, address=three_nodes.address)
     run.until(lambda: len(run.roles) == 3 and run.step >= 1, what="three roles")
     assert len({id(three_nodes.of(pid)) for pid in run.roles.values()}) == 3
     (run.folder / "go").touch()
     assert run.wait() == 0, run.everything()
-    assert_each_trained_once(run, 6)
-    assert weights(run.run) == weights(undisturbed(*words))
+    assert_each_trained_once(run, 10)
+    assert weights(run.run) == weights(undisturbed())
     assert run.roles == {}
     assert left_in(three_nodes) == ([], [])
 
@@ -91,11 +91,11 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(nodes: Nodes,
 
 
 def test_the_only_generator_loses_its_node_and_the_weights_are_those_of_one_process(
-    nodes: Nodes, start: Start, undisturbed: Callable[..., Path], tmp_path: Path
+    nodes: Nodes, start: Start, undisturbed: Callable[[], Path], tmp_path: Path
 ) -> None:
     nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
-    words = ("letters", "--steps", "12", "--hold", "20")
+    words = ("letters", "--steps", "10", "--hold", "20")
     run = start(*words, "--roles.channel", "disk", "--placement", "place.toml", address=nodes.address)
     run.until_step(5)
     nodes.kill(nodes.of(run.roles["generator-0"]))
@@ -105,13 +105,13 @@ def test_the_only_generator_loses_its_node_and_the_weights_are_those_of_one_proc
     run.until_step(7)
     print(f"\ntwo more steps {time.monotonic() - killed:.1f} s after the kill of the only generator's node, replaced at once")
     assert run.wait() == 0, run.everything()
-    assert_each_trained_once(run, 12)
-    assert weights(run.run) == weights(undisturbed(*words))
+    assert_each_trained_once(run, 10)
+    assert weights(run.run) == weights(undisturbed())
 
 
 @pytest.mark.parametrize("whom", ["the learner", "its actor"])
 def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
-    whom: str, three_nodes: Nodes, start: Start, undisturbed: Callable[..., Path]
+    whom: str, three_nodes: Nodes, start: Start, undisturbed: Callable[[], Path]
 ) -> None:
     words = ("letters", "--steps", "10", "--hold", "30")
     run = start(*words, "--roles.channel", "disk", address=three_nodes.address)
@@ -123,7 +123,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     (run.folder / "go").touch()
     assert run.wait() == 0, run.everything()
     assert_each_trained_once(run, 10)
-    assert weights(run.run) == weights(undisturbed(*words))
+    assert weights(run.run) == weights(undisturbed())
 
 
 def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, start: Start, tmp_path: Path) -> None:
@@ -141,7 +141,6 @@ def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, s
     assert left_in(three_nodes) == ([], [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start) -> None:
     run = start("letters", "--steps", "8", "--hold", "8")
     run.until(lambda: of_session("--gcs-address="), what="cluster")
@@ -158,8 +157,9 @@ def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start
     assert run.wait() == 0, run.everything()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
-    number: int, start: Start, undisturbed: Callable[..., Path]
+    number: int, start: Start, undisturbed: Callable[[], Path]
 ) -> None:
     words = ("letters", "--steps", "10", "--delay", "0.05")
     run = start(*words)
@@ -175,4 +175,4 @@ def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
     assert of_session("penstock-ray-") == []
     resumed = start()
     assert resumed.wait() == 0, resumed.everything()
-    assert weights(resumed.run) == weights(undisturbed(*words))
+    assert weights(resumed.run) == weights(undisturbed())
