@@ -11,7 +11,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from penstock.feedback.errors import FeedbackError
@@ -92,6 +93,17 @@ class Response:
         if len(self.logp) > len(self.tokens):
             raise FeedbackError(f"{len(self.logp)} log-probs for {len(self.tokens)} tokens; give one a drawn token, or none")
 
+    @cached_property
+    def body(self) -> bytes:
+        """The response as its blob holds it."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return canonical({**fields, "sampling": dict(self.sampling)}).encode()
+
+    @cached_property
+    def id(self) -> str:
+        """The name of its blob."""
+        return hashlib.sha256(self.body).hexdigest()
+
 
 @dataclass(frozen=True)
 class Item:
@@ -109,13 +121,13 @@ class Item:
         if len(self.prompt) > LONGEST_TEXT:
             raise FeedbackError(f"a prompt of {len(self.prompt)} characters; {LONGEST_TEXT} is the most")
 
-    @property
+    @cached_property
     def id(self) -> str:
         return digest(self.plain())
 
     def plain(self) -> dict[str, Any]:
         """The item with its responses as names of blobs."""
-        names = [digest(asdict(response)) for response in self.responses]
+        names = [response.id for response in self.responses]
         return {"prompt": self.prompt, "responses": names, "key": self.key, "groups": dict(self.groups)}
 
 
@@ -163,7 +175,7 @@ class Task:
         if (self.purpose == "repeat") != bool(self.reserved):
             raise FeedbackError("a repeat, and no other task, is reserved for one annotator")
 
-    @property
+    @cached_property
     def id(self) -> str:
         return digest(self.plain())[:32]
 

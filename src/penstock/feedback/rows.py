@@ -73,10 +73,8 @@ def _save_item(connection: Connection, item: Item) -> None:
     if connection.execute(HAS_ITEM, {"key": name}).first():
         return
     for response in item.responses:
-        body = canonical(asdict(response)).encode()
-        key = hashlib.sha256(body).hexdigest()
-        if not connection.execute(HAS_BLOB, {"key": key}).first():
-            connection.execute(ADD_BLOB, {"hash": key, "body": body})
+        if not connection.execute(HAS_BLOB, {"key": response.id}).first():
+            connection.execute(ADD_BLOB, {"hash": response.id, "body": response.body})
     connection.execute(ADD_ITEM, {"id": name, "body": canonical(item.plain())})
 
 
