@@ -39,7 +39,7 @@ class RolesSpec:
     channel: Literal["shared memory", "disk", "process group"] = "shared memory"
     """How weights travel to the generators."""
     engine: AnySpec = Embedded()
-    """What generates: Embedded, VLLM or SGLang (``docs/backends.md``)."""
+    """What generates: Embedded, VLLM, SGLang or Served (``docs/backends.md``)."""
     placement: AnySpec = Split()
     """What lands where in a cluster: Colocate, Split or Placed (``docs/placement.md``)."""
 
