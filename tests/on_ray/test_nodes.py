@@ -64,12 +64,15 @@ def test_three_nodes_end_at_the_weights_of_one_process(
     assert left_in(three_nodes) == ([], [])
 
 
-def test_one_of_two_generators_loses_its_node_and_another_is_added(nodes: Nodes, start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("channel", ["disk", "process group"])
+def test_one_of_two_generators_loses_its_node_and_another_is_added(
+    channel: str, nodes: Nodes, start: Start, tmp_path: Path
+) -> None:
     for _ in range(2):
         nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
     words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "60", "--roles.generators", "2")
-    run = start(*words, "--roles.channel", "process group", "--placement", "place.toml", address=nodes.address)
+    run = start(*words, "--roles.channel", channel, "--placement", "place.toml", address=nodes.address)
     run.until(lambda: all(run.takes(name, "begin") for name in ("generator-0", "generator-1")), what="two that draw")
     run.until_step(3)
     doomed, before = run.roles["generator-0"], run.step
@@ -81,7 +84,10 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(nodes: Nodes,
     added = time.monotonic()
     run.until(lambda: run.notes("role back"), what="a successor with the current weights")
     recovered = time.monotonic() - added
-    print(f"\ntwo more steps {went_on:.1f} s after the kill; successor with weights {recovered:.1f} s after its node came")
+    print(
+        f"\n{channel}: two more steps {went_on:.1f} s after the kill; "
+        f"a successor with the weights {recovered:.1f} s after its node came"
+    )
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.everything()
     assert [note["role"] for note in run.notes("role restarted")] == ["generator-0"]

@@ -2,9 +2,10 @@
 
 A :class:`Layout` has ``data`` copies of the model, each cut over ``tensor`` ranks along one dimension of every matrix. Training
 counts ranks copy by copy. To go to another layout on the same ranks with the fewest bytes, the generation shards are handed
-out in the order of the training shards: a rank's training shard then lies in its generation shard wherever one layout divides
-the other, nothing is held twice, and a rank receives only from the ranks of its own copy whose shards make up the rest of
-its new one. That is the grouping of HybridFlow's 3D-HybridEngine (micro data-parallel groups, zero redundancy).
+out in the order of the training shards. Where generation cuts more coarsely and the cuts divide, a rank's training shard then lies
+in its generation shard, nothing is held twice, and a rank receives only from the ranks of its own copy whose shards make up
+the rest of its new one: the grouping of HybridFlow's 3D-HybridEngine (micro data-parallel groups, zero redundancy). Where it
+cuts more finely, nothing moves.
 
 Bytes are counted by :meth:`Plan.volumes`; :func:`gathered` counts what engines move that gather more than they keep.
 
