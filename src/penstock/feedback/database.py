@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,8 @@ class Database:
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self._engine = engine
+        # Threads of one process wait here in turn: SQLite's own waiting sleeps longer and longer and lets newcomers pass.
+        self._turn = threading.Lock()
 
     @contextmanager
     def write(self, *, head: bool = True) -> Iterator[Connection]:
@@ -53,7 +56,7 @@ class Database:
 
         With ``head`` it holds the log's head from its first statement on: nobody else decides anything meanwhile.
         """
-        with self._errors(), self._engine.connect() as connection:
+        with self._errors(), self._my_turn(), self._engine.connect() as connection:
             marked = connection.execution_options(penstock_write=True)
             with marked.begin():
                 if head and marked.dialect.name == "postgresql":
@@ -71,6 +74,15 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=BUSY_SECONDS):
+            raise FeedbackError(f"feedback store {self.name}: another thread has been writing for {BUSY_SECONDS} seconds")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,0 +1,71 @@
+"""Several processes and threads on one store at once: opening it, and filling seats."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pkgutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from feedback_examples import enrol, pair, vote
+
+import penstock.feedback
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.records import Annotator
+from penstock.feedback.store import Store
+
+POLICY = QueuePolicy(gold_share=0, repeat_share=0)
+
+
+def open_and_enrol(place: str, name: str) -> None:
+    with Store.open(place, POLICY) as store:
+        store.enrol(Annotator(name))
+
+
+def test_processes_that_open_a_new_store_at_once_make_it_once(place):
+    names = [f"p{number}" for number in range(5)]
+    running = [multiprocessing.get_context("fork").Process(target=open_and_enrol, args=(place, name)) for name in names]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(60)
+        assert process.exitcode == 0
+    with Store.open(place, POLICY) as store:
+        assert [annotator.name for annotator in store.annotators()] == names
+
+
+def test_threads_share_one_store_and_fill_every_seat_once(place):
+    people = [f"t{number}" for number in range(6)]
+    with Store.open(place, POLICY) as store:
+        enrol(store, *people)
+        store.ask([pair(str(number), overlap=3) for number in range(12)])
+
+        def vote_till_the_end(name: str) -> int:
+            count = 0
+            while lease := store.next_task(name):
+                store.submit(vote(lease.task, name, f"{name}:{lease.task}"))
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(len(people)) as pool:
+            voted = sum(pool.map(vote_till_the_end, people))
+        # Who finds every seat taken by leases leaves; the others' votes are all there.
+        assert voted == len(store.verify().judgements()) == store.counts()["ask"].judgements <= 36
+
+
+def test_a_place_that_cannot_be_is_refused(tmp_path):
+    with pytest.raises(FeedbackError, match="there is no folder"):
+        Store.open(tmp_path / "none" / "f.db")
+    with pytest.raises(FeedbackError, match="no such store"):
+        Store.open("mysql://somewhere/x")
+
+
+def test_nothing_in_the_folder_imports_torch():
+    modules = [module.name for module in pkgutil.iter_modules(penstock.feedback.__path__) if not module.ispkg]
+    code = "import sys; " + "; ".join(f"import penstock.feedback.{name}" for name in modules)
+    code += "; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr
