@@ -5,9 +5,11 @@ Activations and caches are not counted: they depend on the batch, not on how man
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from penstock.core.learner import LearnerSpec
+from penstock.core.strategies import FSDP2, DeepSpeed
 from penstock.models.presets import Shape
 
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2 * (1 + 4 / 256)}
@@ -92,3 +94,23 @@ def footprint(
     learned = trained + extra + critic
     masters = 4.0 * (trained + extra) if number == 2 else 0.0
     return Footprint(weights, masters, 4.0 * learned, MOMENTS[learner.optimizer] * learned)
+
+
+def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
+    """Bytes that each rank of a learner holds while it trains: its share, and what it gathers to compute one block.
+
+    What is not in blocks (embeddings, head) stays gathered through a pass. Rank 0 holds a copy of the weights beside, from
+    which it generates, evaluates and saves, where parameters are sharded.
+    """
+    own, strategy = footprint(shape, learner), learner.strategy
+    if not isinstance(strategy, FSDP2 | DeepSpeed):
+        return own
+    number, ranks = 2 if learner.compute == "bfloat16" else 4, strategy.ranks
+    outside = shape.parameters - shape.layers * shape.layer_parameters
+    shares = Footprint(0.0, own.gradients / ranks, own.gradients / ranks, own.moments / ranks)
+    if isinstance(strategy, FSDP2):  # shards are float32: they are masters and stored weights at once
+        gathered = (1 if strategy.reshard else shape.layers) * shape.layer_parameters / strategy.tensor + outside
+        return dataclasses.replace(shares, weights=float(number * gathered))
+    if strategy.stage == 2:
+        return dataclasses.replace(shares, weights=float(number * shape.parameters))
+    return dataclasses.replace(shares, weights=number * (shape.parameters / ranks + shape.layer_parameters + outside))

@@ -47,6 +47,7 @@ def imported(world: World) -> Any:
     if backend is not None and getattr(backend, "penstock_group", None) is not torch.distributed.group.WORLD:
         comm.comm.cdb = None  # it keeps groups of ranks that have ended
         groups._WORLD_GROUP = None
+        deepspeed.zero.Init.param_id = 0  # it numbers parameters, and new ranks begin at 0
     if comm.comm.cdb is None:
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", auto_mpi_discovery=False)
         made: Any = comm.comm.cdb

@@ -12,8 +12,10 @@ from penstock.cli.placing import moved, placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
 from penstock.cli.supervise import rules_of, threads_of
 from penstock.core.errors import SpecError
+from penstock.core.learner import LearnerSpec
 from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
-from penstock.models.memory import footprint, trained_parameters
+from penstock.core.strategies import DDP, OneDevice
+from penstock.models.memory import footprint, rank_footprint, trained_parameters
 from penstock.models.presets import Shape, preset_shape, shape_of
 
 HELP = """usage: penstock explain RECIPE [--placement P] [--field value …]
@@ -51,7 +53,12 @@ def explain(made: Run) -> list[str]:
 def placement(made: Run) -> list[str]:
     """Where the roles live."""
     if made.runtime == "local":
-        return ["  runtime local: one process; the generator reads the learner's own parameters"]
+        strategies = [stage.learner.strategy for stage in made.stages]
+        ranks = max(strategy.ranks for strategy in strategies)
+        if ranks == 1:
+            return ["  runtime local: one process; the generator reads the learner's own parameters"]
+        kinds = ", ".join(sorted({type(strategy).__name__ for strategy in strategies if strategy.ranks > 1}))
+        return [f"  runtime local: one process and {ranks - 1} more that train with it ({kinds}); it generates itself"]
     if made.runtime == "ray":
         return placement_lines(made)
     roles = made.roles
@@ -137,11 +144,23 @@ def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
         ("memory: reference", _size(held.weights - own.weights) + sharing if reference else "none"),
         ("memory: activations", f"about {_size(activations + logits)} at a full micro-batch"),
     ]
+    if not isinstance(learner.strategy, OneDevice):
+        found += rank_memory(learner, sized, activations + logits)
     total = held.total + activations + logits
     if isinstance(stage, Online):
         found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.slots} rows, and the prompts once each"))
         total += cache(stage, sized)
     return [*found, ("memory: total", f"about {_size(total)}")]
+
+
+def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[tuple[str, str]]:
+    """What each rank of a learner holds, and what rank 0 holds beside."""
+    strategy, each = learner.strategy, rank_footprint(sized, learner)
+    copy = 0.0 if isinstance(strategy, DDP) else footprint(sized, learner).weights
+    optimizer = _size(each.masters + each.gradients + each.moments)
+    told = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {_size(each.weights)} of weights"
+    found = [(f"memory: each of {strategy.ranks} ranks", told)]
+    return found + ([("memory: rank 0 beside", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
 
 
 def cache(stage: Online, sized: Shape) -> float:
