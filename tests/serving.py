@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -51,3 +55,30 @@ async def serving(service: Service, access: Access | None = None) -> AsyncIterat
     """Our server, with the tests' token unless ``access`` says otherwise."""
     async with running(server_of(service, access or Access(token=TOKEN))) as url:
         yield url
+
+
+class Process:
+    """``penstock serve`` in a process of its own, once it serves."""
+
+    def __init__(self, *words: str) -> None:
+        code = "import sys; from penstock.cli.main import main; sys.exit(main())"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "serve", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.line = self.process.stdout.readline()
+        assert self.line, self.process.stderr.read()
+        self.url = self.line.split()[3].removesuffix("/v1")
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """Send a signal; gives the exit code. It is gone afterwards in any case."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait(10)
+            self.stderr = self.process.stderr.read()
+            for pipe in (self.process.stdout, self.process.stderr):
+                pipe.close()

@@ -25,6 +25,9 @@ LACKS = {
 }
 """(Implementation, test with the parameters that are not the implementation) → why it cannot fulfil the requirement."""
 
+SLOW = {"served encoder-decoder", "SGLang (recorded)"}
+"""Implementations whose suites take longer than the fast tests may."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--contracts-json", metavar="FILE", help="write what the contract suites saw to FILE")
@@ -36,13 +39,17 @@ def named(item: Any) -> tuple[str, str]:
     calls = getattr(item, "callspec", None)
     if calls is None or fixture not in calls.params:
         return "", item.name
-    implementation = str(calls.params[fixture])
+    definition = item._fixtureinfo.name2fixturedefs[fixture][-1]
+    given = definition.params[calls.indices[fixture]]
+    implementation = str(given if isinstance(given, str) else given.id or given.values[0])
     rest = [part for part in calls.id.replace(implementation, "", 1).split("-") if part]
     return implementation, item.originalname + (f"[{'-'.join(rest)}]" if rest else "")
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     for item in items:
+        if item.path.stem in SUITES and named(item)[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
         if item.path.stem in SUITES and (why := LACKS.get(named(item))):
             item.add_marker(pytest.mark.skip(reason=why))
 
@@ -80,7 +87,8 @@ class Record:
 
     def pytest_sessionfinish(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps(self.seen, indent=0) + "\n", encoding="utf-8")
+        lines = ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in self.seen)
+        self.file.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:

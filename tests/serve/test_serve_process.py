@@ -1,7 +1,6 @@
 """``penstock serve`` as its users meet it: a process, and OpenAI's own client."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,38 +14,12 @@ import tiny_models
 from penstock.core.types import WeightUpdate
 from penstock.models.files import save_model
 from penstock.weights.upload import pack
-from serving import BEARER, TOKEN
+from serving import BEARER, TOKEN, Process
 
 openai = pytest.importorskip("openai")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 LONG = {"model": "model-of-tests", "prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}
-
-
-class Process:
-    """A server in a process of its own."""
-
-    def __init__(self, *words):
-        code = "import sys; from penstock.cli.main import main; sys.exit(main())"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        self.line = self.process.stdout.readline()
-        assert self.line, self.process.stderr.read()
-        self.url = self.line.split()[3].removesuffix("/v1")
-
-    def end(self, number=signal.SIGINT):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(20)
-        finally:
-            self.process.kill()
-            self.process.wait(10)
-            self.stderr = self.process.stderr.read()
-            for pipe in (self.process.stdout, self.process.stderr):
-                pipe.close()
 
 
 @pytest.fixture(scope="module")

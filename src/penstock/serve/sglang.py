@@ -14,7 +14,7 @@ import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,16 +42,13 @@ from penstock.serve.http import pick
 from penstock.serve.talk import Talk
 from penstock.serve.vllm_meter import Meter
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 FINISHES: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class Delivery(Protocol):
     """How tensors reach the server's processes (:mod:`penstock.serve.sglang_weights`)."""
 
-    async def send(self, talk: Talk, tensors: Mapping[str, Tensor], label: str, flush: bool) -> None:
+    async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Hand over the weights called ``label``; ``flush`` drops the cache. WeightError: the old ones are still in use."""
         ...
 
@@ -71,7 +68,7 @@ class SGLangGenerator:
     """Implements the ``Generator`` contract over one server, which is opened by :func:`sglang_generator`."""
 
     def __init__(
-        self, talk: Talk, text: Text, own: Mapping[str, Tensor], delivery: Delivery, *, context: int, version: Version = -1
+        self, talk: Talk, text: Text, own: Mapping[str, Any], delivery: Delivery, *, context: int, version: Version = -1
     ) -> None:
         """``own``: name to shape and type of the weights; ``context``: the longest sequence."""
         self.talk, self.text, self.own, self.delivery, self.context = talk, text, own, delivery, context
@@ -99,9 +96,7 @@ class SGLangGenerator:
         """
         require_room(request, self.context)
         if request.sampling.beta:
-            raise GenerationError(
-                f"{request.key}: beta={request.sampling.beta} needs Q heads; SGLang has none, use beta=0"
-            )
+            raise GenerationError(f"{request.key}: beta={request.sampling.beta} needs Q heads; SGLang has none, use beta=0")
         flight = Flight(
             request=request,
             limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
@@ -262,7 +257,7 @@ class SGLangGenerator:
 
     # ---- weights
 
-    async def _switch(self, update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
+    async def _switch(self, update: WeightUpdate, tensors: Mapping[str, Any]) -> None:
         """Stop between two steps, hand over, go on."""
         keep = update.kv in ("keep", "drain")  # whoever drains has let every group end
         for flight in self._flights.values():
@@ -296,7 +291,7 @@ def seed_of(seed: int, key: SampleKey) -> int:
 
 @asynccontextmanager
 async def sglang_generator(
-    spec: SGLang, text: Text, own: Mapping[str, Tensor], delivery: Delivery, context: int, name: str = ""
+    spec: SGLang, text: Text, own: Mapping[str, Any], delivery: Delivery, context: int, name: str = ""
 ) -> AsyncIterator[SGLangGenerator]:
     """The generator of a running server; connections end with the block. ``name`` ends with the generator's number.
 

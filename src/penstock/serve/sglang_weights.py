@@ -7,17 +7,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.core.errors import GenerationError, WeightError
 from penstock.serve.talk import Talk
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Write = Callable[[Mapping[str, "Tensor"], Path], None]
+Write = Callable[[Mapping[str, Any], Path], None]
 """Writes tensors as a model folder in Hugging Face format."""
-Broadcast = Callable[[Sequence[tuple[str, "Tensor"]]], None]
+Broadcast = Callable[[Sequence[tuple[str, Any]]], None]
 """Broadcasts tensors, in their order, from rank 0 of a process group that the server has joined; blocks."""
 
 
@@ -29,7 +26,7 @@ class FromDisk:
         self._held: tuple[Path, str] | None = None
         """The folder and the label of the weights in use."""
 
-    async def send(self, talk: Talk, tensors: Mapping[str, Tensor], label: str, flush: bool) -> None:
+    async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Raises WeightError where the server refuses the folder, GenerationError where it then takes not even the last one."""
         path = self.folder / label
         await asyncio.to_thread(self.write, tensors, path)
@@ -68,7 +65,7 @@ class FromGroup:
         self.plan, self.join, self.broadcast = plan, join, broadcast
         self._joined = False
 
-    async def send(self, talk: Talk, tensors: Mapping[str, Tensor], label: str, flush: bool) -> None:
+    async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Raises GenerationError where it breaks: some tensors may be new by then."""
         if not self._joined:
             plan = self.plan
