@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_a_wrong_placement_is_one_line(command: str, mistake: str, penstock: Pen
 
 def test_a_placement_without_a_cluster_is_refused(penstock: Penstock) -> None:
     penstock("train", TINY, "--placement", "split").assert_refused("Ray cluster", "--runtime ray")
+
+
+def test_without_ray_the_extra_is_named(penstock: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    penstock("train", TINY, "--runtime", "ray").assert_refused('pip install "penstock[ray]"')
+    assert not (tmp_path / "runs").exists()
 
 
 def test_explain_shows_what_lands_where_and_what_is_moved(penstock: Penstock, tmp_path: Path) -> None:

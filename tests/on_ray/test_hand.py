@@ -19,7 +19,7 @@ from runs_on_ray import parent
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.placement import Bundle, Bundles, Resources
 from penstock.flow import ray as on_ray
-from penstock.flow.ray import Cluster, Hand, RayChild
+from penstock.flow.ray import Cluster, Hand, RayChild, require_listening
 from penstock.flow.supervisor import Role
 
 ECHO = "import sys, json; said = json.loads(input()); print(said['word'], flush=True); sys.stdin.read()"
@@ -95,6 +95,12 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_of(tmp_path: Path) -> 
 
     with pytest.raises(RoleError, match=r"reward-0: node .* does not see .*elsewhere; start in a folder that all nodes share"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "ray://head:10001", "head"])
+def test_a_cluster_that_is_not_there_is_one_line(address: str) -> None:
+    with pytest.raises(SpecError, match=f"RAY_ADDRESS={address}: "):
+        require_listening(address)
 
 
 def test_no_room_is_one_line_after_the_deadline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -33,6 +34,8 @@ ROOM = 900.0
 """Seconds that the cluster may take to find room, as one that grows on demand does."""
 WAITED = 10.0
 """Seconds after which a wait for room is told of."""
+KNOCKING = 10.0
+"""Seconds in which a cluster's head must take a connection."""
 AGAIN = 0.25
 """Seconds before an actor is tried again; doubled each time."""
 LONGEST = 2.0
@@ -264,8 +267,9 @@ class Cluster:
         import ray
 
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(address=os.environ["RAY_ADDRESS"], **quiet)
+        if address := os.environ.get("RAY_ADDRESS"):
+            require_listening(address)
+            ray.init(address=address, **quiet)
             return
         needed: dict[str, float] = {}
         for bundle in self.bundles.bundles:
@@ -349,6 +353,23 @@ class Cluster:
             ray.shutdown()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
+
+
+def require_listening(address: str) -> None:
+    """Knock first: Ray knocks for minutes, and loudly.
+
+    Raises:
+        SpecError: nobody listens at ``HOST:PORT``, or the address is none; ``auto`` is Ray's own to find.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "/" in address:
+        raise SpecError(f"RAY_ADDRESS={address}: run penstock on a node of the cluster and set HOST:PORT of its head, or auto")
+    try:
+        socket.create_connection((host, int(port)), KNOCKING).close()
+    except OSError as error:
+        raise SpecError(f"no Ray cluster at RAY_ADDRESS={address}: {error}; unset it for one on this machine") from error
 
 
 def _told(totals: Sequence[Mapping[str, float]]) -> str:
