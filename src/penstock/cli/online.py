@@ -10,9 +10,10 @@ from typing import Any
 from penstock.cli.around import Around
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
 from penstock.cli.supervise import rules_of
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, SpecError
 from penstock.core.run import Online, Run
 from penstock.core.sentinels import EXACT, ROUNDED
+from penstock.core.strategies import OneDevice
 from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
 from penstock.data.layout import count, lay_out
@@ -51,6 +52,10 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     reference = models.reference(stage, model) if needs else None
     seed = seed_of(run.seed, stage.name)
     sampling = replace(stage.sampling, seed=seed)
+    if "teacher" in algorithm.needs and not isinstance(stage.learner.strategy, OneDevice):
+        raise SpecError(
+            f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
+        )
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = learner_of(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
     if "teacher" in algorithm.needs and reference is not None:

@@ -36,8 +36,6 @@ class FSDP2:
     ranks: int = 2
     tensor: int = 1
     """Ranks that every matrix is split over (Megatron, arXiv:1909.08053); they see the same rows."""
-    sequence_parallel: bool = False
-    """Split activations between matrices over the tokens as well, so that long contexts fit (arXiv:2205.05198)."""
     reshard: bool = True
     """Give gathered parameters up after the forward pass and gather them again for the backward pass."""
     offload: bool = False
@@ -48,10 +46,6 @@ class FSDP2:
         require(
             self.tensor >= 1 and self.ranks % self.tensor == 0,
             f"strategy.tensor={self.tensor} does not divide strategy.ranks={self.ranks}",
-        )
-        require(
-            not self.sequence_parallel or self.tensor > 1,
-            "strategy.sequence_parallel splits tokens over the ranks of tensor parallelism; set strategy.tensor=2 or more",
         )
 
 

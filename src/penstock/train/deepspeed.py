@@ -6,6 +6,7 @@ averages gradients over ranks; losses have the whole batch's denominator, so eac
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,10 @@ from penstock.train.world import World
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
+_first_groups: dict[str, Any] = {}
+"""What DeepSpeed's module of groups held before the first were made."""
+
+
 def imported(world: World) -> Any:
     """The package. Raises TrainingError where it is missing."""
     on_cpu = world.device.type == "cpu"
@@ -46,8 +51,11 @@ def imported(world: World) -> Any:
     backend: Any = comm.comm.cdb
     if backend is not None and getattr(backend, "penstock_group", None) is not torch.distributed.group.WORLD:
         comm.comm.cdb = None  # it keeps groups of ranks that have ended
-        groups._WORLD_GROUP = None
+        for name, value in _first_groups.items():
+            setattr(groups, name, copy.copy(value))
         deepspeed.zero.Init.param_id = 0  # it numbers parameters, and new ranks begin at 0
+    if not _first_groups:
+        _first_groups.update({name: copy.copy(value) for name, value in vars(groups).items() if name.isupper()})
     if comm.comm.cdb is None:
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", auto_mpi_discovery=False)
         made: Any = comm.comm.cdb

@@ -18,7 +18,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from penstock.core.contracts import Outputs
-from penstock.core.errors import ModelError
 from penstock.core.learner import LearnerSpec
 from penstock.core.strategies import FSDP2
 from penstock.core.types import Metrics
@@ -188,10 +187,8 @@ def sharded(
     """Fill a model without memory from rank 0 and shard it, block by block: no rank but the first ever holds it whole.
 
     Raises:
-        ModelError: the model has no list of blocks that are called one after the other.
+        ModelError: blocks cannot be found, or there is no plan that splits them.
     """
-    if model.config.is_encoder_decoder:
-        raise ModelError("FSDP2 shards blocks that are called as a whole, and an encoder-decoder's are not; set strategy=DDP")
     if strategy.tensor > 1:
         check_plan(model.config, strategy.tensor)
     trunks = [model.network.base_model] + ([model.critic_trunk] if model.critic_trunk is not None else [])

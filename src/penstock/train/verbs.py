@@ -39,8 +39,13 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: dict[str, Any],
         materialise(own, world.device)
         fill(tensors_of(own), source, world)
         return Replica(own, spec, world, **plan)
+    kind = type(spec.strategy).__name__
     if shape.q_heads is not None:
-        raise ModelError(f"strategy={type(spec.strategy).__name__} does not shard Q heads; set strategy=DDP")
+        raise ModelError(f"strategy={kind} does not shard Q heads; set strategy=DDP")
+    if shape.face != LanguageModel.__name__:
+        raise ModelError(
+            f"strategy={kind} gathers modules when they are called, and an encoder-decoder's are not; set strategy=DDP"
+        )
     own = build(shape, replace(spec, compute="float32"), plan["seed"])  # shards are float32 whatever is computed in
     if isinstance(spec.strategy, FSDP2):
         from penstock.train.fsdp import ShardedPart

@@ -157,8 +157,8 @@ def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[
     """What each rank of a learner holds, and what rank 0 holds beside."""
     strategy, each = learner.strategy, rank_footprint(sized, learner)
     copy = 0.0 if isinstance(strategy, DDP) else footprint(sized, learner).weights
-    optimizer = _size(each.masters + each.gradients + each.moments)
-    told = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {_size(each.weights)} weights"
+    optimizer, weights = _size(each.masters + each.gradients + each.moments), _size(each.weights)
+    told = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
     found = [(f"memory: each of {strategy.ranks} ranks", told)]
     return found + ([("memory: rank 0 beside", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
 
