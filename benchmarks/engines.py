@@ -1,0 +1,234 @@
+"""Engines side by side: ``python benchmarks/engines.py --model FOLDER [--vllm-python .venv-vllm/bin/python]``.
+
+GSM8K questions, sampled at temperature 1 for exactly ``--new`` tokens, 1, 16 and 128 at once: generated tokens/s and seconds to
+the first token (mean and largest). Every arm runs in a process of its own, one after the other, with the same number of
+threads: our embedded engine, vLLM as a run uses it (our draws, log-probs, versions), vLLM with its own sampler, transformers'
+continuous batching and its ``generate``. The first round of each size warms up and does not count; of the others the best does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parents[2] / "shared/data/gsm8k/train.jsonl"
+COUNTS = (1, 16, 128)
+Round = Callable[[int], tuple[float, list[float]]]
+"""So many requests → (seconds of all, seconds to each one's first token)."""
+
+
+def prompts_of(text: Any, count: int) -> list[list[int]]:
+    """Questions as tokens, cut to 96."""
+    rows = [json.loads(line)["question"] for line in DATA.read_text(encoding="utf-8").splitlines()[:count]]
+    return [text.encode(row)[:96] for row in rows]
+
+
+def requests(prompts: list[list[int]], new: int, turn: int) -> list[Any]:
+    import numpy as np
+
+    from penstock.core.types import PromptKey, Request, SampleKey, Sampling
+
+    sampling = Sampling(max_new_tokens=new, seed=turn)
+    return [Request(SampleKey(PromptKey("q", 0, p), 0), np.asarray(t, np.int32), sampling) for p, t in enumerate(prompts)]
+
+
+async def drive(generator: Any, asked: list[Any]) -> tuple[float, list[float]]:
+    """All requests at once through a ``Generator``."""
+    began, firsts = time.perf_counter(), {}
+
+    async def one(request: Any) -> None:
+        await generator.generate(request, lambda *_: firsts.setdefault(request.key, time.perf_counter() - began))
+
+    await asyncio.gather(*(one(request) for request in asked))
+    return time.perf_counter() - began, list(firsts.values())
+
+
+def report(measure: Round, new: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Tokens/s and seconds to the first token at every size."""
+    found = {}
+    for count in COUNTS:
+        measure(count)
+        seconds, firsts = min(measure(count) for _ in range(rounds))
+        found[str(count)] = {"rate": count * new / seconds, "first": sum(firsts) / len(firsts), "last_first": max(firsts)}
+    return found
+
+
+def embedded(options: argparse.Namespace) -> dict[str, Any]:
+    from penstock.engine.generator import EmbeddedGenerator
+    from penstock.models.files import load_model
+
+    model = load_model(options.model)
+    model.text.end = -1  # every sample runs to its full length
+    prompts, turn = prompts_of(model.text, max(COUNTS)), iter(range(10**6))
+
+    def measure(count: int) -> tuple[float, list[float]]:
+        generator = EmbeddedGenerator(model, slots=count)
+        return asyncio.run(drive(generator, requests(prompts[:count], options.new, next(turn))))
+
+    return report(measure, options.new, options.rounds)
+
+
+def over_vllm(options: argparse.Namespace, own_sampler: bool) -> dict[str, Any]:
+    from penstock.cli.engines import opened
+    from penstock.core.engines import VLLM
+
+    async def measured(found: Any, prompts: list[list[int]], count: int, turn: int) -> tuple[float, list[float]]:
+        asked = requests(prompts[:count], options.new, turn)
+        return await (drive_alone(found.engine, asked) if own_sampler else drive(found.engine, asked))
+
+    async def everything() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            spec = VLLM(options={"enable_prefix_caching": False})
+            async with opened(spec, Path(options.model), None, slots=max(COUNTS), shared=Path(folder) / "shared") as found:
+                found.text.end = -1
+                prompts, loop, turn = prompts_of(found.text, max(COUNTS)), asyncio.get_running_loop(), iter(range(10**6))
+
+                def measure(count: int) -> tuple[float, list[float]]:
+                    return asyncio.run_coroutine_threadsafe(measured(found, prompts, count, next(turn)), loop).result()
+
+                return await asyncio.to_thread(report, measure, options.new, options.rounds)
+
+    return asyncio.run(everything())
+
+
+async def drive_alone(generator: Any, asked: list[Any]) -> tuple[float, list[float]]:
+    """vLLM's own sampler, tokens streamed, no log-probs."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    began, firsts = time.perf_counter(), []
+
+    async def one(request: Any) -> None:
+        new = request.sampling.max_new_tokens
+        parameters = SamplingParams(
+            temperature=1.0, max_tokens=new, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
+        )
+        prompt, seen = {"prompt_token_ids": [int(token) for token in request.tokens_T]}, False
+        async for _ in generator.engine.generate(prompt, parameters, f"{request.key}/{request.sampling.seed}/alone"):
+            if not seen:
+                firsts.append(time.perf_counter() - began)
+            seen = True
+
+    await asyncio.gather(*(one(request) for request in asked))
+    return time.perf_counter() - began, firsts
+
+
+def over_transformers(options: argparse.Namespace, batching: bool) -> dict[str, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+    from penstock.models.files import load_text
+
+    torch.set_num_threads(options.threads)
+    text = load_text(options.model)
+    network = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    network.generation_config.eos_token_id = None
+    prompts = prompts_of(text, max(COUNTS))
+
+    class First(StoppingCriteria):
+        """Notes when the first token of all is there; stops nothing."""
+
+        def __init__(self) -> None:
+            self.at = 0.0
+
+        def __call__(self, tokens: Any, scores: Any, **more: Any) -> Any:
+            self.at = self.at or time.perf_counter()
+            return torch.zeros(len(tokens), dtype=torch.bool)
+
+    def generate(count: int) -> tuple[float, list[float]]:
+        width, pad, first = max(map(len, prompts[:count])), text.pad, First()
+        tokens = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts[:count]])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts[:count]])
+        began = time.perf_counter()
+        network.generate(
+            tokens, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=options.new, min_new_tokens=options.new,
+            pad_token_id=pad, stopping_criteria=StoppingCriteriaList([first]),
+        )  # fmt: skip
+        return time.perf_counter() - began, [first.at - began] * count
+
+    def batched(count: int) -> tuple[float, list[float]]:
+        config = GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, max_new_tokens=options.new, eos_token_id=-1, pad_token_id=text.pad
+        )
+        began, stamps = time.perf_counter(), {}
+        manager = network.init_continuous_batching(generation_config=config)
+        manager.start()
+        try:
+            began = time.perf_counter()
+            for number, prompt in enumerate(prompts[:count]):
+                manager.add_request(prompt, request_id=str(number), max_new_tokens=options.new, streaming=True)
+            ended = 0
+            while ended < count:
+                result = manager.get_result(timeout=60)
+                assert result is not None, "continuous batching gave nothing for a minute"
+                assert not result.error, result.error
+                stamps.setdefault(result.request_id, time.perf_counter() - began)
+                ended += result.is_finished()
+            return time.perf_counter() - began, list(stamps.values())
+        finally:
+            manager.stop(block=True)
+
+    return report(batched if batching else generate, options.new, options.rounds)
+
+
+ARMS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "embedded engine": embedded,
+    "vLLM, as a run uses it": lambda options: over_vllm(options, own_sampler=False),
+    "vLLM, its own sampler": lambda options: over_vllm(options, own_sampler=True),
+    "transformers, continuous batching": lambda options: over_transformers(options, batching=True),
+    "transformers, generate": lambda options: over_transformers(options, batching=False),
+}
+
+
+def measured_apart(arm: str, options: argparse.Namespace) -> dict[str, Any] | str:
+    """An arm in a process of its own, or why it gave nothing."""
+    python = options.vllm_python if arm.startswith("vLLM") else sys.executable
+    with tempfile.NamedTemporaryFile() as out:
+        words = ["--model", options.model, "--rounds", options.rounds, "--new", options.new, "--threads", options.threads]
+        command = [python, __file__, *map(str, words), "--arm", arm, "--out", out.name]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        said = Path(out.name).read_text()
+    return json.loads(said) if said else (done.stdout.strip().splitlines() or ["no word"])[-1]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--model", default="runs/bench-model")
+    options.add_argument("--vllm-python", default=".venv-vllm/bin/python")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--new", type=int, default=128)
+    options.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options.add_argument("--arm", default="", help="measure this one here, for the process that compares")
+    options.add_argument("--out", default="")
+    chosen = options.parse_args()
+    if chosen.arm:
+        import torch
+
+        torch.set_num_threads(chosen.threads)
+        Path(chosen.out).write_text(json.dumps(ARMS[chosen.arm](chosen)))
+        return
+    heads = " | ".join(f"{count} at once: tokens/s | first token, mean (last), s" for count in COUNTS)
+    print(f"| engine | {heads} |\n| --- |{' --- |' * 2 * len(COUNTS)}")
+    for arm in ARMS:
+        found = measured_apart(arm, chosen)
+        if isinstance(found, str):
+            print(f"| {arm} | not measured: {found} |", flush=True)
+            continue
+        cells = [f"{f['rate']:,.0f} | {f['first']:.3f} ({f['last_first']:.3f})" for f in found.values()]
+        print(f"| {arm} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
