@@ -104,6 +104,7 @@ def test_a_cluster_that_is_not_there_is_one_line(address: str) -> None:
 
 
 def test_no_room_is_one_line_after_the_deadline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")  # one of its own would set this process's environment up for a token
     monkeypatch.setattr(on_ray, "WAITED", 0.01)
     monkeypatch.setattr(on_ray, "ROOM", 0.01)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0, "memory": 1e9, "node:1.2.3.4": 1.0})
