@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.core.engines import ENGINES, VLLM
+from penstock.core.engines import ENGINES, VLLM, Served, SGLang
 from penstock.core.errors import SpecError
 from penstock.core.run import Run
 from penstock.core.spec import suggestion
@@ -47,9 +48,11 @@ def require_engine(run: Run) -> None:
     """Refuse a run whose engine cannot be started, before anything is begun.
 
     Raises:
-        SpecError: the engine's Python does not exist, or lacks vLLM or Penstock.
+        SpecError: the engine's Python does not exist, or lacks vLLM or Penstock; there are too few servers, or no token.
     """
     engine = run.roles.engine
+    if isinstance(engine, Served | SGLang):
+        _require_servers(engine, run.roles.generators)
     if not isinstance(engine, VLLM):
         return
     python = engine.python or Role.command[0]
@@ -60,6 +63,14 @@ def require_engine(run: Run) -> None:
         raise SpecError(f"roles.engine.python={python} does not run ({error}); {remedy}") from error
     if done.returncode:
         raise SpecError(f"{python} has no vLLM with Penstock beside it; {remedy}")
+
+
+def _require_servers(engine: Served | SGLang, generators: int) -> None:
+    servers = len([url for url in engine.url.split(",") if url.strip()])
+    if servers < generators:
+        raise SpecError(f"roles.engine.url names {servers} server and there are {generators} generators; name one for each")
+    if engine.key and not os.environ.get(engine.key, "").strip():
+        raise SpecError(f"roles.engine.key: set the environment variable {engine.key} to the server's token")
 
 
 def command_of(run: Run, kind: str, usual: Sequence[str]) -> tuple[str, ...]:
