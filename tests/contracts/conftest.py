@@ -78,7 +78,8 @@ class Record:
         if report.skipped:
             why = report.longrepr[2].removeprefix("Skipped: ")
         elif report.failed:
-            why = str(report.longrepr).strip().splitlines()[-1]
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = (crash.message if crash else str(report.longrepr)).splitlines()[0][:200]
         outcome = {"passed": "run", "skipped": "skipped", "failed": "failing"}[report.outcome]
         suite, implementation, requirement = found
         self.seen.append(
