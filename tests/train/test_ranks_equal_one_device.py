@@ -4,7 +4,7 @@ import pytest
 import torch
 from rank_examples import BUDGET, LOSSES, learners, train, units_for, widest_gap
 
-from penstock.core.strategies import DDP, FSDP2, DeepSpeed, OneDevice
+from penstock.core.strategies import DDP, FSDP2, OneDevice
 from penstock.data.layout import lay_out
 from penstock.train.fleet import fleet_of
 
@@ -15,8 +15,6 @@ STRATEGIES = {
     "FSDP2": FSDP2(),
     "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
     "tensor parallel": FSDP2(ranks=2, tensor=2),
-    "DeepSpeed 2": DeepSpeed(stage=2),
-    "DeepSpeed 3": DeepSpeed(stage=3),
 }
 
 
@@ -29,15 +27,9 @@ def two_ranks():
     fleet.release()
 
 
-def needs(strategy):
-    if isinstance(strategy, DeepSpeed):
-        pytest.importorskip("deepspeed")
-
-
 @pytest.mark.parametrize("algorithm", LOSSES)
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
-    needs(strategy)
     loss = LOSSES[algorithm]
     batches = [units_for(algorithm, seed, tiny()) for seed in range(20)]
     counts = {len(lay_out(units, BUDGET, True)) % strategy.ranks for units in batches}

@@ -1,27 +1,23 @@
 """A state of a learner on ranks resumes on any other number of ranks, and through the checkpoint store."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from rank_examples import LOSSES, kept, learners, train, units_for, widest_gap
 
 from penstock.ckpt.store import CheckpointStore, Position
-from penstock.core.strategies import DDP, FSDP2, DeepSpeed, OneDevice
+from penstock.core.strategies import DDP, FSDP2, OneDevice
 
 pytestmark = pytest.mark.slow
 
-SHARDED = [DDP(), FSDP2(), DeepSpeed(stage=2), DeepSpeed(stage=3)]
+SHARDED = [DDP(), FSDP2(), FSDP2(tensor=2)]
 
 
 @pytest.mark.parametrize("strategy", SHARDED, ids=repr)
 @pytest.mark.parametrize("resumed", [OneDevice(), "1 rank", "3 ranks"], ids=str)
 def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, tiny):
-    if isinstance(strategy, DeepSpeed):
-        pytest.importorskip("deepspeed")
     loss = LOSSES["SFT"]
     if isinstance(resumed, str):
-        resumed = replace(strategy, ranks=int(resumed[0]))
+        resumed = type(strategy)(ranks=int(resumed[0]))
     with learners(tiny, [strategy]) as (two,):
         for seed in range(3):
             train(two, units_for("SFT", seed, tiny()), loss)
@@ -33,7 +29,7 @@ def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, ti
         for seed, metrics in enumerate(expected, 3):
             found = train(other, units_for("SFT", seed, tiny()), loss)
             assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-5) for name, value in metrics.items()}
-        assert widest_gap(other.weights(), weights.items()) < 1e-5
+        assert widest_gap(other.weights(), weights.items()) < 5e-5
 
 
 def test_one_device_resumes_on_shards(tiny):

@@ -6,7 +6,6 @@ averages gradients over ranks; losses have the whole batch's denominator, so eac
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -29,12 +28,8 @@ from penstock.train.world import World
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-_first_groups: dict[str, Any] = {}
-"""What DeepSpeed's module of groups held before the first were made."""
-
-
 def imported(world: World) -> Any:
-    """The package. Raises TrainingError where it is missing."""
+    """The package. Raises TrainingError where it is missing, or where this process has used it with ranks that have ended."""
     on_cpu = world.device.type == "cpu"
     os.environ["LOCAL_RANK"] = str(world.rank)
     if on_cpu:
@@ -42,24 +37,20 @@ def imported(world: World) -> Any:
     try:
         import deepspeed
         from deepspeed import comm
-        from deepspeed.utils import groups, logger
+        from deepspeed.utils import logger
     except ImportError as error:
         raise TrainingError(
             f"strategy=DeepSpeed needs the deepspeed package ({error}); run: pip install penstock[deepspeed]"
         ) from error
     logger.setLevel("ERROR")
     backend: Any = comm.comm.cdb
-    if backend is not None and getattr(backend, "penstock_group", None) is not torch.distributed.group.WORLD:
-        comm.comm.cdb = None  # it keeps groups of ranks that have ended
-        for name, value in _first_groups.items():
-            setattr(groups, name, copy.copy(value))
-        deepspeed.zero.Init.param_id = 0  # it numbers parameters, and new ranks begin at 0
-    if not _first_groups:
-        _first_groups.update({name: copy.copy(value) for name, value in vars(groups).items() if name.isupper()})
-    if comm.comm.cdb is None:
+    group = torch.distributed.group.WORLD
+    if backend is None:
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", auto_mpi_discovery=False)
         made: Any = comm.comm.cdb
-        made.penstock_group = torch.distributed.group.WORLD
+        made.penstock_group = group
+    elif getattr(backend, "penstock_group", None) is not group:
+        raise TrainingError("DeepSpeed keeps its first ranks while a process lives, and those have ended; start a new process")
     return deepspeed
 
 
@@ -174,10 +165,17 @@ class ZeroPart(Part):
                 raise CheckpointError(f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape')
             with self.deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
                 parameter.data.copy_(saved)
-            safe_set_full_fp32_param(parameter, saved)
+            safe_set_full_fp32_param(parameter, self._padded(saved, parameter))
             for moment in MOMENTS if self.updates else ():
-                safe_set_full_optimizer_state(parameter, state.arrays[f"{moment}.{name}"], moment)
+                safe_set_full_optimizer_state(parameter, self._padded(state.arrays[f"{moment}.{name}"], parameter), moment)
         self.noise.set_state(state.arrays["noise"])
+
+    def _padded(self, whole: Tensor, parameter: nn.Parameter) -> Tensor:
+        """What stage 3 cuts into shards: flat, with zeros at the end so that all are of one size."""
+        if not hasattr(parameter, "ds_tensor"):
+            return whole
+        shards: int = parameter.ds_tensor.ds_numel * self.world.size
+        return torch.nn.functional.pad(whole.flatten(), (0, shards - whole.numel()))
 
     def _fresh_moments(self) -> None:
         """Moments of zero after ``updates`` steps, in the shapes of the shards."""

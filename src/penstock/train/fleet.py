@@ -45,6 +45,7 @@ class Fleet:
         self.threads = share_of_cores(size)
         self.broken = ""
         self.holders = 0
+        self._kept = False
         self._left: list[int] = []
         """Learners that are gone; their parts are dropped before the next verb, never in the middle of one."""
         self._lock = threading.RLock()
@@ -154,6 +155,12 @@ class Fleet:
     def hold(self) -> None:
         """Note one more user."""
         self.holders += 1
+
+    def keep(self) -> None:
+        """Let the ranks live as long as this process: DeepSpeed has one group of ranks in its life."""
+        if not self._kept:
+            self._kept = True
+            self.hold()
 
     def release(self, learner: int | None = None) -> None:
         """Note that a user has gone, with its learner if it had one; the last one ends the fleet."""

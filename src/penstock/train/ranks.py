@@ -13,7 +13,7 @@ from torch import Tensor
 from penstock.core.contracts import Batch, Denominator, Loss, Scores, State
 from penstock.core.errors import DeviceError
 from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import DDP, OneDevice
+from penstock.core.strategies import DDP, DeepSpeed, OneDevice
 from penstock.core.types import Metrics, Unit, added
 from penstock.models.language_model import LanguageModel
 from penstock.train.fleet import fleet_of
@@ -57,6 +57,8 @@ class RankedLearner:
         self._waiting: list[Item] = []
         self.fleet = fleet_of(strategy.ranks, model.device)
         self.fleet.hold()
+        if isinstance(strategy, DeepSpeed):
+            self.fleet.keep()
         self.number = next(_numbers)
         self._let_go = weakref.finalize(self, self.fleet.release, self.number)
         plan = {"total_steps": total_steps, "temperature": temperature, "seed": seed}

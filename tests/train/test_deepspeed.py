@@ -1,0 +1,39 @@
+"""DeepSpeed's ZeRO gives the losses and weights of one device, and its checkpoints resume on other numbers of ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+
+
+def run(*words):
+    path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(HERE / "deepspeed_program.py"), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("algorithm", ["SFT", "DPO", "GRPO"])
+def test_losses_and_weights_over_20_steps(algorithm, stage):
+    gaps = run("equal", algorithm, stage)
+    assert gaps["metrics"] < 1e-5
+    assert gaps["weights"] < 1e-5
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_checkpoint_of_2_ranks_resumes_on_one_device_1_and_3_ranks(stage, tmp_path):
+    run("write", stage, 2, tmp_path)
+    for ranks in (0, 1, 3):
+        gaps = run("resume", stage, ranks, tmp_path)
+        assert gaps["metrics"] < 1e-5
+        assert gaps["weights"] < 1e-5
