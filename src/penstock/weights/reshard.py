@@ -2,9 +2,9 @@
 
 A :class:`Layout` has ``data`` copies of the model, each cut over ``tensor`` ranks along one dimension of every matrix. Training
 counts ranks copy by copy. To go to another layout on the same ranks with the fewest bytes, the generation shards are handed
-out in the order of the training shards. Where generation cuts more coarsely and the cuts divide, a rank's training shard lies in
-its generation shard, nothing is held twice, and a rank receives only from the ranks of its own copy whose shards make up
-the rest of its new one: the grouping of HybridFlow's 3D-HybridEngine (micro data-parallel groups, zero redundancy). Where it
+out in the order of the training shards. Where generation cuts more coarsely and the cuts divide, a rank's training shard is a
+part of its generation shard, nothing is held twice, and a rank receives only from the ranks of its own copy whose shards make
+up the rest of its new one: the grouping of HybridFlow's 3D-HybridEngine (micro data-parallel groups, zero redundancy). Where it
 cuts more finely, nothing moves.
 
 Bytes are counted by :meth:`Plan.volumes`; :func:`gathered` counts what engines move that gather more than they keep.
