@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "VLLM_CONFIGURE_LOGGING": "1",
 }
 """What vLLM reads when it is imported; variables that are set already stay."""
+ENDING = 9.0
+"""Seconds in which vLLM's processes may end in order; less than a role has before its supervisor insists."""
 DRAWS = "penstock.serve.vllm_draws:Draws"
 
 
@@ -88,7 +90,7 @@ async def vllm_generator(
         await engine.update_weight_version(generator.label())
         yield generator
     finally:
-        await asyncio.to_thread(engine.shutdown)  # it waits for its processes
+        await asyncio.to_thread(engine.shutdown, ENDING)
         transfer.carrier.clear()
         generator.engine = engine = None  # type: ignore[assignment]
         gc.collect()  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
