@@ -230,3 +230,17 @@ def test_a_learner_of_another_size_waits_for_the_ranks_to_be_given_up(tiny):
 
 def test_tokens_of_the_empty_micro_batch_are_valid_in_any_vocabulary():
     assert nothing().tokens_N.max() < tiny_models.CONTEXT
+
+
+def test_each_rank_holds_its_share_of_masters_gradients_and_moments():
+    from penstock.models.memory import footprint, rank_footprint
+    from penstock.models.presets import preset_shape
+
+    shape = preset_shape("1m")
+    one, number = footprint(shape, LearnerSpec()), float(shape.parameters)
+    assert rank_footprint(shape, LearnerSpec(strategy=DDP(ranks=4))) == one
+    for strategy in (FSDP2(ranks=4), DeepSpeed(ranks=4, stage=2), DeepSpeed(ranks=4)):
+        each = rank_footprint(shape, LearnerSpec(strategy=strategy))
+        assert (each.masters, each.gradients, each.moments) == (number, number, 2 * number), "4, 4 and 8 bytes over 4 ranks"
+    whole, shards = (rank_footprint(shape, LearnerSpec(strategy=DeepSpeed(ranks=4, stage=stage))).weights for stage in (2, 3))
+    assert shards < whole == 4 * number

@@ -154,8 +154,6 @@ class ZeroPart(Part):
     @torch.no_grad()
     def load_state(self, state: State) -> None:
         """Take a whole state; each tensor goes to its shards in turn."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
         self.masters.drop()
         self.updates = int(state.values["updates"])
         self._fresh_moments()
@@ -165,17 +163,20 @@ class ZeroPart(Part):
                 raise CheckpointError(f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape')
             with self.deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
                 parameter.data.copy_(saved)
-            safe_set_full_fp32_param(parameter, self._padded(saved, parameter))
+            self._set(parameter, saved)
             for moment in MOMENTS if self.updates else ():
-                safe_set_full_optimizer_state(parameter, self._padded(state.arrays[f"{moment}.{name}"], parameter), moment)
+                self._set(parameter, state.arrays[f"{moment}.{name}"], moment)
         self.noise.set_state(state.arrays["noise"])
 
-    def _padded(self, whole: Tensor, parameter: nn.Parameter) -> Tensor:
-        """What stage 3 cuts into shards: flat, with zeros at the end so that all are of one size."""
+    def _set(self, parameter: nn.Parameter, whole: Tensor, moment: str | None = None) -> None:
+        """Give a parameter's shards their part of a whole master or moment."""
         if not hasattr(parameter, "ds_tensor"):
-            return whole
-        shards: int = parameter.ds_tensor.ds_numel * self.world.size
-        return torch.nn.functional.pad(whole.flatten(), (0, shards - whole.numel()))
+            parameter.set_full_hp_param(whole, moment)  # type: ignore[attr-defined]
+            return
+        each = parameter.ds_tensor.numel()  # shards are of one size, the last ends with zeros
+        padded = torch.nn.functional.pad(whole.flatten(), (0, each * self.world.size - whole.numel()))
+        own = padded.narrow(0, each * self.world.rank, each)
+        parameter._z3_optimizer.set_local_hp_param(own, parameter, moment)  # type: ignore[attr-defined]
 
     def _fresh_moments(self) -> None:
         """Moments of zero after ``updates`` steps, in the shapes of the shards."""
