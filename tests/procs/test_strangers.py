@@ -23,9 +23,9 @@ from penstock.flow.rpc import GREETING_AT_ONCE, connect
 from penstock.flow.rules import Ticket
 
 TELL_HUB = """
-def telling(function, hub):
+def telling(function, hub, host):
     async def start():
-        address = await function(hub)
+        address = await function(hub, host)
         with open("hub.json", "w") as out:
             json.dump({"address": address, "token": hub.token if hasattr(hub, "token") else hub.server._token}, out)
         return address

@@ -56,9 +56,9 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def suggestion(name: str, known: typing.Iterable[str]) -> str:
-    """``; did you mean "x"?`` if something known is close to ``name``, else the list of what is known."""
+    """``; did you mean "x"?`` if something known has ``name`` as a word or is close to it, else the list of what is known."""
     options = list(known)
-    close = difflib.get_close_matches(name, options, n=1)
+    close = [option for option in options if name in option.split("_")] or difflib.get_close_matches(name, options, n=1)
     return f'; did you mean "{close[0]}"?' if close else f"; known are: {', '.join(options)}"
 
 
