@@ -22,7 +22,7 @@ from penstock.feedback.store import Store
 WORKERS, OVERLAP, KILLS, TASKS_A_KILL = 4, 3, 24, 6
 TASKS = TASKS_A_KILL * (KILLS + 1)
 POLICY = QueuePolicy(lease_seconds=0.5, held=2, gold_share=0, repeat_share=0)
-DEADLINE = 120.0
+DEADLINE = 240.0
 
 
 def work(place: str, name: str, folder: Path, seed: int) -> None:
