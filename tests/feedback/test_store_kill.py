@@ -72,7 +72,7 @@ def test_no_vote_is_lost_or_doubled_when_voters_are_killed(place, tmp_path):
         names = [f"voter{number}" for number in range(WORKERS)]
         enrol(store, *names)
         add_tasks(store, 0)
-    rng, context = random.Random(0), multiprocessing.get_context("fork")
+    rng, context = random.Random(0), multiprocessing.get_context("spawn")
 
     def start(name: str) -> multiprocessing.process.BaseProcess:
         process = context.Process(target=work, args=(place, name, tmp_path, rng.randrange(10**9)), daemon=True)

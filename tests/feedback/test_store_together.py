@@ -27,7 +27,7 @@ def open_and_enrol(place: str, name: str) -> None:
 
 def test_processes_that_open_a_new_store_at_once_make_it_once(place):
     names = [f"p{number}" for number in range(5)]
-    running = [multiprocessing.get_context("fork").Process(target=open_and_enrol, args=(place, name)) for name in names]
+    running = [multiprocessing.get_context("spawn").Process(target=open_and_enrol, args=(place, name)) for name in names]
     for process in running:
         process.start()
     for process in running:

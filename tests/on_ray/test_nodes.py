@@ -148,10 +148,13 @@ def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, s
 
 
 def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start) -> None:
+    def clusters() -> set[str]:
+        return {found for line in of_session("--gcs-address=", 100_000) for found in re.findall(r"--gcs-address=(\S+)", line)}
+
+    others = clusters()  # of other tests, which need no token
     run = start("letters", "--steps", "8", "--hold", "8")
-    own = "--gcs-address=127.0.0.1:"  # the nodes of other tests, which need no token, have the machine's own address
-    run.until(lambda: of_session(own), what="cluster")
-    address = re.findall(r"--gcs-address=(\S+)", of_session(own, 100_000)[0])[0]
+    run.until(lambda: clusters() - others, what="cluster")
+    (address,) = clusters() - others
     code = f"import ray; ray.init(address={address!r}); print(ray.get(ray.remote(lambda: 'code was run').remote()))"
     for stranger in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
         done = subprocess.run(
