@@ -54,7 +54,7 @@ class Shared:
 
     async def renew(self, model: LanguageModel) -> None:
         """As if it had just been opened, with these weights at version 0."""
-        from penstock.serve.vllm_meter import Meter
+        from penstock.serve.meter import Meter
 
         assert not self.engine._flights, "the test before has left requests behind"
         await self.engine.engine.reset_prefix_cache()

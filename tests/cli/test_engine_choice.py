@@ -46,8 +46,8 @@ def test_an_unknown_engine_is_refused_with_those_that_are_close() -> None:
 
 
 def test_only_generators_are_started_with_the_engines_python() -> None:
-    run = on_vllm("/opt/vllm/bin/python")
-    assert command_of(run, "generator", USUAL) == ("/opt/vllm/bin/python", "-m", "penstock.cli.role")
+    run = on_vllm("vllm/bin/python")
+    assert command_of(run, "generator", USUAL) == ("vllm/bin/python", "-m", "penstock.cli.role")
     assert command_of(run, "reward", USUAL) == USUAL
     assert command_of(on_vllm(), "generator", USUAL) == USUAL
     assert command_of(quickstart(), "generator", USUAL) == USUAL
@@ -71,5 +71,5 @@ def test_other_engines_ask_for_no_python() -> None:
 
 
 def test_explain_names_the_engine() -> None:
-    assert any("generators run vLLM in /opt/python" in line for line in explain(on_vllm("/opt/python")))
+    assert any("generators run vLLM in vllm/bin/python" in line for line in explain(on_vllm("vllm/bin/python")))
     assert any("generators run Penstock's own" in line for line in explain(replace(quickstart(), runtime="procs")))

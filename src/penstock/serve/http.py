@@ -17,9 +17,9 @@ from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import Tape
 from penstock.core.types import FloatArray, GeneratorStats, IntArray, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.models.updates import require_newer
+from penstock.serve.meter import Meter
 from penstock.serve.talk import Talk
 from penstock.serve.transport import request_to, sample_of
-from penstock.serve.vllm_meter import Meter
 
 if TYPE_CHECKING:
     from penstock.models.text import Text

@@ -39,8 +39,8 @@ from penstock.models.drawn import Drawn, require_room
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
 from penstock.serve.http import pick
+from penstock.serve.meter import Meter
 from penstock.serve.talk import Talk
-from penstock.serve.vllm_meter import Meter
 
 FINISHES: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 

@@ -36,7 +36,7 @@ from penstock.core.types import (
 from penstock.models.drawn import Drawn, require_room
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
-from penstock.serve.vllm_meter import Meter
+from penstock.serve.meter import Meter
 
 
 class Carrier(Protocol):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ class Pass(nn.Module):
         return {name: value for name, value in vars(outputs).items() if value is not None}
 
 
-class Part(DeviceLearner):
+class Part(DeviceLearner, ABC):
     """A learner on one rank. ``model`` is this rank's own."""
 
     together = True
@@ -126,13 +127,13 @@ class Part(DeviceLearner):
         """Every array of the learner's whole state."""
         return {name: (str(a.dtype).removeprefix("torch."), tuple(a.shape)) for name, a in self.state().arrays.items()}
 
+    @abstractmethod
     def whole(self, name: str) -> Tensor:
         """One whole array of the state, or under ``parameter.NAME`` a parameter; all ranks call it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def share(self, name: str, array: Tensor) -> Tensor:
         """This rank's share of a whole array of the state."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def load_from_first(self, table: Table, source: Mapping[str, Any] | None, values: dict[str, Any]) -> None:

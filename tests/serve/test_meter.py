@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.spans import Spans
-from penstock.serve.vllm_meter import Meter
+from penstock.serve.meter import Meter
 
 
 class Clock:
