@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from penstock.core.errors import DataError, SpecError
-from penstock.serve.guard import Access, is_loopback, read_secret
+from penstock.serve.guard import Access
+from penstock.web.guard import is_loopback, read_secret
 from serving import BEARER, TOKEN
 
 KEY = "a key that may only generate".replace(" ", "-")

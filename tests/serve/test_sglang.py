@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import WeightUpdate
+from penstock.serve.flights import Flight
 from penstock.serve.http import pick
 from penstock.serve.sglang import SGLangGenerator
 from penstock.serve.sglang_weights import FromGroup, GroupPlan
@@ -126,19 +127,18 @@ def test_folders_of_old_versions_are_removed(over, tiny, tmp_path):
 
 
 def test_a_server_that_tells_no_spans_is_read_event_by_event(tiny):
-    generator = SGLangGenerator(None, tiny().text, {}, None, context=128, version=4)
-    flight = tiny_models_flight(generator)
-    generator._take(flight, 0, {"output_token_logprobs": [[-1.0, 20, None]], "weight_version": "0.5"})
-    generator._take(flight, 0, {"output_token_logprobs": [[-1.0, 20, None], [-2.0, 21, None]], "weight_version": "0.6"})
-    generator._take(flight, 0, {"output_token_logprobs": [[-1.0, 20, None], [-2.0, 21, None], [-3.0, 22, None]]})
+    logps = [[-1.0, 20, None], [-2.0, 21, None], [-3.0, 22, None]]
+
+    async def read():
+        generator = SGLangGenerator(None, tiny().text, {}, None, context=128, version=4)
+        generator.meter.enter(0.0)
+        flight = Flight(request=request(np.array([20])), limit=12)
+        for count, label in enumerate(({"weight_version": "0.5"}, {"weight_version": "0.6"}, {}), 1):
+            generator._take(flight, 0, {"output_token_logprobs": logps[:count], **label})
+        return flight
+
+    flight = asyncio.run(read())
     assert (flight.tokens, flight.logps, flight.versions) == ([20, 21, 22], [-1.0, -2.0, -3.0], [5, 6, 4])
-
-
-def tiny_models_flight(generator):
-    from penstock.serve.sglang import Flight
-
-    generator.meter.enter(0.0)
-    return Flight(request=request(np.array([20])), limit=12)
 
 
 class Heard:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from penstock.core.types import IntArray, PromptKey, Request, SampleKey, Sampling
-from penstock.serve.fields import Fields, is_tokens, tokens_of
-from penstock.serve.refusals import Refusal
 from penstock.serve.service import Service
+from penstock.serve.tokens import is_tokens, tokens_of
+from penstock.web.fields import Fields
+from penstock.web.refusals import Refusal
 
 SOURCE = "http"
 """The source in the keys of requests that came over the OpenAI routes."""

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 from penstock.serve import asked
 from penstock.serve.answers import Answer
 from penstock.serve.asked import Asked
-from penstock.serve.guard import read_json
-from penstock.serve.refusals import Refusal, refusal_of
 from penstock.serve.service import Service, drawing, drawn
 from penstock.serve.streams import Lines, unless_gone
+from penstock.web.guard import read_json
+from penstock.web.refusals import Refusal, refusal_of
 
 
 class OpenAIRoutes:

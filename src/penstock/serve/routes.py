@@ -16,12 +16,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from penstock.core.errors import WeightError
 from penstock.core.types import CachePolicy, WeightUpdate
 from penstock.core.types import Request as Wanted
-from penstock.serve.fields import Fields, object_of, tokens_of
-from penstock.serve.guard import parts, read_json
-from penstock.serve.refusals import Refusal, refusal_of
 from penstock.serve.service import Receiver, Service, Token, drawing
 from penstock.serve.streams import Lines, unless_gone
+from penstock.serve.tokens import tokens_of
 from penstock.serve.transport import key_of, request_of, sample_to
+from penstock.web.fields import Fields, object_of
+from penstock.web.guard import parts, read_json
+from penstock.web.refusals import Refusal, refusal_of
 
 KV = ("keep", "recompute", "abort")
 MANIFEST_BYTES = 16 << 20

@@ -5,36 +5,29 @@ The engine's steps run in the server's event loop, one after the other; requests
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
-import uvicorn
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.core.errors import SpecError
 from penstock.serve.guard import Access, Right
 from penstock.serve.openai import OpenAIRoutes
-from penstock.serve.refusals import Refusal, refusal_of
 from penstock.serve.routes import Routes
 from penstock.serve.service import Service
+from penstock.web.refusals import Refusal, refusal_of
+from penstock.web.server import Server
+from penstock.web.server import server_of as plain_server
 
 Handler = Callable[[Request], Awaitable[Response]]
 MODELS = "/v1/models/"
 """What the path of a model begins with."""
 IDLE_CONNECTIONS = 256
 """Connections beside those whose samples have a place."""
-PARTING_SECONDS = 5.0
-"""In which answers under way may end once the server is told to stop."""
 
 log = logging.getLogger("penstock.serve")
 
@@ -110,88 +103,9 @@ class App:
         return await handler(Request(scope, receive))
 
 
-def patient(seconds: float) -> type[H11Protocol]:
-    """The protocol of a connection on which a request's first lines must come within ``seconds``."""
-
-    class Patient(H11Protocol):
-        _head: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop()
-            elif self._head is None:
-                self._wait()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
-            super().connection_lost(exc)
-
-        def _wait(self) -> None:
-            self._head = self.loop.call_later(seconds, self.transport.close)
-
-        def _stop(self) -> None:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-
-    return Patient
-
-
-class Server(uvicorn.Server):
-    """Ends when it is told to by SIGINT or SIGTERM, as a server should; told twice, at once."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop, both = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-        for number in both:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in both:
-                loop.remove_signal_handler(number)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; port 0 lets the system choose one.
-
-    Raises:
-        SpecError: the port is taken, or there is no such address here.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(1024)
-    except (OSError, OverflowError) as error:
-        raise SpecError(f"--host {host} --port {port}: {getattr(error, 'strerror', None) or error}; choose another "
-                        "(--port 0 takes a free one)") from error  # fmt: skip
-    return made
-
-
 def server_of(service: Service, access: Access) -> Server:
     """A server that is ready to :meth:`run` on sockets."""
-    config = uvicorn.Config(
-        App(service, access),
-        http=patient(service.limits.head_seconds),
-        ws="none",
-        lifespan="off",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=1024,
-        limit_concurrency=service.limits.room + IDLE_CONNECTIONS,
-        timeout_graceful_shutdown=int(PARTING_SECONDS),
-    )
-    return Server(config)
+    return plain_server(App(service, access), service.limits.head_seconds, service.limits.room + IDLE_CONNECTIONS)
 
 
 def run(service: Service, access: Access, listening: socket.socket) -> None:

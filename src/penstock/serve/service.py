@@ -12,25 +12,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.core.contracts import StreamingGenerator
 from penstock.core.types import Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.serve.metrics import Metrics
-from penstock.serve.refusals import Refusal
+from penstock.web.guard import BodyLimits
+from penstock.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from penstock.models.text import Text
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(BodyLimits):
     """What one client may ask of a server. Bytes, seconds, samples."""
 
     room: int = 256
     """Samples that may run and wait at once; more are refused until some have ended."""
     samples: int = 128
     """Samples of one request: its prompts times ``n``."""
-    body_bytes: int = 4 << 20
-    body_seconds: float = 30.0
-    """In which a body must have come, or the next part of an image of weights."""
-    head_seconds: float = 10.0
-    """In which a request's first lines must have come."""
     send_seconds: float = 30.0
     """In which a client must take what is sent to it."""
     request_seconds: float = 600.0

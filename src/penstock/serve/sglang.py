@@ -11,35 +11,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from penstock.core.engines import SGLang
 from penstock.core.errors import GenerationError, PenstockError, WeightError
-from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.tape import Tape
 from penstock.core.types import (
     FinishReason,
     FloatArray,
     GeneratorStats,
     IntArray,
-    OnToken,
-    Request,
-    Sample,
     SampleKey,
     Sampling,
     Version,
     WeightUpdate,
 )
-from penstock.models.drawn import Drawn, require_room
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
+from penstock.serve.flights import Flight, Flights, number_of
 from penstock.serve.http import pick
-from penstock.serve.meter import Meter
 from penstock.serve.talk import Talk
 
 FINISHES: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -53,58 +46,19 @@ class Delivery(Protocol):
         ...
 
 
-@dataclass(eq=False, kw_only=True)
-class Flight(Drawn):
-    """One request on its way through the server."""
-
-    name: str = ""
-    """What the server calls it; another one after every restart."""
-    again: bool = False
-    """It is to be begun again, under newer weights."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class SGLangGenerator:
+class SGLangGenerator(Flights):
     """Implements the ``Generator`` contract over one server, which is opened by :func:`sglang_generator`."""
+
+    engine_name = "SGLang"
 
     def __init__(
         self, talk: Talk, text: Text, own: Mapping[str, Any], delivery: Delivery, *, context: int, version: Version = -1
     ) -> None:
         """``own``: name to shape and type of the weights; ``context``: the longest sequence."""
-        self.talk, self.text, self.own, self.delivery, self.context = talk, text, own, delivery, context
-        self.version = self._first = version
-        self.incarnation = 0
-        self.spans: Spans = NO_SPANS
-        self.tape = Tape()
-        self.meter = Meter()
-        self._flights: dict[int, Flight] = {}
-        self._serial = 0
-        self._loading = asyncio.Lock()
-        self._open = asyncio.Event()
-        """Set unless weights are being changed: then requests wait at the door."""
-        self._open.set()
-        self._broken: GenerationError | None = None
+        super().__init__(text, own, context=context, version=version)
+        self.talk, self.delivery, self._first = talk, delivery, version
 
     # ---- the contract
-
-    async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
-        """Draw one sample; ``on_token`` is told the version in use when a token arrives here.
-
-        Raises:
-            GenerationError: the prompt is empty or does not fit the context, or the server refuses the request.
-            ConnectionLost: the server is gone.
-        """
-        require_room(request, self.context)
-        if request.sampling.beta:
-            raise GenerationError(f"{request.key}: beta={request.sampling.beta} needs Q heads; SGLang has none, use beta=0")
-        flight = Flight(
-            request=request,
-            limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
-            stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
-            on_token=on_token,
-        )
-        reason = flight.finish_reason(self.text) or await self._fly(flight)
-        return flight.sample(reason, self.text)
 
     async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
         """Log-prob of every token after the first ``prompt`` (1), given those before it, and 0 for these.
@@ -140,22 +94,9 @@ class SGLangGenerator:
             if update.tensors is None:
                 raise WeightError(f"weight update {update.version} refused: it brings no tensors, and SGLang shares no memory")
             tensors = await asyncio.to_thread(verified, self.own, update)
-            stalled = self.spans.clock()
-            self._open.clear()
-            try:
+            with self._shut(update):
                 await self._switch(update, tensors)
-            finally:
-                self._open.set()
-            self.spans.add("update", stalled, self.spans.clock(), version=update.version)
         return self.version
-
-    async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples; gives what was drawn so far, fit to resume from."""
-        wanted = set(keys)
-        found = [flight for flight in self._flights.values() if flight.request.key in wanted]
-        await asyncio.gather(*(self.talk.post("/abort_request", {"rid": flight.name}) for flight in found))
-        await asyncio.gather(*(flight.ended.wait() for flight in found))
-        return [flight.sample("abort", self.text) for flight in found if flight.finish_reason(self.text) is None]
 
     def stats(self) -> GeneratorStats:
         return GeneratorStats(
@@ -169,29 +110,7 @@ class SGLangGenerator:
 
     # ---- requests
 
-    async def _fly(self, flight: Flight) -> FinishReason:
-        """From the server's queue to the last token; as often as the request is begun again."""
-        self.tape.submit(flight.request.key)
-        self.meter.enter(self.spans.clock())
-        self._flights[id(flight)] = flight
-        try:
-            while True:
-                await self._open.wait()
-                if self._broken is not None:
-                    raise self._broken
-                flight.again = False
-                reason = await self._pass(flight)
-                if reason != "abort" or not flight.again:
-                    return reason
-        finally:
-            flight.ended.set()
-            del self._flights[id(flight)]
-            self.meter.leave(self.spans)
-
     async def _pass(self, flight: Flight) -> FinishReason:
-        """One request of the server's: append what it draws, set the versions that it reports, say why it ended."""
-        self._serial += 1
-        flight.name = f"{flight.request.key}/{self._serial}"
         begun = len(flight.tokens)
         async with aclosing(self.talk.lines("/generate", self._body(flight))) as lines:
             async for line in lines:
@@ -210,25 +129,23 @@ class SGLangGenerator:
     def _take(self, flight: Flight, begun: int, information: Mapping[str, Any]) -> FinishReason | None:
         """Append the tokens of a stream's event, which lists all since the request began."""
         fresh = information.get("output_token_logprobs", ())[len(flight.tokens) - begun :]
-        reason: FinishReason | None = None
-        for logp, token, *_ in fresh:
-            flight.append(int(token), float(logp), self._number(information.get("weight_version", "")))
-            reason = flight.finish_reason(self.text)
-            if reason is not None:
-                break
+        version = self._number(information.get("weight_version", ""))
+        reason = flight.take(((token, logp) for logp, token, *_ in fresh), lambda: version, self.text)
         self.meter.drew(len(fresh), len(self._flights), self.spans)
         if spans := information.get("weight_versions"):
-            drawn = [self._number(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
-            flight.versions[begun:] = drawn[: len(flight.tokens) - begun]
+            flight.relabel(begun, ((self._number(span["version"]), span["end"] - span["start"]) for span in spans))
         finish = information.get("finish_reason")
         return reason or (FINISHES.get(finish["type"], "stop") if finish else None)
+
+    async def _stop(self, names: Sequence[str]) -> None:
+        await asyncio.gather(*(self.talk.post("/abort_request", {"rid": name}) for name in names))
 
     def _number(self, label: str) -> Version:
         """The version in a label of ours; of another name are the weights that the server was started with."""
         if not label:  # an older server, which does not tell
             return self.version
-        number = str(label).partition(".")[2]
-        return int(number) if number.isdigit() else self._first
+        number = number_of(str(label))
+        return self._first if number is None else number
 
     def _body(self, flight: Flight) -> dict[str, Any]:
         return {
@@ -238,7 +155,7 @@ class SGLangGenerator:
             "return_logprob": True,
             "logprob_start_len": -1,
             "stream": True,
-            "extra_key": f"{self.incarnation}.{self.version}",
+            "extra_key": self.label(),
         }
 
     def _parameters(self, flight: Flight) -> dict[str, Any]:
@@ -265,22 +182,15 @@ class SGLangGenerator:
         await self.talk.post("/pause_generation", {"mode": "in_place" if keep else "abort"})
         try:
             await self.delivery.send(self.talk, tensors, f"{update.incarnation}.{update.version}", not keep)
-            self.tape.load(update.version, update.incarnation)
-            self.incarnation, self.version = update.incarnation, update.version
+            self._took(update)
             if keep:
                 await self._restart([flight for flight in self._flights.values() if not flight.tokens])
         except PenstockError as error:
             if not isinstance(error, WeightError):
-                self._broken = GenerationError(f"weight update {update.version}: SGLang failed in the middle of it: {error}")
-                raise self._broken from error
+                raise GenerationError(f"weight update {update.version}: SGLang failed in the middle of it: {error}") from error
             raise
         finally:
             await self.talk.post("/continue_generation", {})
-
-    async def _restart(self, flights: Sequence[Flight]) -> None:
-        for flight in flights:
-            flight.again = True
-        await asyncio.gather(*(self.talk.post("/abort_request", {"rid": flight.name}) for flight in flights))
 
 
 def seed_of(seed: int, key: SampleKey) -> int:

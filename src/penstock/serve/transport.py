@@ -10,8 +10,9 @@ import numpy as np
 
 from penstock.core.spec import parse
 from penstock.core.types import IntArray, PromptKey, Request, Sample, SampleKey, Sampling
-from penstock.serve.fields import Fields, tokens_of
-from penstock.serve.refusals import Refusal
+from penstock.serve.tokens import tokens_of
+from penstock.web.fields import Fields
+from penstock.web.refusals import Refusal
 
 FINISHES = ("stop", "length", "abort", "error")
 

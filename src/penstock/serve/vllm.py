@@ -8,35 +8,30 @@ and those beside it named ``vllm_*`` import vLLM, in the process that opens it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from penstock.core.errors import GenerationError, WeightError, blame
-from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.tape import Tape
 from penstock.core.types import (
     CachePolicy,
     FinishReason,
     FloatArray,
     GeneratorStats,
     IntArray,
-    OnToken,
     PromptKey,
     Request,
-    Sample,
     SampleKey,
     Sampling,
     Version,
     WeightUpdate,
 )
-from penstock.models.drawn import Drawn, require_room
+from penstock.models.files import Adapter
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
-from penstock.serve.meter import Meter
+from penstock.serve.flights import Flight, Flights, number_of
 
 
 class Carrier(Protocol):
@@ -47,67 +42,24 @@ class Carrier(Protocol):
     def clear(self) -> None: ...
 
 
-@dataclass(eq=False, kw_only=True)
-class Flight(Drawn):
-    """One request on its way through vLLM."""
-
-    forced: Sequence[int] = ()
-    """Tokens to score instead of drawing."""
-    name: str = ""
-    """What vLLM calls it; another one after every restart."""
-    again: bool = False
-    """It is to be begun again, under newer weights."""
-    ended: asyncio.Future[FinishReason] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Resolved once nothing more is drawn for it."""
-    aborted: bool = False
-
-
-class VLLMGenerator:
+class VLLMGenerator(Flights):
     """Implements the ``Generator`` contract over vLLM's ``AsyncLLM``, which ``vllm_open.py`` opens."""
+
+    engine_name = "vLLM"
 
     def __init__(
         self, engine: Any, text: Text, own: Mapping[str, Tensor], carrier: Carrier, *, slots: int, version: Version,
-        queue: int = 1 << 16,
+        queue: int = 1 << 16, adapter: Adapter | None = None,
     ) -> None:  # fmt: skip
-        """``own``: name to shape and type of the weights; ``slots`` sequences at once; ``queue`` requests at most."""
-        self.engine, self.text, self.own, self.carrier = engine, text, own, carrier
-        self.slots, self.queue = slots, queue
-        self.version: Version = version
-        self.incarnation = 0
-        self.spans: Spans = NO_SPANS
-        self.tape = Tape()
+        """``own``: name to shape and type of the weights that updates bring; ``slots`` sequences at once; ``queue`` requests
+        at most; ``adapter``: the low-rank adapters that all requests go through, if there are any."""
         config = engine.vllm_config
-        self.context = int(config.model_config.max_model_len)
+        super().__init__(text, own, context=int(config.model_config.max_model_len), version=version, queue=queue)
+        self.engine, self.carrier, self.slots, self.adapter = engine, carrier, slots, adapter
         self.room = int(config.cache_config.num_gpu_blocks or 1) * int(config.cache_config.block_size)
         """Tokens that the cache holds."""
-        self.meter = Meter()
-        self._flights: dict[int, Flight] = {}
-        self._serial = 0
-        self._loading = asyncio.Lock()
-        self._open = asyncio.Event()
-        """Set unless weights are being changed: then requests wait at the door."""
-        self._open.set()
-        self._broken: GenerationError | None = None
 
     # ---- the contract
-
-    async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
-        """Draw one sample; ``on_token`` is told the version that is in use when a token arrives here.
-
-        Raises:
-            GenerationError: the prompt is empty or does not fit the context, too many requests wait, or vLLM has failed.
-        """
-        require_room(request, self.context)
-        if request.sampling.beta:
-            raise GenerationError(f"{request.key}: beta={request.sampling.beta} needs Q heads, which vLLM has not; use beta=0")
-        flight = Flight(
-            request=request,
-            limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
-            stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
-            on_token=on_token,
-        )
-        reason = flight.finish_reason(self.text) or await self._fly(flight)
-        return flight.sample(reason, self.text)
 
     async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
         """Log-prob of every token after the first ``prompt`` (1), given those before it, and 0 for these.
@@ -151,14 +103,6 @@ class VLLMGenerator:
                 self.carrier.clear()
         return self.version
 
-    async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples; gives what was drawn so far, fit to resume from."""
-        wanted = set(keys)
-        found = [f for f in self._flights.values() if f.request.key in wanted and not f.forced]
-        await self._stop(found, aborted=True)
-        reasons = await asyncio.gather(*(flight.ended for flight in found), return_exceptions=True)
-        return [flight.sample("abort", self.text) for flight, reason in zip(found, reasons, strict=True) if reason == "abort"]
-
     def stats(self) -> GeneratorStats:
         flying = len(self._flights)
         held = sum(len(f.request.tokens_T) + len(f.tokens) for f in self._flights.values())
@@ -178,59 +122,42 @@ class VLLMGenerator:
 
     # ---- requests
 
-    async def _fly(self, flight: Flight) -> FinishReason:
-        """From vLLM's queue to the last token; as often as the request is begun again."""
-        if len(self._flights) >= self.queue:
-            raise GenerationError(f"{flight.request.key}: {self.queue} requests are waiting already")
-        self.meter.enter(self.spans.clock())
-        self._flights[id(flight)] = flight
-        try:
-            while True:
-                await self._open.wait()
-                if self._broken is not None:
-                    raise self._broken
-                flight.again = False
-                reason: FinishReason = "abort" if flight.aborted else await self._pass(flight)
-                if reason != "abort" or not flight.again:
-                    break
-            flight.ended.set_result(reason)
-            return reason
-        finally:
-            flight.ended.cancel()  # whoever waits for its end need not, where it was cancelled or failed
-            del self._flights[id(flight)]
-            self.meter.leave(self.spans)
-
     async def _pass(self, flight: Flight) -> FinishReason:
-        """One request of vLLM's: append what it draws, set the versions that it reports, say why it ended."""
-        self._serial += 1
-        flight.name = f"{flight.request.key}/{self._serial}"
         if flight.forced:
             flight.tokens, flight.logps, flight.versions = [], [], []
         begun, reason = len(flight.tokens), None
         prompt = {"prompt_token_ids": [*map(int, flight.request.tokens_T), *flight.tokens], "cache_salt": self.label()}
         with blame(GenerationError, f"{flight.request.key}: vLLM"):
-            async for output in self.engine.generate(prompt, self._parameters(flight), flight.name):
+            async for output in self.engine.generate(
+                prompt, self._parameters(flight), flight.name, lora_request=self._through()
+            ):
                 completion = output.outputs[0]
                 if reason is None:
                     reason = self._take(flight, completion)
                 if completion.weight_versions is not None:
                     spans = completion.weight_versions
-                    drawn = [int(span.version.partition(".")[2]) for span in spans for _ in range(span.start, span.end)]
-                    flight.versions[begun:] = drawn[: len(flight.tokens) - begun]
+                    flight.relabel(begun, ((number_of(span.version) or 0, span.end - span.start) for span in spans))
                 if not output.finished and (reason or flight.again or flight.aborted):
                     await self.engine.abort(flight.name)
         return reason or ("abort" if flight.again or flight.aborted or completion.finish_reason == "abort" else "length")
 
+    async def _stop(self, names: Sequence[str]) -> None:
+        if names:
+            await self.engine.abort(names)
+
+    def _through(self) -> Any:
+        """The adapter that a request goes through. Its number stays: an update changes what lies under it."""
+        if self.adapter is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest("policy", 1, str(self.adapter.folder))
+
     def _take(self, flight: Flight, completion: Any) -> FinishReason | None:
         """Append the tokens of an output up to where the sample ends, if it does."""
-        reason: FinishReason | None = None
         known = len(flight.tokens)
         logps = completion.logprobs.logprobs if completion.token_ids else ()
-        for token, logp in zip(completion.token_ids, logps, strict=True):
-            flight.append(int(token), float(logp), self.version)
-            reason = flight.finish_reason(self.text)
-            if reason is not None:
-                break
+        reason = flight.take(zip(completion.token_ids, logps, strict=True), lambda: self.version, self.text)
         if not flight.forced:
             self.meter.drew(len(flight.tokens) - known, len(self._flights), self.spans)
         return reason
@@ -253,19 +180,7 @@ class VLLMGenerator:
             extra_args=asked(flight.request.sampling, str(flight.request.key), len(flight.tokens), flight.forced),
         )
 
-    async def _stop(self, flights: Sequence[Flight], *, aborted: bool = False, again: bool = False) -> None:
-        """Have flights end: their tokens so far stay."""
-        for flight in flights:
-            flight.aborted, flight.again = flight.aborted or aborted, again
-        names = [flight.name for flight in flights if flight.name]
-        if names:
-            await self.engine.abort(names)
-
     # ---- weights
-
-    def label(self) -> str:
-        """How vLLM calls the weights in use."""
-        return f"{self.incarnation}.{self.version}"
 
     async def _hand_over(self, manifest: Mapping[str, Any]) -> None:
         """Let the workers take and verify an image while they still run with the old weights."""
@@ -273,30 +188,26 @@ class VLLMGenerator:
 
         with blame(WeightError, f"weight update {manifest['version']} refused by vLLM's workers"):
             await self.engine.start_weight_update()
-            await self.engine.update_weights(WeightTransferUpdateRequest(update_info={"manifest": dict(manifest)}))
+            scale = {} if self.adapter is None else {"rank": self.adapter.rank, "alpha": self.adapter.alpha}
+            sent = {"manifest": dict(manifest), "adapter": scale}
+            await self.engine.update_weights(WeightTransferUpdateRequest(update_info=sent))
 
     async def _switch(self, update: WeightUpdate) -> None:
         """Stop between two steps, switch, go on."""
-        stalled = self.spans.clock()
-        self._open.clear()
-        self.tape.load(update.version, update.incarnation)
-        try:
-            with blame(GenerationError, f"weight update {update.version}: vLLM failed in the middle of the switch"):
-                for flight in self._flights.values():
-                    flight.again = bool(flight.forced)  # what is scored is scored by one version, also where all are aborted
-                await self._pause(update.kv)
-                await self.engine.finish_weight_update(weight_version=f"{update.incarnation}.{update.version}")
-                self.incarnation, self.version = update.incarnation, update.version
-                await self._stop(
-                    [flight for flight in self._flights.values() if flight.forced or not flight.tokens], again=True
-                )
-                await self.engine.resume_generation()
-        except GenerationError as error:
-            self._broken = error
-            raise
-        finally:
-            self._open.set()
-        self.spans.add("update", stalled, self.spans.clock(), version=update.version)
+        with (
+            self._shut(update),
+            blame(GenerationError, f"weight update {update.version}: vLLM failed in the middle of the switch"),
+        ):
+            for flight in self._flights.values():
+                flight.again = bool(flight.forced)  # what is scored is scored by one version, also where all are aborted
+            await self._pause(update.kv)
+            await self.engine.finish_weight_update()
+            if self.adapter is not None:  # vLLM forgets adapters when weights have changed, so they come last
+                await self.engine.collective_rpc("penstock_replace_adapter")
+            self._took(update)
+            await self.engine.update_weight_version(self.label())
+            await self._restart([flight for flight in self._flights.values() if flight.forced or not flight.tokens])
+            await self.engine.resume_generation()
 
     async def _pause(self, kv: CachePolicy) -> None:
         if kv == "abort":

