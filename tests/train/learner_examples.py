@@ -15,7 +15,7 @@ from penstock.core.run import LearnerSpec
 from penstock.core.types import Row, Unit
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def labelled(rng: np.random.Generator, prompt: np.ndarray) -> Row:
 
 
 def learner_of(model: LanguageModel, *, total_steps: int = 10, temperature: float = 1.0, **spec: Any) -> DeviceLearner:
-    return DeviceLearner(model, LearnerSpec(**spec), lay_out, total_steps=total_steps, temperature=temperature)
+    return DeviceLearner(model, LearnerSpec(**spec), lay_out, LearnerPlan(total_steps=total_steps, temperature=temperature))
 
 
 def accumulate(

@@ -20,7 +20,7 @@ from penstock.core.strategies import OneDevice
 from penstock.core.types import Metrics, Unit, added
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
 
 LOSSES = {"SFT": SFT().loss(), "DPO": DPO().loss(), "GRPO": GRPO(clip=(0.2, 0.28)).loss()}
@@ -38,7 +38,7 @@ def units_for(algorithm: str, seed: int, model: LanguageModel) -> list[Unit]:
         prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
         answers = [tiny_models.tokens(rng, int(rng.integers(1, 12))) for _ in range(size)]
         units.append(tuple(tiny_models.row(prompt, answer) for answer in answers))
-    logp = iter(DeviceLearner(model, LearnerSpec(), lay_out, total_steps=1).score(units, LOGP).logp)
+    logp = iter(DeviceLearner(model, LearnerSpec(), lay_out, LearnerPlan(total_steps=1)).score(units, LOGP).logp)
 
     def labelled(index: int, row: Any) -> Any:
         near_A = next(logp) + 0.1 * rng.normal(size=int(row.action_T.sum())).astype(np.float32)
@@ -68,11 +68,18 @@ def learners(model: Any, strategies: Sequence[Any], total_steps: int = 20, **spe
     try:
         for strategy in strategies:
             given = LearnerSpec(**{"learning_rate": 1e-3, **spec, "strategy": strategy})
-            made.append(learner_of(model(), given, lay_out, total_steps=total_steps))
+            made.append(learner_of(model(), given, lay_out, LearnerPlan(total_steps=total_steps)))
         yield made
     finally:
         for learner in made:
             learner.close()
+
+
+def doubled(model: LanguageModel) -> LanguageModel:
+    """A model whose parameters are made float64; buffers (rotary frequencies) stay as they are."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.double()
+    return model
 
 
 def one_device() -> OneDevice:
@@ -88,4 +95,4 @@ def widest_gap(found: Any, expected: Any) -> float:
     """The largest difference between two streams of weights of the same names."""
     ours, theirs = dict(found), dict(expected)
     assert ours.keys() == theirs.keys()
-    return max(float((ours[name].float() - theirs[name].float()).abs().max()) for name in theirs)
+    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in theirs)

@@ -14,7 +14,7 @@ from penstock.models.branches import bytes_held, reference_branch, share_frozen
 from penstock.models.memory import adapter_parameters, footprint, trained_parameters
 from penstock.models.presets import PRESETS, Shape
 from penstock.models.scratch import build_model
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.restrict import restrict
 
 HAND = Shape(width=8, hidden=10, layers=3, heads=2, key_value_heads=1, vocabulary=20, tied=False)
@@ -79,7 +79,7 @@ def test_the_formula_gives_the_bytes_of_models_that_stand(way, text):
         models.append(reference_branch(policy))
     elif spec.lora is None:
         models.append(build_model(ModelSpec(preset="1m"), (), 0, "lm", text))
-    masters = DeviceLearner(policy, spec, lay_out, total_steps=1).masters
+    masters = DeviceLearner(policy, spec, lay_out, LearnerPlan(total_steps=1)).masters
     for master in masters.masters:
         master.grad = torch.ones_like(master)
     masters.step(1e-3)

@@ -21,6 +21,7 @@ from penstock.core.strategies import DDP, FSDP2, DeepSpeed
 from penstock.data.layout import count, lay_out
 from penstock.train import fleet as fleets
 from penstock.train import frames
+from penstock.train.learner import LearnerPlan
 from penstock.train.part import nothing
 from penstock.train.ranks import learner_of
 
@@ -225,7 +226,7 @@ def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
 @pytest.mark.slow
 def test_a_learner_of_another_size_waits_for_the_ranks_to_be_given_up(tiny):
     with learners(tiny, [DDP()]), pytest.raises(TrainingError, match="2 ranks is still in use"):
-        learner_of(tiny(), LearnerSpec(strategy=DDP(ranks=3)), lay_out, total_steps=1)
+        learner_of(tiny(), LearnerSpec(strategy=DDP(ranks=3)), lay_out, LearnerPlan(total_steps=1))
 
 
 def test_tokens_of_the_empty_micro_batch_are_valid_in_any_vocabulary():
@@ -242,5 +243,7 @@ def test_each_rank_holds_its_share_of_masters_gradients_and_moments():
     for strategy in (FSDP2(ranks=4), DeepSpeed(ranks=4, stage=2), DeepSpeed(ranks=4)):
         each = rank_footprint(shape, LearnerSpec(strategy=strategy))
         assert (each.masters, each.gradients, each.moments) == (number, number, 2 * number), "4, 4 and 8 bytes over 4 ranks"
+    shards, rows = (rank_footprint(shape, LearnerSpec(strategy=FSDP2(ranks=4, tensor=tensor))) for tensor in (1, 2))
+    assert rows.weights == shards.weights / 2, "of what is gathered to compute: half of each matrix and of the vocabulary"
     whole, shards = (rank_footprint(shape, LearnerSpec(strategy=DeepSpeed(ranks=4, stage=stage))).weights for stage in (2, 3))
     assert shards < whole == 4 * number

@@ -9,7 +9,7 @@ from penstock.core.strategies import DDP, FSDP2, OneDevice
 
 pytestmark = pytest.mark.slow
 
-SHARDED = [DDP(), FSDP2(), FSDP2(tensor=2)]
+SHARDED = [DDP(), FSDP2(), FSDP2(tensor=2), FSDP2(sequence=2)]
 
 
 @pytest.mark.parametrize("strategy", SHARDED, ids=repr)
@@ -32,9 +32,10 @@ def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, ti
         assert widest_gap(other.weights(), weights.items()) < 5e-5
 
 
-def test_one_device_resumes_on_shards(tiny):
+@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence=2)], ids=repr)
+def test_one_device_resumes_on_shards(strategy, tiny):
     loss = LOSSES["SFT"]
-    with learners(tiny, [OneDevice(), FSDP2(ranks=2)]) as (one, two):
+    with learners(tiny, [OneDevice(), strategy]) as (one, two):
         train(one, units_for("SFT", 0, tiny()), loss)
         two.load_state(kept(one.state()))
         for seed in range(1, 4):

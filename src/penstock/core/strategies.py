@@ -1,11 +1,11 @@
 """How a learner's model is spread over processes: the registered specs that ``learner.strategy`` takes.
 
-``ranks`` counts processes, one a device. With tensor parallelism a copy takes ``tensor`` of them; copies are data parallel.
+``ranks`` counts processes, one a device; ``span`` of them compute each micro-batch together. What is left is data parallel.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from penstock.core.spec import require, spec
 
@@ -14,9 +14,8 @@ from penstock.core.spec import require, spec
 class OneDevice:
     """The whole model, its gradients and its optimizer on one device."""
 
-    @property
-    def ranks(self) -> int:
-        return 1
+    ranks: ClassVar[int] = 1
+    span: ClassVar[int] = 1
 
 
 @spec
@@ -24,6 +23,7 @@ class DDP:
     """A whole copy on every rank; gradients are summed (data parallel)."""
 
     ranks: int = 2
+    span: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         require_ranks(self.ranks)
@@ -35,7 +35,9 @@ class FSDP2:
 
     ranks: int = 2
     tensor: int = 1
-    """Ranks that every matrix is split over (Megatron, arXiv:1909.08053); they see the same rows."""
+    """Ranks that every matrix is split over (Megatron, arXiv:1909.08053); they see the same tokens."""
+    sequence: int = 1
+    """Ranks that the tokens of a micro-batch are split over, for long contexts (DeepSpeed-Ulysses, arXiv:2309.14509)."""
     reshard: bool = True
     """Give gathered parameters up after the forward pass and gather them again for the backward pass."""
     offload: bool = False
@@ -43,10 +45,20 @@ class FSDP2:
 
     def __post_init__(self) -> None:
         require_ranks(self.ranks)
+        for name, size in (("tensor", self.tensor), ("sequence", self.sequence)):
+            require(
+                size >= 1 and self.ranks % size == 0,
+                f"strategy.{name}={size} does not divide strategy.ranks={self.ranks}; set one that does",
+            )
         require(
-            self.tensor >= 1 and self.ranks % self.tensor == 0,
-            f"strategy.tensor={self.tensor} does not divide strategy.ranks={self.ranks}",
+            self.ranks % self.span == 0,
+            f"strategy.tensor={self.tensor} times strategy.sequence={self.sequence} does not divide "
+            f"strategy.ranks={self.ranks}; set strategy.ranks={self.span} or a multiple of it",
         )
+
+    @property
+    def span(self) -> int:
+        return self.tensor * self.sequence
 
 
 @spec
@@ -55,6 +67,7 @@ class DeepSpeed:
 
     ranks: int = 2
     stage: Literal[2, 3] = 3
+    span: ClassVar[int] = 1
     offload: bool = False
     """Keep the optimizer (and with stage 3 the parameters) in the memory of the host."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +126,34 @@ def _faced(network: Any, text: Text, head: Head) -> LanguageModel:
     return model
 
 
-def weight_shapes(folder: Path) -> dict[str, torch.Tensor]:
+@dataclass(frozen=True)
+class Adapter:
+    """What a folder in peft's format says of low-rank adapters; ``shapes`` as :func:`weight_shapes` gives them."""
+
+    folder: Path
+    rank: int
+    alpha: float
+    shapes: Mapping[str, torch.Tensor]
+
+
+def adapter_of(folder: Path) -> Adapter:
+    """The adapters beside the model of a local folder.
+
+    Raises:
+        ModelError: there are none.
+    """
+    place = folder / ADAPTER_FOLDER
+    try:
+        said = json.loads((place / "adapter_config.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{place}: no adapters in peft's format are here ({error.strerror})") from error
+    return Adapter(place, int(said["r"]), float(said["lora_alpha"]), weight_shapes(place, "adapter_model*.safetensors"))
+
+
+def weight_shapes(folder: Path, files: str = "model*.safetensors") -> dict[str, torch.Tensor]:
     """Name to a tensor without memory (device ``meta``) of the shape and type of every weight in a local folder."""
     found: dict[str, torch.Tensor] = {}
-    for file in sorted(folder.glob("model*.safetensors")):
+    for file in sorted(folder.glob(files)):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - not a dict
                 part = weights.get_slice(name)
@@ -164,10 +190,11 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 
 
-def save_model(model: LanguageModel, folder: Path) -> Path:
+def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path:
     """Write a model in Hugging Face format (safetensors), tokenizer and value head beside it; replaced whole or not at all.
 
-    Adapters are merged into the model's matrices, and kept in peft's format in the folder ``adapter``.
+    Adapters are merged into the model's matrices (unless ``adapted`` is false), and kept in peft's format in the folder
+    ``adapter``.
     """
     temporary = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -178,7 +205,7 @@ def save_model(model: LanguageModel, folder: Path) -> Path:
         try:
             state = model.network.state_dict()
             if model.adapter is not None:
-                state = dict(merged(model.network, state))
+                state = dict(merged(model.network, state, adapted))
                 save_adapter(model.network, model.adapter, temporary / ADAPTER_FOLDER)
             model.network.save_pretrained(temporary, state_dict=state, safe_serialization=True)
         finally:

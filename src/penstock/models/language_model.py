@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from penstock.core.errors import ModelError
 from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
-from penstock.models.lora import merged
+from penstock.models.lora import adapter_weights, merged
 from penstock.models.q_heads import QHeads
 from penstock.models.text import Text
 
@@ -35,7 +35,7 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden_AH: Tensor) -> Tensor:
-        return self.linear(hidden_AH.to(self.linear.weight.dtype)).squeeze(-1).float()
+        return wide(self.linear(hidden_AH.to(self.linear.weight.dtype)).squeeze(-1))
 
 
 class LanguageModel(nn.Module):
@@ -110,9 +110,13 @@ class LanguageModel(nn.Module):
         return out.last_hidden_state
 
     def logits(self, hidden_AH: Tensor) -> Tensor:
-        """Next-token logits ``[A, V]`` in float32."""
+        """Next-token logits ``[A, V]``, at least in float32."""
         head = self.network.get_output_embeddings()
-        logits = functional.linear(hidden_AH, head.weight, getattr(head, "bias", None)).float()
+        return self.scaled(functional.linear(hidden_AH, head.weight, getattr(head, "bias", None)))
+
+    def scaled(self, product: Tensor) -> Tensor:
+        """Logits, at least in float32, of the output head's product with hidden states, number by number."""
+        logits = wide(product)
         scale = getattr(self.config, "logit_scale", None)
         if scale is not None:
             logits = logits * scale
@@ -132,7 +136,7 @@ class LanguageModel(nn.Module):
         """Reward-model score ``[B]`` in float32 of sequences given the hidden state of their last token."""
         if self.head != "score":
             raise ModelError("this model has a language-model head, not a score head; train a reward model first")
-        return self.network.score(hidden_BH).squeeze(-1).float()
+        return wide(self.network.score(hidden_BH).squeeze(-1))
 
     def policy_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the network alone, without critic; tied tensors once."""
@@ -141,6 +145,15 @@ class LanguageModel(nn.Module):
     def plain_weights(self) -> Iterator[tuple[str, Tensor]]:
         """:meth:`policy_weights` under the names of the plain architecture, with adapters merged into their matrices."""
         yield from merged(self.network, dict(self.policy_weights()))
+
+    def adapter_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of the low-rank adapters alone, by peft's names; none where there are none."""
+        yield from adapter_weights(self.network)
+
+
+def wide(numbers: Tensor) -> Tensor:
+    """Numbers in float32, or as they are where that is float64."""
+    return numbers if numbers.dtype == torch.float64 else numbers.float()
 
 
 def longest_sequence(config: Any) -> int:

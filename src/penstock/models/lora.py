@@ -96,8 +96,9 @@ def adapter_off(network: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def merged(network: Any, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """``tensors`` of a network (by its own names) as those of the plain model: adapters added to their matrices.
+def merged(network: Any, tensors: Mapping[str, Tensor], adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """``tensors`` of a network (by its own names) as those of the plain model: adapters added to their matrices, or without
+    them (``adapted=False``).
 
     Matrices that are adapted or in 4 bits are new tensors, made one by one; the others are the network's own.
     """
@@ -111,19 +112,22 @@ def merged(network: Any, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, T
                 continue  # scales and tables beside the matrix
             tensor = dequantized(small[owner]).to(network.get_input_embeddings().weight.dtype)
         layer = layers.get(owner.removesuffix(".base_layer")) if owner.endswith(".base_layer") else None
-        if layer is not None:
+        if layer is not None and adapted:
             tensor = tensor + layer.get_delta_weight(ADAPTER)
         yield name.replace(".base_layer.", "."), tensor
+
+
+def adapter_weights(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of the adapters alone, by peft's names in files."""
+    for name, tensor in network.named_parameters():
+        if ".lora_" in name:
+            yield f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}", tensor.detach()
 
 
 def save_adapter(network: Any, config: Any, folder: Path) -> None:
     """Write the adapter in peft's format, fit for ``PeftModel.from_pretrained(base, folder)``."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": tensor.detach().cpu().contiguous()
-        for name, tensor in network.named_parameters()
-        if ".lora_" in name
-    }
+    state = {name: tensor.cpu().contiguous() for name, tensor in adapter_weights(network)}
     save_file(state, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config.base_model_name_or_path = getattr(network.config, "_name_or_path", "") or None
     config.inference_mode = True

@@ -99,8 +99,8 @@ def footprint(
 def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     """Bytes that each rank of a learner holds while it trains: its share, and what it gathers to compute one block.
 
-    What is not in blocks (embeddings, head) stays gathered through a pass. Rank 0 holds a copy of the weights beside, from
-    which it generates, evaluates and saves, where parameters are sharded.
+    What is not in blocks (embeddings, head) stays gathered through a pass, or its rows where tensor parallelism splits it.
+    Where parameters are sharded, rank 0 holds a copy of the weights beside, from which it generates, evaluates and saves.
     """
     own, strategy = footprint(shape, learner), learner.strategy
     if not isinstance(strategy, FSDP2 | DeepSpeed):
@@ -109,7 +109,7 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     outside = shape.parameters - shape.layers * shape.layer_parameters
     shares = Footprint(0.0, own.gradients / ranks, own.gradients / ranks, own.moments / ranks)
     if isinstance(strategy, FSDP2):  # shards are float32: they are masters and stored weights at once
-        gathered = (1 if strategy.reshard else shape.layers) * shape.layer_parameters / strategy.tensor + outside
+        gathered = ((1 if strategy.reshard else shape.layers) * shape.layer_parameters + outside) / strategy.tensor
         return dataclasses.replace(shares, weights=float(number * gathered))
     if strategy.stage == 2:
         return dataclasses.replace(shares, weights=float(number * shape.parameters))

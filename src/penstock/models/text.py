@@ -31,6 +31,12 @@ class Text:
     def __len__(self) -> int:
         return len(self.tokenizer)
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts that the tokenizer reads as tokens of their own, such as the borders of turns, wherever they stand."""
+        added = (str(piece) for piece in self.tokenizer.added_tokens_decoder.values())
+        return tuple(sorted({piece for piece in (*self.tokenizer.all_special_tokens, *added) if piece.strip()}))
+
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text, without special tokens added."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))

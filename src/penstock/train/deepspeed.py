@@ -19,6 +19,7 @@ from penstock.core.learner import LearnerSpec
 from penstock.core.strategies import DeepSpeed
 from penstock.core.types import Metrics
 from penstock.models.language_model import LanguageModel
+from penstock.train.learner import LearnerPlan
 from penstock.train.optimizer import decays_of
 from penstock.train.part import Part, Pass, Table
 from penstock.train.schedule import rate_at
@@ -58,13 +59,13 @@ class ZeroPart(Part):
     """A rank's part in DeepSpeed's engine. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
 
     def __init__(
-        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, **plan: Any
+        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
     ) -> None:
         self._source = source
-        super().__init__(model, spec, world, **plan)
+        super().__init__(model, spec, world, plan)
         self._source = None
 
-    def _made_ready(self, seed: int) -> Any:
+    def _made_ready(self) -> Any:
         assert isinstance(self.spec.strategy, DeepSpeed)
         self.deepspeed = imported(self.world)
         materialise(self.model, self.world.device)
@@ -110,7 +111,7 @@ class ZeroPart(Part):
         """
         if not self._gathered:
             raise TrainingError("optimizer step without any gradient: nothing was accumulated")
-        rate = rate_at(self.spec, self.updates, self.total_steps)
+        rate = rate_at(self.spec, self.updates, self.plan.total_steps)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
         self.engine.step()

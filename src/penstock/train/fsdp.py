@@ -7,6 +7,7 @@ as bfloat16 and gradients are summed in float32, as on one device.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -23,14 +24,19 @@ from penstock.core.strategies import FSDP2
 from penstock.core.types import Metrics
 from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
+from penstock.train.learner import LearnerPlan
 from penstock.train.optimizer import Masters
 from penstock.train.part import Part, Pass
+from penstock.train.sequence import Sequence, check_heads
 from penstock.train.skeleton import fill, materialise, parts_of, tensors_of
 from penstock.train.tensor_parallel import check_plan, split_block
+from penstock.train.vocabulary import SplitHead, split_vocabulary
 from penstock.train.world import World
 
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # a shard of a shard takes two gathers
+
 DATA, TENSOR = "data", "tensor"
-"""Axes of the ranks: copies of the model, and ranks that every matrix is split over."""
+"""Axes of the ranks: those that hold shards of a parameter, and those that every matrix is split over."""
 
 
 class ShardMasters(Masters):
@@ -56,12 +62,12 @@ class ShardMasters(Masters):
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Of the whole gradient: squares are summed over shards, and once for what ranks hold in common."""
-        square = torch.zeros((), device=self.world.device)
+        square = torch.zeros((), device=self.world.device, dtype=torch.float64)
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             if master.grad is not None:
-                own = master.grad.to(self.world.device, torch.float32).square().sum()
+                own = master.grad.to(self.world.device).square().sum(dtype=torch.float64)
                 square += own if is_split(parameter) else own / self.copies
-        return self.world.total(square).sqrt().to(gradients[0].device)
+        return self.world.total(square).sqrt().to(gradients[0])
 
     def _write_back(self) -> None:
         """The masters are the parameters."""
@@ -71,24 +77,28 @@ class ShardedPart(Part):
     """A rank's shards. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
 
     def __init__(
-        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, **plan: Any
+        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
     ) -> None:
         assert isinstance(spec.strategy, FSDP2)
         self.strategy, self._source = spec.strategy, source
-        super().__init__(model, spec, world, **plan)
+        super().__init__(model, spec, world, plan)
         self._source = None
 
-    def _made_ready(self, seed: int) -> Masters:
+    def _made_ready(self) -> Masters:
         self.mesh = mesh_of(self.world, self.strategy.tensor)
-        sharded(self.model, self.strategy, self.spec.compute, self.mesh, self._source, self.world)
-        self.passing: Any = Pass(self.model)
+        self.sequence = sequence_of(self.world, self.strategy, self.model.config)
+        head = sharded(self.model, self.strategy, self.spec.compute, self.mesh, self._source, self.world)
+        self.passing: Any = Pass(self.model, head)
         shard(self.passing, self.strategy, self.spec.compute, self.mesh[DATA], keep=True)
         return ShardMasters(self.model, self.spec, self.world, self.strategy.tensor)
 
     def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
         with warnings.catch_warnings():  # nobody writes into what a module gave, which is what it warns of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-            return Outputs(**self.passing(tensors, needs, temperature))
+            if self.sequence is None:
+                return Outputs(**self.passing(tensors, needs, temperature))
+            own = self.sequence.split(tensors)
+            return self.sequence.join(Outputs(**self.passing(own.tensors, needs, temperature)), own)
 
     def settle(self) -> None:
         """Give gathered parameters up: after a step they would be stale."""
@@ -162,14 +172,29 @@ def own_part(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def mesh_of(world: World, tensor: int) -> DeviceMesh:
-    """The ranks as copies × ranks of a copy."""
+    """The ranks as those that hold shards × those that split matrices. Ranks of a sequence hold shards like any others: each
+    gives a parameter's gradient over its own tokens, and all are summed."""
     return init_device_mesh(world.device.type, (world.size // tensor, tensor), mesh_dim_names=(DATA, TENSOR))
+
+
+def sequence_of(world: World, strategy: FSDP2, config: Any) -> Sequence | None:
+    """The ranks that share the tokens of this rank's micro-batches, where there are more than this one.
+
+    Raises:
+        ModelError: the model's heads do not divide among them.
+    """
+    if strategy.sequence == 1:
+        return None
+    check_heads(config, strategy.sequence, strategy.tensor)
+    shape = (world.size // strategy.span, strategy.sequence, strategy.tensor)
+    mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=("copy", "sequence", TENSOR))["sequence"]
+    return Sequence(mesh.get_group(), mesh.get_local_rank(), strategy.sequence)
 
 
 def shard(module: nn.Module, strategy: FSDP2, compute: str, mesh: DeviceMesh, keep: bool = False) -> None:
     """Shard what a module holds and no module within it does. ``keep`` what was gathered until the backward pass."""
     half = torch.bfloat16 if compute == "bfloat16" else None
-    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half and torch.float32, cast_forward_inputs=False)
     more: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if strategy.offload and mesh.device_type == "cuda" else {}
     made: Any = fully_shard(module, mesh=mesh, reshard_after_forward=strategy.reshard and not keep, mp_policy=policy, **more)
     made.set_gradient_divide_factor(1.0)  # losses have the whole batch's denominator, so gradients are summed
@@ -183,8 +208,10 @@ def sharded(
     mesh: DeviceMesh,
     source: Mapping[str, Tensor] | None,
     world: World,
-) -> None:
+) -> SplitHead | None:
     """Fill a model without memory from rank 0 and shard it, block by block: no rank but the first ever holds it whole.
+
+    Gives what scores tokens where the output head is split over ranks.
 
     Raises:
         ModelError: blocks cannot be found, or there is no plan that splits them.
@@ -207,8 +234,10 @@ def sharded(
     materialise_rest(model, blocks, world.device)
     found = tensors_of(model)
     fill({name: found[name] for name in left}, source, world)
+    head = split_vocabulary(model, mesh[TENSOR]) if strategy.tensor > 1 else None
     if model.value_head is not None:
         shard(model.value_head, strategy, "float32", mesh[DATA])
+    return head
 
 
 def materialise_rest(model: nn.Module, blocks: list[nn.Module], device: torch.device) -> None:

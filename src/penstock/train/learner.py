@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from penstock.train.optimizer import Masters
 from penstock.train.q_outputs import q_outputs
 from penstock.train.restrict import add_critic, restrict
 from penstock.train.schedule import rate_at
-from penstock.train.token_scores import token_scores
+from penstock.train.token_scores import Vocabulary, scores_of, token_scores
 
 LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
 Divergences = Callable[[Tensor], Tensor]
@@ -80,36 +81,33 @@ def by_row(units: Sequence[Unit], batches: Sequence[Batch], numbers: Iterable[Ma
     return Scores(**found)
 
 
+@dataclass(frozen=True)
+class LearnerPlan:
+    """What a learner is made for, beside its spec; the same on every rank."""
+
+    total_steps: int
+    """Optimizer steps that the schedule is laid out for."""
+    temperature: float = 1.0
+    """The sampling temperature, under which log-probs are compared with the generator's."""
+    seed: int = 0
+    """Seed of dropout, and of the first weights of adapters."""
+
+
 class DeviceLearner(Scoring):
-    """Implements the ``Learner`` contract on one device.
+    """Implements the ``Learner`` contract on one device."""
 
-    ``total_steps`` is the number of optimizer steps the schedule is laid out for; ``temperature`` the sampling temperature,
-    under which log-probs are compared with the generator's.
-    """
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        spec: LearnerSpec,
-        lay_out: LayOut,
-        *,
-        total_steps: int,
-        temperature: float = 1.0,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, plan: LearnerPlan) -> None:
         super().__init__(model, lay_out, spec.token_budget, spec.share_prefix)
-        self.spec = spec
-        self.total_steps = total_steps
-        self.temperature = temperature
-        self.masters = self._made_ready(seed)
+        self.spec, self.plan = spec, plan
+        self.masters = self._made_ready()
         self.updates = 0
-        self.noise = torch.Generator().manual_seed(seed)
+        self.noise = torch.Generator().manual_seed(plan.seed)
         self.teacher: Scoring | None = None
         """The frozen model of losses that need a "divergence"; set by whoever makes the learner."""
 
-    def _made_ready(self, seed: int) -> Masters:
+    def _made_ready(self) -> Masters:
         """Prepare the model; gives the masters of what is trained."""
-        prepare(self.model, self.spec, seed)
+        prepare(self.model, self.spec, self.plan.seed)
         return Masters(self.model, self.spec)
 
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
@@ -121,7 +119,7 @@ class DeviceLearner(Scoring):
         tensors = on_device(batch, self.model)
         adapters = self.spec.lora.dropout if self.spec.lora is not None else 0.0
         with dropped(self.model, self.spec.token_dropout, self.spec.dropout, self.noise, adapters):
-            outputs = forward(self.model, tensors, loss.needs, self.temperature, self._divergence(loss, tensors))
+            outputs = forward(self.model, tensors, loss.needs, self.plan.temperature, self._divergence(loss, tensors))
         value, metrics = loss(outputs, tensors.fields, tensors, denominator)
         if not torch.isfinite(value):
             self.masters.drop()
@@ -142,7 +140,7 @@ class DeviceLearner(Scoring):
             teacher_logits_of=teacher.logits,
             between=loss.divergence,  # type: ignore[attr-defined]
             vocabulary=self.model.config.vocab_size,
-            temperature=self.temperature,
+            temperature=self.plan.temperature,
         )
 
     def refresh(self) -> None:
@@ -157,7 +155,7 @@ class DeviceLearner(Scoring):
 
     def step(self) -> Metrics:
         """Clip, optimise, advance the schedule; gives gradient norm and learning rate."""
-        rate = rate_at(self.spec, self.updates, self.total_steps)
+        rate = rate_at(self.spec, self.updates, self.plan.total_steps)
         norm = self.masters.step(rate)
         self.updates += 1
         if self.model.q_heads is not None:
@@ -221,10 +219,12 @@ def forward(
     needs: frozenset[str],
     temperature: float,
     divergence: Divergences | None = None,
+    head: Vocabulary | None = None,
 ) -> Outputs:
     """Run the modules that ``needs`` asks for, only at the positions that need them; frozen blocks run once for all.
 
-    ``divergence`` computes that of a teacher from hidden states ``[A, H]``.
+    ``divergence`` computes that of a teacher from hidden states ``[A, H]``. ``head`` scores tokens where the model's own does
+    not stand whole on this rank.
     """
     plan = tensors.plan
     tokens, position = tensors.tokens_N[None], tensors.position_N[None]
@@ -240,10 +240,11 @@ def forward(
         found["logp_A"], found["entropy_A"] = token_scores(
             hidden_NH.index_select(0, tensors.source_A),
             tensors.target_A,
-            model.logits,
-            model.config.vocab_size,
+            model.logits if head is None else head.logits,
+            model.config.vocab_size if head is None else head.width,
             temperature=temperature,
             entropy="entropy" in needs,
+            scores=scores_of if head is None else head.scores,
         )
     if "value" in needs:
         assert value_NH is not None

@@ -58,9 +58,9 @@ def decays_of(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[boo
 class Masters:
     """Float32 masters of a module's parameters with their AdamW state.
 
-    Where a parameter is float32 it is its own master. A bfloat16 parameter gets a float32 copy: its gradient is added to the
-    master's in float32 as soon as the backward pass has it (so micro-batches accumulate without rounding), and the parameter
-    is rewritten from the master after each step.
+    Where a parameter is float32 (or float64) it is its own master. A bfloat16 parameter gets a float32 copy: its gradient is
+    added to the master's in float32 as soon as the backward pass has it (so micro-batches accumulate without rounding), and
+    the parameter is rewritten from the master after each step.
     """
 
     def __init__(self, module: nn.Module, spec: LearnerSpec) -> None:
@@ -79,7 +79,7 @@ class Masters:
         self.adam = AdamW8bit(groups, spec) if spec.optimizer == "adamw8bit" else AdamW(groups, spec)
 
     def _master_of(self, parameter: nn.Parameter) -> Tensor:
-        if parameter.dtype == torch.float32:
+        if parameter.dtype in (torch.float32, torch.float64):
             return parameter
         master = parameter.detach().float().requires_grad_(True)
 

@@ -19,7 +19,8 @@ from penstock.core.learner import LearnerSpec
 from penstock.core.types import FloatArray, Metrics
 from penstock.data.layout import lay_out
 from penstock.models.language_model import LanguageModel
-from penstock.train.learner import DeviceLearner, forward, on_device
+from penstock.train.learner import DeviceLearner, LearnerPlan, forward, on_device
+from penstock.train.token_scores import Vocabulary
 from penstock.train.world import World
 
 Item = tuple[Batch, Loss, Denominator]
@@ -45,12 +46,12 @@ def nothing() -> Batch:
 class Pass(nn.Module):
     """One forward pass as a module, so that what no block holds is gathered around the whole of it."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, head: Vocabulary | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.head = model, head
 
     def forward(self, tensors: Any, needs: frozenset[str], temperature: float) -> dict[str, Tensor]:
-        outputs = forward(self.model, tensors, needs, temperature)
+        outputs = forward(self.model, tensors, needs, temperature, head=self.head)
         return {name: value for name, value in vars(outputs).items() if value is not None}
 
 
@@ -60,9 +61,9 @@ class Part(DeviceLearner, ABC):
     together = True
     """Whether a forward pass needs all ranks, so that one without a micro-batch computes as well."""
 
-    def __init__(self, model: LanguageModel, spec: LearnerSpec, world: World, **plan: Any) -> None:
+    def __init__(self, model: LanguageModel, spec: LearnerSpec, world: World, plan: LearnerPlan) -> None:
         self.world = world
-        super().__init__(model, spec, lay_out, **plan)
+        super().__init__(model, spec, lay_out, plan)
 
     def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> Metrics:
         """Forward and backward this rank's micro-batch, or an empty one beside those of the others.
@@ -99,12 +100,12 @@ class Part(DeviceLearner, ABC):
         if "divergence" in loss.needs:
             raise TrainingError("the loss needs a divergence from a teacher, which learners with ranks do not compute")
         tensors = on_device(batch, self.model)
-        outputs = self.outputs(tensors, loss.needs, self.temperature)
+        outputs = self.outputs(tensors, loss.needs, self.plan.temperature)
         return loss(outputs, tensors.fields, tensors, denominator)
 
     def _zero(self, needs: frozenset[str]) -> Tensor:
         """A loss of 0 that depends on every output."""
-        outputs = self.outputs(on_device(nothing(), self.model), needs, self.temperature)
+        outputs = self.outputs(on_device(nothing(), self.model), needs, self.plan.temperature)
         given = [output for output in vars(outputs).values() if output is not None and output.requires_grad]
         return torch.stack([output.float().sum() * 0.0 for output in given]).sum()
 

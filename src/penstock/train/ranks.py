@@ -17,7 +17,7 @@ from penstock.core.strategies import DDP, DeepSpeed, OneDevice
 from penstock.core.types import Metrics, Unit, added
 from penstock.models.language_model import LanguageModel
 from penstock.train.fleet import fleet_of
-from penstock.train.learner import DeviceLearner, LayOut, Scoring, by_row, prepare
+from penstock.train.learner import DeviceLearner, LayOut, LearnerPlan, Scoring, by_row, prepare
 from penstock.train.part import Item, Part, Table
 from penstock.train.skeleton import shape_of
 from penstock.train.world import BUCKET
@@ -36,22 +36,13 @@ class RankedLearner:
         RoleError: a rank does not start, dies or does not answer; from every verb.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        spec: LearnerSpec,
-        lay_out: LayOut,
-        *,
-        total_steps: int,
-        temperature: float = 1.0,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, plan: LearnerPlan) -> None:
         self.model, self.spec, self.lay_out = model, spec, lay_out
         self.teacher: Scoring | None = None
-        prepare(model, spec, seed)
+        prepare(model, spec, plan.seed)
         strategy: Any = spec.strategy
-        self.copies: int = strategy.ranks // getattr(strategy, "tensor", 1)
-        self._span: int = strategy.ranks // self.copies
+        self._span: int = strategy.span
+        self.copies: int = strategy.ranks // strategy.span
         self._aliased = isinstance(strategy, DDP)
         self._fresh = True
         self._waiting: list[Item] = []
@@ -61,7 +52,6 @@ class RankedLearner:
             self.fleet.keep()
         self.number = next(_numbers)
         self._let_go = weakref.finalize(self, self.fleet.release, self.number)
-        plan = {"total_steps": total_steps, "temperature": temperature, "seed": seed}
         common = {"learner": self.number, "shape": shape_of(model), "spec": spec, "plan": plan}
         self.fleet.call("make", {**common, "model": model}, [common] * (strategy.ranks - 1))
         self._part: Part = self.fleet.parts.held[self.number]
@@ -204,11 +194,11 @@ def _buckets(names: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[st
 AnyLearner = DeviceLearner | RankedLearner
 
 
-def learner_of(model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, **plan: Any) -> AnyLearner:
-    """The learner of a spec's strategy. ``plan``: ``total_steps``, and where they are set ``temperature`` and ``seed``."""
+def learner_of(model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, plan: LearnerPlan) -> AnyLearner:
+    """The learner of a spec's strategy."""
     ranks = spec.strategy.ranks
     if isinstance(spec.strategy, OneDevice):
-        return DeviceLearner(model, spec, lay_out, **plan)
+        return DeviceLearner(model, spec, lay_out, plan)
     if model.device.type == "cuda" and torch.cuda.device_count() < ranks:
         raise DeviceError(f"strategy.ranks={ranks} needs as many CUDA devices; this machine has {torch.cuda.device_count()}")
-    return RankedLearner(model, spec, lay_out, **plan)
+    return RankedLearner(model, spec, lay_out, plan)

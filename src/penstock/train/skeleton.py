@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -32,6 +32,8 @@ class Shape:
     config: str
     values: str
     """The configuration as JSON."""
+    number: Literal["float32", "float64"]
+    """Type of the weights on ranks whatever is computed in; float64 where the model itself is."""
     head: Head
     end: int
     pad: int
@@ -53,6 +55,7 @@ def shape_of(model: LanguageModel) -> Shape:
         network=network.__name__,
         config=type(config).__name__,
         values=config.to_json_string(use_diff=False),
+        number="float64" if model.dtype == torch.float64 else "float32",
         head=model.head,
         end=model.text.end,
         pad=model.text.pad,
@@ -70,7 +73,7 @@ def build(shape: Shape, spec: LearnerSpec, seed: int) -> LanguageModel:
     """
     config = getattr(transformers, shape.config).from_dict(json.loads(shape.values))
     with quiet_transformers(), torch.device("meta"):
-        network = getattr(transformers, shape.network)._from_config(config, dtype=torch.float32)
+        network = getattr(transformers, shape.network)._from_config(config, dtype=getattr(torch, shape.number))
     text: Any = SimpleNamespace(end=shape.end, pad=shape.pad)
     model = FACES[shape.face](network.eval(), text, shape.head)
     if shape.q_heads is not None:

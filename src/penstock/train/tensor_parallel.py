@@ -1,7 +1,7 @@
 """Plans by which the matrices of a block are split over the ranks of one copy (Shoeybi et al. 2019, arXiv:1909.08053).
 
 Projections into heads and into the feed-forward's width are split by columns, those back by rows, so each of a block's two
-branches needs one sum over the ranks. Heads stay whole. What stands outside blocks (embeddings, head) is not split.
+branches needs one sum over the ranks. Heads stay whole. :mod:`penstock.train.vocabulary` splits embeddings and head.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from penstock.core.learner import LearnerSpec
 from penstock.core.strategies import DDP, FSDP2
 from penstock.core.types import FloatArray, Metrics
 from penstock.models.language_model import LanguageModel
+from penstock.train.learner import LearnerPlan
 from penstock.train.part import Item, Part, Replica, Table
 from penstock.train.skeleton import Shape, build, fill, materialise, tensors_of
 from penstock.train.world import World
@@ -26,19 +27,19 @@ class Parts:
         self.held: dict[int, Any] = {}
 
 
-def make(parts: Parts, learner: int, shape: Shape, spec: LearnerSpec, plan: dict[str, Any], model: Any = None) -> None:
+def make(parts: Parts, learner: int, shape: Shape, spec: LearnerSpec, plan: LearnerPlan, model: Any = None) -> None:
     """Build this rank's part. ``model`` is the whole one, on rank 0 only."""
     parts.held[learner] = part_of(parts.world, shape, spec, plan, model)
 
 
-def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: dict[str, Any], model: LanguageModel | None) -> Part:
+def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: LearnerPlan, model: LanguageModel | None) -> Part:
     """A part by the strategy of a spec."""
     source = None if model is None else tensors_of(model)
     if isinstance(spec.strategy, DDP):
-        own = model if model is not None else build(shape, spec, plan["seed"])
+        own = model if model is not None else build(shape, spec, plan.seed)
         materialise(own, world.device)
         fill(tensors_of(own), source, world)
-        return Replica(own, spec, world, **plan)
+        return Replica(own, spec, world, plan)
     kind = type(spec.strategy).__name__
     if shape.q_heads is not None:
         raise ModelError(f"strategy={kind} does not shard Q heads; set strategy=DDP")
@@ -46,14 +47,14 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: dict[str, Any],
         raise ModelError(
             f"strategy={kind} gathers modules when they are called, and an encoder-decoder's are not; set strategy=DDP"
         )
-    own = build(shape, replace(spec, compute="float32"), plan["seed"])  # shards are float32 whatever is computed in
+    own = build(shape, replace(spec, compute="float32"), plan.seed)  # shards are float32 whatever is computed in
     if isinstance(spec.strategy, FSDP2):
         from penstock.train.fsdp import ShardedPart
 
-        return ShardedPart(own, spec, world, source, **plan)
+        return ShardedPart(own, spec, world, source, plan)
     from penstock.train.deepspeed import ZeroPart
 
-    return ZeroPart(own, spec, world, source, **plan)
+    return ZeroPart(own, spec, world, source, plan)
 
 
 def accumulate(parts: Parts, learner: int, item: Item | None, needs: frozenset[str]) -> Metrics:

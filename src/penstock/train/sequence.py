@@ -1,0 +1,133 @@
+"""Sequence parallelism: the packed tokens of a micro-batch split over ranks, for contexts that one rank cannot hold.
+
+Everything outside attention works token by token, so a rank computes its own tokens alone. Around attention the ranks exchange
+tokens for heads: each attends over all tokens with its share of the heads (DeepSpeed-Ulysses, Jacobs et al. 2023,
+arXiv:2309.14509). Attention itself is the plan of one device, so packed rows, positions and shared prefixes are too.
+
+Rank r of S holds tokens r, r + S, r + 2S, … (as in striped attention, Brandon et al. 2023, arXiv:2311.09431), so that the ranks
+share action tokens, and with them the logits, evenly. Tokens are padded to a multiple of S; nobody reads the padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn import functional
+
+from penstock.core.contracts import Outputs
+from penstock.core.errors import ModelError
+from penstock.models.attention import AttentionPlan
+from penstock.train.collectives import exchanged, gathered
+
+CHANGING = {"dynamic", "longrope"}
+"""Rotary embeddings whose frequencies depend on the longest position of a pass, which a rank's own tokens do not tell."""
+
+
+def check_heads(config: Any, sequence: int, tensor: int) -> None:
+    """Refuse a model whose attention heads cannot be shared by the ranks of a sequence.
+
+    Raises:
+        ModelError: its heads do not divide, or its rotary embedding needs the whole sequence.
+    """
+    heads = config.num_attention_heads // tensor
+    if heads % sequence:
+        fitting = [ranks for ranks in range(1, heads + 1) if heads % ranks == 0]
+        beside = f" after strategy.tensor={tensor}" if tensor > 1 else ""
+        raise ModelError(
+            f"strategy.sequence={sequence} does not divide the model's {heads} attention heads{beside}; "
+            f"set one of {', '.join(map(str, fitting))}"
+        )
+    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    by_layer = [settings for settings in rotary.values() if isinstance(settings, Mapping)]
+    changing = CHANGING & {settings.get("rope_type") for settings in (rotary, *by_layer)}
+    if changing:
+        raise ModelError(
+            f"strategy.sequence={sequence}: a rotary embedding of type {min(changing)} changes with a pass's longest "
+            "position, which no rank sees; set strategy.sequence=1"
+        )
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a rank computes of a micro-batch, and where that stands in the whole."""
+
+    tensors: Any
+    """The batch as one forward pass reads it, over this rank's tokens."""
+    action: Tensor
+    """Places of its action tokens among all ``A``."""
+    row: Tensor
+    """Rows whose last token it holds, among all ``B``."""
+    actions: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The ranks that share the tokens of a micro-batch, as one of them sees it."""
+
+    group: ProcessGroup
+    rank: int
+    size: int
+
+    def split(self, tensors: Any) -> Own:
+        """This rank's part of a laid out batch. Actions are split by the token that predicts them, after the shift by one."""
+        action = (tensors.source_A % self.size == self.rank).nonzero()[:, 0]
+        row = (tensors.last_B % self.size == self.rank).nonzero()[:, 0]
+        own = SimpleNamespace(
+            plan=SplitPlan(tensors.plan, len(tensors.tokens_N), self),
+            tokens_N=self._own(tensors.tokens_N),
+            position_N=self._own(tensors.position_N),
+            source_A=tensors.source_A[action] // self.size,
+            target_A=tensors.target_A[action],
+            last_B=tensors.last_B[row] // self.size,
+        )
+        return Own(own, action, row, len(tensors.source_A), len(tensors.last_B))
+
+    def _own(self, whole_N: Tensor) -> Tensor:
+        return functional.pad(whole_N, (0, -len(whole_N) % self.size))[self.rank :: self.size]
+
+    def join(self, outputs: Outputs, own: Own) -> Outputs:
+        """The outputs of all ranks, on each. Their gradient goes back to the rank that computed them."""
+        found = {}
+        for name, value in vars(outputs).items():
+            if value is not None:
+                place, count = (own.row, own.rows) if name.endswith("_B") else (own.action, own.actions)
+                found[name] = gathered(value, place, count, self.group)
+        return Outputs(**found)
+
+
+class SplitPlan:
+    """An attention plan over ``count`` tokens of which each rank of a sequence holds its own."""
+
+    def __init__(self, inner: AttentionPlan, count: int, sequence: Sequence) -> None:
+        self.inner, self.count, self.sequence = inner, count, sequence
+        self.longest = inner.longest
+
+    def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
+        ranks, group = self.sequence.size, self.sequence.group
+        (heads, own, width), keys = query_1HND.shape[1:], key_1KND.shape[1]
+        copies = copies_of_keys(heads, keys, ranks)
+        each = [heads // ranks, keys * copies // ranks, keys * copies // ranks]  # of queries, keys and values, a rank
+        whole = [query_1HND[0], *(x[0].repeat_interleave(copies, 0) for x in (key_1KND, value_1KND))]
+        parts = [x.reshape(ranks, count, own, width) for x, count in zip(whole, each, strict=True)]
+        given_RCnD = exchanged(torch.cat(parts, 1), group)
+        tokens_1CND = given_RCnD.permute(1, 2, 0, 3).reshape(1, sum(each), own * ranks, width)[:, :, : self.count]
+        query, key, value = tokens_1CND.split(each, 1)
+        out_1NHD = self.inner.attend(layer, query, key, value, scale)
+        padded_NHD = functional.pad(out_1NHD[0], (0, 0, 0, 0, 0, own * ranks - self.count))
+        back_RnHD = exchanged(padded_NHD.view(own, ranks, each[0], width).transpose(0, 1), group)
+        return back_RnHD.transpose(0, 1).reshape(1, own, heads, width)
+
+
+def copies_of_keys(heads: int, keys: int, ranks: int) -> int:
+    """How often each of ``keys`` key-value heads is repeated so that ranks have equal numbers of them.
+
+    ``heads`` queries share them in groups; ranks divide ``heads``. Where ranks divide ``keys`` nothing is repeated.
+    """
+    return next(copies for copies in range(1, heads // keys + 1) if heads // keys % copies == 0 and keys * copies % ranks == 0)

@@ -1,0 +1,109 @@
+"""In float64 a learner on ranks is one device's to ten digits; what float32 differs by is float32's, on one device as well."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from learner_examples import WeightedLoss, some_units
+from rank_examples import LOSSES, doubled, learners, train, units_for
+
+import tiny_models
+from penstock.core.strategies import DDP, FSDP2, OneDevice
+from penstock.data.layout import count, lay_out
+from penstock.train import token_scores
+from penstock.train.fleet import fleet_of
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES = {
+    "DDP": DDP(),
+    "FSDP2": FSDP2(),
+    "tensor parallel": FSDP2(tensor=2),
+    "sequence parallel": FSDP2(sequence=2),
+}
+SCHEDULE = {"weight_decay": 0.01, "schedule": "cosine", "warmup": 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_ranks():
+    """The ranks of the tests here, started once."""
+    fleet = fleet_of(2, torch.device("cpu"))
+    fleet.hold()
+    yield fleet
+    fleet.release()
+
+
+def trained(model, strategy, algorithm, like, steps=20):
+    """Losses and final weights (float64) after steps on batches whose fields come from the model ``like``."""
+    with learners(model, [strategy], **SCHEDULE) as (learner,):
+        losses = [train(learner, units_for(algorithm, seed, like), LOSSES[algorithm])["loss"] for seed in range(steps)]
+        return losses, {name: tensor.detach().double().clone() for name, tensor in learner.weights()}
+
+
+def gaps(ours, theirs):
+    """All differences between two sets of weights, in one row."""
+    assert ours.keys() == theirs.keys()
+    return torch.cat([(ours[name] - theirs[name]).abs().flatten() for name in ours])
+
+
+@pytest.mark.parametrize("algorithm", LOSSES)
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_losses_and_weights_over_20_steps_agree_to_ten_digits(strategy, algorithm, tiny):
+    like = tiny("llama")
+    expected, weights = trained(lambda: doubled(tiny("llama")), OneDevice(), algorithm, like)
+    found, others = trained(lambda: doubled(tiny("llama")), strategy, algorithm, like)
+    assert found == pytest.approx(expected, abs=1e-10)
+    assert gaps(others, weights).max() < 1e-10
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
+@pytest.mark.parametrize("strategy", [FSDP2(tensor=2), FSDP2(sequence=2)], ids=repr)
+def test_a_vocabulary_that_ranks_do_not_divide(strategy, architecture, text):
+    """Tied (qwen2) and apart (gpt_neox), whose biases of keys have no gradient but rounding."""
+
+    def odd():
+        return doubled(tiny_models.build(architecture, text, vocab_size=len(text) + 1))
+
+    expected, weights = trained(odd, OneDevice(), "SFT", odd(), steps=5)
+    found, others = trained(odd, strategy, "SFT", odd(), steps=5)
+    assert found == pytest.approx(expected, abs=1e-10)
+    assert gaps(others, weights).max() < 1e-10
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_float32_is_as_far_from_float64_on_one_device_as_on_ranks_that_split_matrices(architecture, tiny):
+    """Rounding decides the sign of a gradient that is next to nothing, and Adam makes a step of it: one weight of 30,000."""
+    like = tiny(architecture)
+    exact, weights = trained(lambda: doubled(tiny(architecture)), OneDevice(), "DPO", like)
+    for strategy in (OneDevice(), FSDP2(tensor=2)):
+        found, rounded = trained(lambda: tiny(architecture), strategy, "DPO", like)
+        assert found == pytest.approx(exact, abs=1e-5)
+        gap = gaps(rounded, weights)
+        assert (gap > 1e-5).sum() <= 2
+        assert gap.max() < 1e-3, "a step's learning rate"
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """No loss; leaves its rank with chunks of so many logits."""
+
+    elements: int
+    needs: frozenset = frozenset({"logp"})
+
+    def __call__(self, outputs, fields, batch, denominator):
+        token_scores.CHUNK_ELEMENTS = self.elements
+        return outputs.logp_A.sum() * 0.0, {}
+
+
+@pytest.mark.parametrize("strategy", [FSDP2(tensor=2), FSDP2(sequence=2)], ids=repr)
+def test_logits_in_chunks_that_are_computed_again_change_nothing(strategy, tiny):
+    loss, units = WeightedLoss(frozenset({"logp", "entropy"})), some_units(3)
+    before = token_scores.CHUNK_ELEMENTS
+    with learners(lambda: doubled(tiny("llama")), [OneDevice(), strategy]) as (one, other):
+        expected = train(one, units, loss)
+        batch = lay_out(units, 4096, True)[0]
+        other.accumulate(batch, Chunks(1000), count(units))  # adds gradients of nothing
+        found = train(other, units, loss)
+        other.accumulate(batch, Chunks(before), count(units))
+    assert before == token_scores.CHUNK_ELEMENTS
+    assert found == {name: pytest.approx(value, abs=1e-10) for name, value in expected.items()}

@@ -1,0 +1,65 @@
+"""Four ranks that split tokens, matrices and data at once give the losses and weights of one device, in float64."""
+
+import pytest
+import torch
+from rank_examples import LOSSES, doubled, kept, learners, train, units_for, widest_gap
+
+import tiny_models
+from penstock.core.errors import ModelError
+from penstock.core.learner import LearnerSpec
+from penstock.core.strategies import FSDP2, OneDevice
+from penstock.data.layout import lay_out
+from penstock.train.fleet import fleet_of
+from penstock.train.learner import LearnerPlan
+from penstock.train.ranks import learner_of
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES = {
+    "2 copies of 2 token splits": FSDP2(ranks=4, sequence=2),
+    "2 copies of 2 matrix splits": FSDP2(ranks=4, tensor=2),
+    "tokens and matrices": FSDP2(ranks=4, sequence=2, tensor=2),
+    "more token splits than key-value heads": FSDP2(ranks=4, sequence=4),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def four_ranks():
+    """The ranks of the tests here, started once."""
+    fleet = fleet_of(4, torch.device("cpu"))
+    fleet.hold()
+    yield fleet
+    fleet.release()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_losses_and_weights_over_8_steps(strategy, tiny):
+    loss = LOSSES["DPO"]
+    with learners(lambda: doubled(tiny("llama")), [OneDevice(), strategy], weight_decay=0.01) as (one, other):
+        for seed in range(8):
+            units = units_for("DPO", seed, tiny("llama"))
+            expected, found = train(one, units, loss), train(other, units, loss)
+            assert found == {name: pytest.approx(value, abs=1e-10) for name, value in expected.items()}
+        assert widest_gap(other.weights(), one.weights()) < 1e-10
+
+
+def test_all_splits_at_once_resume_on_one_device(tiny):
+    loss, strategy = LOSSES["SFT"], FSDP2(ranks=4, sequence=2, tensor=2)
+    with learners(lambda: tiny("llama"), [strategy, OneDevice()]) as (four, one):
+        train(four, units_for("SFT", 0, tiny("llama")), loss)
+        one.load_state(kept(four.state()))
+        units = units_for("SFT", 1, tiny("llama"))
+        assert train(four, units, loss)["loss"] == pytest.approx(train(one, units, loss)["loss"], abs=1e-5)
+
+
+def test_heads_that_the_ranks_do_not_divide_are_refused_and_the_ranks_go_on(tiny, text):
+    three_heads = {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 48}
+    with pytest.raises(ModelError, match=r"3 attention heads; set one of 1, 3"):
+        learner_of(
+            tiny_models.build("llama", text, **three_heads),
+            LearnerSpec(strategy=FSDP2(ranks=4, sequence=2)),
+            lay_out,
+            LearnerPlan(total_steps=1),
+        )
+    with learners(tiny, [FSDP2(ranks=4, sequence=2)]) as (learner,):
+        assert train(learner, units_for("SFT", 0, tiny()), LOSSES["SFT"])["loss"] > 0
