@@ -102,7 +102,7 @@ def main() -> None:
     chosen = options.parse_args()
     chosen.driver = os.getpid()
     # More CPUs than there are: Ray places processes by the count, and none of them may wait for a place.
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     tq.init(OmegaConf.create({"controller": {"polling_mode": True}}))
     producer, consumer = Producer.remote(chosen), Consumer.remote(chosen)
     steps = chosen.steps * (chosen.rounds + 1)  # the first round warms up

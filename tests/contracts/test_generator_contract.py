@@ -239,7 +239,9 @@ def test_a_prompt_that_cannot_be_answered_is_refused_alone(using, length):
 @pytest.mark.parametrize("kv", ["keep", "recompute"])
 def test_loading_in_flight_gives_each_token_its_version(using, tiny, kv):
     async def scenario(generator):
-        tasks = await pause(generator, requests())
+        tasks = await pause(
+            generator, requests(max_new_tokens=100)
+        )  # so long that an update comes in the middle, also on a busy machine
         assert await generator.load(WeightUpdate(1, list(other_weights(tiny).policy_weights()), kv)) == 1
         return await asyncio.gather(*tasks)
 

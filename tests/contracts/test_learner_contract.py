@@ -20,12 +20,12 @@ from penstock.core.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.types import added
 from penstock.data.layout import count, lay_out
 from penstock.train.fleet import fleet_of
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
 
 
 def on_one_device(model, spec):
-    return DeviceLearner(model, spec, lay_out, total_steps=10)
+    return DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=10))
 
 
 def with_frozen_layers(model, spec):
@@ -49,7 +49,7 @@ def on_ranks(strategy, package=None):
     def made(model, spec):
         if package:
             pytest.importorskip(package)
-        return learner_of(model, replace(spec, strategy=strategy), lay_out, total_steps=10)
+        return learner_of(model, replace(spec, strategy=strategy), lay_out, LearnerPlan(total_steps=10))
 
     return made
 
@@ -72,6 +72,7 @@ RANKED = [
     ranked("DDP, encoder-decoder", DDP(), "t5"),
     ranked("FSDP2, 2 ranks", FSDP2(), "gpt2"),
     ranked("FSDP2, tensor parallel", FSDP2(tensor=2), "llama"),
+    ranked("FSDP2, sequence parallel", FSDP2(sequence=2)),
     ranked("DeepSpeed ZeRO-2", DeepSpeed(stage=2), package="deepspeed"),
     ranked("DeepSpeed ZeRO-3", DeepSpeed(stage=3), package="deepspeed"),
 ]

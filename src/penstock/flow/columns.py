@@ -68,3 +68,12 @@ def _masked(sample: Sample, oldest: Version) -> Sample:
 def actions(group: Group) -> int:
     """Action tokens of all samples."""
     return sum(int(np.count_nonzero(sample.action_T)) for sample in group.samples)
+
+
+def without_signal(group: Group) -> str:
+    """What a group without signal looks like, in the words of an error."""
+    errors = [sample.error for sample in group.samples if sample.error]
+    rewards = [sample.reward for sample in group.samples if sample.valid and sample.reward is not None]
+    if len(set(rewards)) == 1:
+        return f"all rewards were {rewards[0]:g}"
+    return f"{len(errors)} of {len(group.samples)} samples failed: {errors[0]}" if errors else "nothing could be learned"

@@ -11,201 +11,29 @@ its tokens are of version ``p`` (its ticket's ``floor``) or younger.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
-from penstock.flow.columns import TOKENS, Change, actions, masked, merged
+from penstock.flow.admission import Admission
+from penstock.flow.columns import TOKENS, actions, masked
 from penstock.flow.ledger import Ledger
-from penstock.flow.rules import DEATHS, PATIENCE, UNLIMITED, Entry, Lease, Rules, StreamStats, Ticket
+from penstock.flow.rules import PATIENCE, Entry, Lease, Rules
 from penstock.flow.samplers import SAMPLERS
 
 
-class Gate:
+class Gate(Admission):
     """Admits work by slots, gathers the columns of groups, leases batches. Every verb answers at once."""
 
     def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.stats = StreamStats()
-        self.ledger = Ledger()
-        self.free = rules.slots
-        self.published: Version = 0
-        self.entries: dict[int, Entry] = {}  # in ascending order
-        self.passed: dict[int, str] = {}  # ordinals passed over for the next batches, and why
-        self.withdrawn: dict[str, list[Ticket]] = {}  # by maker: tickets that are worth nothing any more
-        self._drawing: Counter[str] = Counter()  # by maker: groups that it draws
-        self._idle: set[int] = set()  # ordinals that nobody draws
-        self._lacking: dict[str, dict[int, None]] = {
-            stage.name: {} for stage in rules.stages
-        }  # by column: who wants it, in order
-        self._withheld = 0  # slots of passed groups beyond the limit: they stay closed
-        self._next = 0
-        self._turn = 0
+        super().__init__(rules)
         self._leases: list[Lease] = []
         self._repeat: list[Lease] = []
         """Leases of a learner that died, which the next one is given again as they were."""
         self._used: list[Entry] = []
         """Trained groups that may be in a batch again, oldest first."""
-
-    # ---- those who draw groups
-
-    def admit(self, maker: str, most: int = 1, in_hand: int = UNLIMITED) -> list[Ticket]:
-        """Up to ``most`` tickets for ``maker``: first groups that came back, then new ones while slots are free; but never
-        more than ``in_hand`` groups for it to draw at a time.
-
-        Raises:
-            StreamError: a group took down everyone who worked on it.
-        """
-        self._refuse_poison()
-        most = min(most, in_hand - self._drawing[maker])
-        tickets = [self._start(ordinal, maker) for ordinal in sorted(self._idle)[:most]]
-        while self.free > 0 and len(tickets) < most:
-            self.free -= 1
-            while self._next in self.ledger:
-                self._next += 1
-            self.entries[self._next] = Entry(Ticket(self._next))
-            self._next += 1
-            tickets.append(self._start(self._next - 1, maker))
-        self.stats.admitted += len(tickets)
-        return tickets
-
-    def _start(self, ordinal: int, maker: str) -> Ticket:
-        entry = self.entries[ordinal]
-        self._idle.discard(ordinal)
-        entry.ticket = entry.ticket._replace(floor=self.published)
-        entry.makers[TOKENS] = maker
-        self._drawing[maker] += 1
-        return entry.ticket
-
-    @property
-    def open(self) -> bool:
-        """Whether there is a group to draw."""
-        return self.free > 0 or bool(self._idle)
-
-    def may_draw(self, maker: str, in_hand: int) -> bool:
-        """Whether :meth:`admit` would give a ticket."""
-        return self.open and self._drawing[maker] < in_hand
-
-    def put(self, ticket: Ticket, group: Group) -> bool:
-        """Hand over a drawn group; False if it was started again meanwhile, so that this one is not wanted.
-
-        Raises:
-            StreamError: the ordinal was not admitted, or its group is there.
-        """
-        if ticket.ordinal >= self._next:
-            raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was not admitted")
-        entry = self._entry(ticket)
-        if entry is None:
-            return self._refuse(ticket)
-        if TOKENS not in entry.makers:
-            raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was delivered before")
-        self._drawing[entry.makers.pop(TOKENS)] -= 1
-        entry.group, entry.columns, entry.lost = group, {TOKENS}, []
-        self.stats.delivered += 1
-        self._go_on(entry)
-        return True
-
-    def _refuse(self, ticket: Ticket) -> bool:
-        self.stats.refused += 1
-        for tickets in self.withdrawn.values():  # whoever brings it need not be told any more
-            if ticket in tickets:
-                tickets.remove(ticket)
-        return False
-
-    def _entry(self, ticket: Ticket) -> Entry | None:
-        entry = self.entries.get(ticket.ordinal)
-        return entry if entry is not None and entry.ticket.attempt == ticket.attempt else None
-
-    # ---- those who write columns
-
-    def take(self, stage: str, maker: str, most: int = 1) -> list[tuple[Ticket, Group]]:
-        """Up to ``most`` groups that lack the column ``stage`` and have what it needs, in the order in which they came.
-
-        Raises:
-            StreamError: the stream has no such stage.
-        """
-        if stage not in self._lacking:
-            raise StreamError(f'no stage "{stage}"; the stream has {list(self._lacking)}')
-        found: list[tuple[Ticket, Group]] = []
-        for ordinal in list(self._lacking[stage])[:most]:
-            entry = self.entries[ordinal]
-            del self._lacking[stage][ordinal]
-            entry.makers[stage] = maker
-            if entry.group is not None:
-                found.append((entry.ticket, entry.group))
-        return found
-
-    def wanted(self, stage: str) -> bool:
-        """Whether :meth:`take` would give a group."""
-        return bool(self._lacking.get(stage, True))
-
-    def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
-        """Write the column ``stage``; False if that is not wanted any more: the group was started again, or taken from you.
-
-        Raises:
-            StreamError: there is not one finding a sample; the group stays with its maker.
-        """
-        entry = self._entry(ticket)
-        if entry is None or entry.group is None or stage not in entry.makers:
-            return self._refuse(ticket)
-        entry.group, entry.lost = merged(entry.group, found), []
-        del entry.makers[stage]
-        entry.columns.add(stage)
-        self._go_on(entry)
-        return True
-
-    def _go_on(self, entry: Entry) -> None:
-        """Offer a group to the stages whose inputs are there, or note that it is ready."""
-        if self._is_ready(entry) and entry.group is not None:
-            entry.turn, self._turn = self._turn, self._turn + 1
-            if self.rules.keep is not None and not self.rules.keep(entry.group):
-                self._pass_over(entry.ticket.ordinal, entry.group)
-        for stage in self.rules.stages:
-            there = stage.name in entry.columns or stage.name in entry.makers
-            if not there and entry.columns.issuperset(stage.inputs):
-                self._lacking[stage.name][entry.ticket.ordinal] = None
-
-    def _is_ready(self, entry: Entry) -> bool:
-        return entry.group is not None and all(stage.name in entry.columns for stage in self.rules.stages)
-
-    def _pass_over(self, ordinal: int, group: Group) -> None:
-        """Give the slot of a group without signal to the next prompt, unless too many were passed over already."""
-        del self.entries[ordinal]
-        self.passed[ordinal] = _why(group)
-        self.stats.passed += 1
-        if len(self.passed) <= self.rules.refill * self.rules.slots:
-            self.free += 1
-        else:
-            self._withheld += 1
-
-    def leave(self, maker: str) -> None:
-        """``maker`` is gone: what it worked on goes back."""
-        self.withdrawn.pop(maker, None)
-        self._drawing.pop(maker, None)
-        for ordinal, entry in self.entries.items():
-            held = [column for column, who in entry.makers.items() if who == maker]
-            for column in held:
-                del entry.makers[column]
-                self.stats.returned += 1
-            entry.lost += [maker] if held else []
-            if TOKENS in held:
-                entry.ticket = entry.ticket._replace(attempt=entry.ticket.attempt + 1)
-                self._idle.add(ordinal)
-            elif held:
-                self._go_on(entry)
-
-    def _refuse_poison(self) -> None:
-        suspects = [entry for entry in self.entries.values() if len(entry.lost) >= DEATHS]
-        if suspects:
-            ordinals, lost = [entry.ticket.ordinal for entry in suspects], suspects[0].lost
-            named = f"the group of ordinal {ordinals[0]}" if len(ordinals) == 1 else f"one of the groups of ordinals {ordinals}"
-            raise StreamError(
-                f"{named} took down {len(lost)} of its makers in a row, the last one {lost[-1]}; see why that ended, "
-                "or leave the prompt out"
-            )
 
     # ---- the learner
 
@@ -236,10 +64,38 @@ class Gate:
             del self.entries[entry.ticket.ordinal]
             entry.uses += 1
         self._used += chosen if self.rules.reuse > 1 else []
-        lease = Lease(ordinals, groups, passed, again, version)
+        lease = Lease(ordinals, groups, passed, again, version, tuple(chosen))
         self._leases.append(lease)
         self._check_age(lease)
         return lease
+
+    def give_back(self, lease: Lease, gone: Callable[[Group], bool]) -> None:
+        """A batch nobody can train on, because what was stored of some groups is ``gone``: these are drawn again, in place.
+
+        Raises:
+            StreamError: younger weights are published, so the groups can be drawn only by going back to a checkpoint.
+        """
+        if lease.version < self.published:
+            raise StreamError(
+                f"what was stored of the batch for version {lease.version} is gone, and version {self.published} is published; "
+                "resume the run from its newest checkpoint"
+            )
+        self._leases.remove(lease)
+        self.passed |= dict.fromkeys(lease.passed, "its batch was given back")
+        self._used = [entry for entry in self._used if entry not in lease.entries and not gone(_group_of(entry))]
+        for entry in (*lease.entries, *(entry for entry in self._used if any(entry.group is group for group in lease.again))):
+            entry.uses -= 1
+        self.entries = dict(sorted((self.entries | {entry.ticket.ordinal: entry for entry in lease.entries}).items()))
+        for entry in lease.entries:
+            if gone(_group_of(entry)):
+                self.lost(entry.ticket)
+
+    def held(self) -> Iterator[Group]:
+        """Every group that may still be needed: those on their way, and those of leases that no checkpoint holds."""
+        known = (*self.entries.values(), *self._used)
+        yield from (entry.group for entry in known if entry.group is not None)
+        for lease in (*self._leases, *self._repeat):
+            yield from (*lease.groups, *lease.again)
 
     def _leased_again(self, version: Version) -> Lease:
         lease = self._repeat[0]
@@ -295,19 +151,14 @@ class Gate:
             self.withdrawn.setdefault(maker, []).append(entry.ticket)
         self.stats.dropped += 1
         self.stats.tokens_dropped += actions(entry.group) if entry.group else 0
-        ticket = entry.ticket._replace(attempt=entry.ticket.attempt + 1)
-        self.entries[ticket.ordinal] = Entry(ticket, withdrawals=entry.withdrawals + 1, lost=entry.lost)
-        self._idle.add(ticket.ordinal)
-        for lacking in self._lacking.values():
-            lacking.pop(ticket.ordinal, None)
+        self._start_over(entry, entry.withdrawals + 1)
 
     def _young(self, entry: Entry, version: Version) -> Group:
-        if entry.group is None:
-            raise StreamError(f"ordinal {entry.ticket.ordinal} was leased without a group")
+        group = _group_of(entry)
         if self.rules.on_stale != "resume":
-            return entry.group
-        young = masked(entry.group, version - self.rules.max_lag)
-        self.stats.tokens_masked += actions(entry.group) - actions(young)
+            return group
+        young = masked(group, version - self.rules.max_lag)
+        self.stats.tokens_masked += actions(group) - actions(young)
         return young
 
     def _refuse_drought(self, version: Version) -> None:
@@ -388,10 +239,7 @@ class Gate:
         self._next, self.published = self.ledger.floor, self.ledger.version
 
 
-def _why(group: Group) -> str:
-    """What a group without signal looks like, in the words of an error."""
-    errors = [sample.error for sample in group.samples if sample.error]
-    rewards = [sample.reward for sample in group.samples if sample.valid and sample.reward is not None]
-    if len(set(rewards)) == 1:
-        return f"all rewards were {rewards[0]:g}"
-    return f"{len(errors)} of {len(group.samples)} samples failed: {errors[0]}" if errors else "nothing could be learned"
+def _group_of(entry: Entry) -> Group:
+    if entry.group is None:
+        raise StreamError(f"ordinal {entry.ticket.ordinal} was leased without a group")
+    return entry.group

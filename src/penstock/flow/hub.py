@@ -16,6 +16,7 @@ from penstock.core.errors import StreamError, WeightError
 from penstock.core.types import Group, Version
 from penstock.flow.columns import Change
 from penstock.flow.exams import Answer, Exam, Exams
+from penstock.flow.payloads import rows_of, ticket_of
 from penstock.flow.rpc import Handler, Peer, Server
 from penstock.flow.rules import Lease, Rules, Ticket
 from penstock.flow.stream import DEADLINE, Stream
@@ -92,10 +93,16 @@ class Hub:
         self._breaking = asyncio.Event()
         self.seen: dict[str, float] = {}
         """When each role was last heard of, seconds of the event loop's clock."""
+        self.moments: dict[str, dict[str, float]] = {}
+        """When the latest process of each role connected, and when one last left, by the same clock."""
         self.told: dict[str, dict[str, float]] = {}
         """The latest counts of each role."""
         self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
         """Checksums of the weights that generators hold, until the learner compares them with its own."""
+        self.storage: Callable[[int], Awaitable[Mapping[str, Any]]] | None = None
+        """Waits for where the store of payloads is, younger than a generation; None: groups travel whole."""
+        self.freed = asyncio.Event()
+        """Set when rows of the store may be worth nothing any more."""
         self._leases: dict[int, Lease] = {}
         self._numbers = 0
 
@@ -121,14 +128,23 @@ class Hub:
         self.notes.append({"what": what, **fields})
         self._noted.set()
 
+    def worthless(self, stage: str, rows: Sequence[str]) -> list[str]:
+        """Those of a stage's ``rows`` that nobody will ask for again; what is on its way to the hub counts as needed."""
+        if self.stream is None or stage != self.stage:
+            return list(rows)
+        gate = self.stream.gate
+        needed = {row for group in gate.held() for row in rows_of(group).values()}
+        return [row for row in rows if row not in needed and not gate.awaits(ticket_of(row))]
+
     def _handlers(self) -> dict[str, Handler]:
         verbs = (
             *("begin", "admit", "put", "withdrawn", "take", "write", "newest"),
-            *("next_exam", "answer", "alive", "held", "ready_now", "tell_note"),
+            *("next_exam", "answer", "alive", "held", "ready_now", "tell_note", "lost", "storage"),
         )
         found = {verb: getattr(self, f"_{verb}") for verb in verbs}
         return found | {
-            verb: self._for_learner(verb) for verb in ("end", "lease", "release", "post", "listen", "ask", "answers")
+            verb: self._for_learner(verb)
+            for verb in ("end", "lease", "give_back", "release", "post", "listen", "ask", "answers")
         }
 
     def _for_learner(self, verb: str) -> Handler:
@@ -147,6 +163,7 @@ class Hub:
         raise StreamError(reason)
 
     async def _left(self, peer: Peer) -> None:
+        self.moments.setdefault(peer.name, {})["left"] = asyncio.get_running_loop().time()
         if peer.id == self._learner:
             self._learner = None
             self.notes.extendleft(reversed(self._handed))
@@ -162,7 +179,10 @@ class Hub:
     # ---- every role
 
     async def _alive(self, peer: Peer, counts: Mapping[str, float]) -> None:
-        self.seen[peer.name] = asyncio.get_running_loop().time()
+        now = self.seen[peer.name] = asyncio.get_running_loop().time()
+        known = self.moments.setdefault(peer.name, {})
+        if known.get("peer") != peer.id:  # its first sign of life
+            known |= {"peer": peer.id, "connected": now}
         self.told[peer.name] = dict(counts)
 
     async def _held(self, peer: Peer, version: Version, incarnation: int, sums: Sequence[str]) -> None:
@@ -190,6 +210,15 @@ class Hub:
 
     async def _write(self, peer: Peer, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
         return await self._flowing().write(ticket, stage, found)
+
+    async def _lost(self, peer: Peer, ticket: Ticket) -> bool:
+        return await self._flowing().lost(ticket)
+
+    async def _storage(self, peer: Peer, generation: int) -> Mapping[str, Any]:
+        """Where the store of payloads is, as soon as that is younger than ``generation``."""
+        if self.storage is None:
+            raise StreamError("the groups of this run travel whole, so there is no store of payloads")
+        return await self.storage(generation)
 
     async def _newest(self, peer: Peer, incarnation: int, version: Version) -> Mapping[str, Any]:
         return await self.board.newest(incarnation, version)
@@ -266,6 +295,14 @@ class Hub:
             "stats": asdict(self._flowing().stats),
         }
 
+    async def _give_back(self, peer: Peer, number: int, rows: Sequence[str]) -> None:
+        """The learner cannot train on a lease, because ``rows`` of its groups are gone."""
+        lease, gone = self._leases.pop(number, None), set(rows)
+        if lease is None:
+            raise StreamError(f"lease {number} is not the learner's, or was released before")
+        self.note("batch given back", version=lease.version, rows=len(gone))
+        await self._flowing().give_back(lease, lambda group: not gone.isdisjoint(rows_of(group).values()))
+
     async def _unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
         leasing, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._breaking.wait())
         try:
@@ -287,6 +324,7 @@ class Hub:
             stream.acknowledge()
         await stream.release(lease)
         self.reached += 1
+        self.freed.set()
 
     async def _post(self, peer: Peer, manifest: Mapping[str, Any]) -> None:
         await self.board.post(manifest)

@@ -22,12 +22,12 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.placement import Bundles
+from penstock.flow.hand import Hand
 from penstock.flow.supervisor import PARTING, Child, Role
 
 ROOM = 900.0
@@ -38,107 +38,21 @@ KNOCKING = 10.0
 """Seconds in which a cluster's head must take a connection."""
 AGAIN = 0.25
 """Seconds before an actor is tried again; doubled each time."""
-LONGEST = 2.0
+LONGEST = 0.5
 """Seconds between two tries at most."""
 SMALL_STORE = 80 << 20
 """Bytes of the object store of a cluster of our own, which holds nothing of ours."""
-CHUNKS = 256
-"""Pieces of a process's output that wait for the driver."""
-
 
 Result = TypeVar("Result")
 
 
-class Hand:
-    """The actor. Made on its node, starts one role there."""
+class NodeHand(Hand):
+    """The actor."""
 
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._done: dict[int, asyncio.Future[str]] = {}
-        self._said: asyncio.Queue[list[str]] = asyncio.Queue(CHUNKS)
-        self._readers: list[asyncio.Task[None]] = []
-
-    async def call(self, number: int, verb: str, text: str) -> str:
-        """Carry a call out, or give the answer again if its number has come before. ``text`` and the answer are JSON."""
-        if number not in self._done:
-            handler: Callable[..., Coroutine[Any, Any, Any]] = getattr(self, f"_{verb}")
-            self._done[number] = asyncio.ensure_future(self._carry_out(handler, text))
-        return await asyncio.shield(self._done[number])
-
-    async def _carry_out(self, handler: Callable[..., Coroutine[Any, Any, Any]], text: str) -> str:
-        try:
-            return json.dumps({"value": await handler(**json.loads(text))})
-        except (OSError, RoleError) as error:
-            return json.dumps({"error": str(error)})
-
-    async def _start(
-        self, name: str, command: list[str], greeting: dict[str, Any], log: str, environment: dict[str, str], driver: str
-    ) -> str:
-        """Start the role; gives the node's address. ``driver`` is the driver's Python; a node has one of its own."""
+    def address(self) -> str:
         import ray.util
 
-        address = ray.util.get_node_ip_address()
-        folder, base = Path(greeting["folder"]), Path(greeting["base"])
-        if not base.is_dir() or (name != "learner" and not (folder / "run.json").exists()):
-            raise RoleError(
-                f"{name}: node {address} does not see {folder if base.is_dir() else base}; start in a folder that all "
-                "nodes share, and put the run there with --runs"
-            )
-        output = open(log, "ab") if log else None  # noqa: SIM115 - closed below, once the process has it
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable if word == driver else word for word in command),
-                name,
-                cwd=base,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=output or asyncio.subprocess.PIPE,
-                stderr=output or asyncio.subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, **environment, "PENSTOCK_HOST": address},
-            )
-        finally:
-            if output is not None:
-                output.close()
-        pipes = {"out": self._process.stdout, "err": self._process.stderr}
-        self._readers = [asyncio.ensure_future(self._read(kind, pipe)) for kind, pipe in pipes.items() if pipe is not None]
-        assert self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # it died at once: whoever waits for it finds out
-            self._process.stdin.write(json.dumps({**greeting, "tethered": True}).encode() + b"\n")
-            await self._process.stdin.drain()
-        return str(address)
-
-    async def _read(self, kind: str, pipe: asyncio.StreamReader) -> None:
-        while chunk := await pipe.read(1 << 16):
-            await self._said.put([kind, chunk.decode(errors="replace")])
-
-    async def _listen(self) -> list[list[str]]:
-        """What the process printed, as (pipe, text); waits for some. Empty: it prints no more."""
-        reading: asyncio.Future[Any] = asyncio.gather(*self._readers)
-        saying = asyncio.ensure_future(self._said.get())
-        ends: set[asyncio.Future[Any]] = {reading, saying}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        found = [saying.result()] if saying.done() else []
-        saying.cancel()
-        while not self._said.empty():
-            found.append(self._said.get_nowait())
-        return found
-
-    async def _wait(self) -> int:
-        """The exit code, once the process has ended; what it had started ends then."""
-        assert self._process is not None
-        code = await self._process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return code
-
-    async def _signal(self, signal_number: int, alone: bool) -> None:
-        if self._process is None or self._process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            if alone:
-                self._process.send_signal(signal_number)
-            else:
-                os.killpg(self._process.pid, signal_number)
+        return str(ray.util.get_node_ip_address())
 
 
 class RayChild:
@@ -318,7 +232,7 @@ class Cluster:
 
         index, takes = self.bundles.find(role.name)
         where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        return ray.remote(Hand).options(  # type: ignore[attr-defined]
+        return ray.remote(NodeHand).options(  # type: ignore[attr-defined]
             num_cpus=takes.cpus, num_gpus=takes.gpus, resources=dict(takes.custom) or None, scheduling_strategy=where,
             max_restarts=0, max_task_retries=0,
         ).remote()  # fmt: skip
@@ -341,6 +255,26 @@ class Cluster:
             return waiting.result()
         finally:
             waiting.cancel()
+
+    @property
+    def alone(self) -> bool:
+        """Whether the cluster is one of our own, on this machine."""
+        return bool(self._own)
+
+    def helper(self, kind: type, *arguments: Any, here: bool = False) -> Any:
+        """An actor that takes no core, ``here`` on the driver's node or spread over the others. It is not restarted."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False) if here else "SPREAD"
+        options = {"num_cpus": 0, "scheduling_strategy": where, "max_restarts": 0}
+        return ray.remote(kind).options(**options).remote(*arguments)  # type: ignore[attr-defined]
+
+    def end(self, actor: Any) -> None:
+        """End a helper."""
+        import ray
+
+        ray.kill(actor, no_restart=True)
 
     async def close(self) -> None:
         """Give the bundles back and leave the cluster; one of our own ends."""

@@ -12,6 +12,7 @@ from penstock.core.errors import GenerationError, PenstockError
 from penstock.core.types import Group, Version
 from penstock.flow.columns import Change
 from penstock.flow.ledger import Ledger
+from penstock.flow.payloads import CARRIED, PayloadGone, Payloads
 from penstock.flow.rpc import Client, connect
 from penstock.flow.rules import UNLIMITED, Lease, Rules, Ticket
 from penstock.flow.stream import DEADLINE
@@ -29,14 +30,15 @@ KEPT = 64
 class RemoteDrawing:
     """The rollout's side."""
 
-    def __init__(self, client: Client, deadline: float = DEADLINE) -> None:
-        self.client, self.deadline = client, deadline + SLACK
+    def __init__(self, client: Client, deadline: float = DEADLINE, payloads: Payloads = CARRIED) -> None:
+        self.client, self.deadline, self.payloads = client, deadline + SLACK, payloads
 
     async def admit(self, *, most: int, in_hand: int = UNLIMITED) -> list[Ticket]:
         return list(await self.client.call("admit", deadline=self.deadline, most=most, in_hand=in_hand))
 
     async def put(self, ticket: Ticket, group: Group) -> bool:
-        return bool(await self.client.call("put", deadline=ANSWER, ticket=ticket, group=group))
+        sent = await self.payloads.away(ticket, group)
+        return bool(await self.client.call("put", deadline=ANSWER, ticket=ticket, group=sent))
 
     async def withdrawn(self) -> list[Ticket]:
         return list(await self.client.call("withdrawn", deadline=NEVER))
@@ -54,14 +56,23 @@ NEVER = 10 * 365 * 86400.0
 class RemoteColumns:
     """The side of those who write a column."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, payloads: Payloads = CARRIED) -> None:
+        self.client, self.payloads = client, payloads
 
     async def take(self, stage: str, most: int) -> list[tuple[Ticket, Group]]:
-        return [(ticket, group) for ticket, group in await self.client.call("take", deadline=NEVER, stage=stage, most=most)]
+        """Groups that lack a column; those whose payload is gone are handed back, to be drawn again."""
+        taken: list[tuple[Ticket, Group]] = []
+        while not taken:
+            for ticket, group in await self.client.call("take", deadline=NEVER, stage=stage, most=most):
+                try:
+                    taken.append((ticket, *await self.payloads.back([group])))
+                except PayloadGone:
+                    await self.client.call("lost", deadline=ANSWER, ticket=ticket)
+        return taken
 
     async def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
-        return bool(await self.client.call("write", deadline=ANSWER, ticket=ticket, stage=stage, found=list(found)))
+        sent = list(await self.payloads.changed(ticket, stage, found))
+        return bool(await self.client.call("write", deadline=ANSWER, ticket=ticket, stage=stage, found=sent))
 
 
 class RemoteLeasing:
@@ -70,6 +81,8 @@ class RemoteLeasing:
     def __init__(self, rules: Rules, report: Callable[..., None], deadline: float = DEADLINE) -> None:
         """``report`` is told what other roles have to say, as ``report(what, **fields)``."""
         self.rules, self.report, self.deadline = rules, report, deadline + SLACK
+        self.payloads = CARRIED
+        """Where the payload of groups lies; set once the learner is connected."""
         self.ledger = Ledger()
         self.told: Mapping[str, Mapping[str, float]] = {}
         """The latest counts of the other roles."""
@@ -107,11 +120,19 @@ class RemoteLeasing:
         await self.client.call("post", deadline=ANSWER, manifest=dict(manifest))
 
     async def lease(self, version: Version) -> Lease:
-        found = await self.client.call("lease", deadline=self.deadline, version=version)
-        fields = found["lease"]
-        ordinals, groups, passed, again = (tuple(fields[name]) for name in ("ordinals", "groups", "passed", "again"))
-        lease = Lease(ordinals, groups, passed, again, int(fields["version"]))
-        self._numbers[id(lease)] = int(found["number"])
+        """The next batch; one of which payload is gone is given back, and waited for again."""
+        while True:
+            found = await self.client.call("lease", deadline=self.deadline, version=version)
+            fields, number = found["lease"], int(found["number"])
+            ordinals, groups, passed, again = (tuple(fields[name]) for name in ("ordinals", "groups", "passed", "again"))
+            try:
+                whole = await self.payloads.back(groups + again)
+                break
+            except PayloadGone as gone:
+                self.report("payloads gone", groups=len(gone.rows), version=version)
+                await self.client.call("give_back", deadline=ANSWER, number=number, rows=sorted(gone.rows))
+        lease = Lease(ordinals, tuple(whole[: len(groups)]), passed, tuple(whole[len(groups) :]), int(fields["version"]))
+        self._numbers[id(lease)] = number
         self.told, self.stats = found["told"], found["stats"]
         self.held += found["held"]
         return lease

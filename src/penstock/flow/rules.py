@@ -98,6 +98,8 @@ class Lease:
     """Groups that earlier batches held as well."""
     version: Version = 0
     """Version of the weights that are trained on it."""
+    entries: tuple[Entry, ...] = ()
+    """Where its groups came from, for when it must be given back."""
     opened: bool = False
     """Whether its slots were opened; once, also where a second learner trains on it."""
     released: bool = False

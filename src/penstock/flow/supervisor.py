@@ -168,8 +168,10 @@ class Supervisor:
         last_seen: Mapping[str, float],
         silence: float = 60.0,
         spawn: Callable[[Role], Awaitable[Child]] = spawn,
+        moments: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        self.spawn = spawn
+        """``moments`` says of roles when their connection ended (``left``) and the latest began (``connected``)."""
+        self.spawn, self.moments = spawn, moments or {}
         self.note, self.ready, self.last_seen, self.silence = note, ready, last_seen, silence
         self.children: dict[str, Child] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -200,7 +202,8 @@ class Supervisor:
                 self.ready(role.name).clear()
                 child = self.children[role.name] = await self.spawn(role)
                 if died:
-                    back = asyncio.ensure_future(self._tell_back(role.name, died))
+                    began = asyncio.get_running_loop().time()
+                    back = asyncio.ensure_future(self._tell_back(role.name, died, began))
                 code = await self._attend(child)
                 back.cancel()
                 died = asyncio.get_running_loop().time()
@@ -226,10 +229,16 @@ class Supervisor:
             if self.children.get(role.name) is child:
                 self.children.pop(role.name, None)
 
-    async def _tell_back(self, name: str, died: float) -> None:
-        """Note how long a role was away, once its successor is ready."""
+    async def _tell_back(self, name: str, died: float, began: float) -> None:
+        """Note how long a role was away, once its successor is ready, and what the time went into: its death was not noticed, a
+        place and a process were sought, imports and the model, weights."""
+        left = min(self.moments.get(name, {}).get("left", died), died)
         await self.ready(name).wait()
-        self.note("role back", role=name, seconds=round(asyncio.get_running_loop().time() - died, 1))
+        now = asyncio.get_running_loop().time()
+        connected = min(max(self.moments.get(name, {}).get("connected", now), began), now)
+        spent = {"noticing": died - left, "placing": began - died, "starting": connected - began, "loading": now - connected}
+        parts = {what: round(seconds, 1) for what, seconds in spent.items()}
+        self.note("role back", role=name, seconds=round(now - left, 1), **parts)
 
     async def _attend(self, child: Child) -> int:
         """Wait for the end of a child; one that falls silent is ended."""

@@ -1,0 +1,483 @@
+"""What every stream must do between those who draw groups, those who write columns, and a learner.
+
+An implementation joins by one entry in ``STREAMS`` and a class that opens it for some rules. The tests speak to it as the
+roles of a run do.
+"""
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from penstock.core.contracts import State
+from penstock.core.errors import StreamError
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.flow.columns import REFERENCE, REWARD, changes
+from penstock.flow.hub import Hub
+from penstock.flow.payloads import Payloads
+from penstock.flow.remote import RemoteColumns, RemoteDrawing, RemoteLeasing
+from penstock.flow.rpc import connect
+from penstock.flow.rules import Rules, Ticket
+from penstock.flow.stream import Stream
+from penstock.flow.wire import pack
+
+SECONDS, SOON = 20.0, 0.05
+TOKEN = "the token of this run"
+
+
+class InOneProcess:
+    """Roles that share the stream itself."""
+
+    def __init__(self, rules):
+        self.stream, self.ledger = Stream(rules, deadline=SECONDS), State({}, {"floor": 0, "trained": [], "version": 0})
+        self.fresh = False
+
+    async def drawing(self, name):
+        return OneRole(self.stream, name)
+
+    columns = drawing
+
+    async def learner(self, kept=None):
+        if kept is not None:
+            await self.stream.restore(kept)
+        return self.stream
+
+    async def learner_dies(self):
+        return None
+
+    async def leave(self, role):
+        await self.stream.leave(role.name)
+
+    async def kept(self):
+        return len(list(self.stream.gate.held()))
+
+    async def lose(self, row):
+        raise AssertionError("nothing lies elsewhere")
+
+    async def close(self):
+        return None
+
+
+class OneRole:
+    """What a role calls, in the stream's own process."""
+
+    def __init__(self, stream, name):
+        self.stream, self.name = stream, name
+        self.put, self.write = stream.put, stream.write
+
+    async def admit(self, most):
+        return await self.stream.admit(self.name, most)
+
+    async def take(self, stage, most):
+        return await self.stream.take(stage, self.name, most)
+
+
+class OverSockets:
+    """Roles with connections of their own to a hub; groups travel whole."""
+
+    def __init__(self, rules):
+        self.rules = rules
+        self.hub = Hub(lambda stage: rules, TOKEN, self.nothing, self.nothing, SECONDS)
+        self.clients, self.rows, self.leases = {}, {}, None
+
+    async def nothing(self, stage):
+        return None
+
+    async def open(self):
+        self.address = await self.hub.start()
+        return self
+
+    async def connected(self, name, role):
+        self.clients[name] = await connect(self.address, TOKEN, name=name, role=role)
+        return self.clients[name]
+
+    async def payloads(self, name):
+        return Payloads()
+
+    async def drawing(self, name):
+        made = RemoteDrawing(await self.connected(name, "generator"), SECONDS, await self.payloads(name))
+        made.name = name
+        return made
+
+    async def columns(self, name):
+        made = RemoteColumns(await self.connected(name, "reward"), await self.payloads(name))
+        made.name = name
+        return made
+
+    async def learner(self, kept=None):
+        made = RemoteLeasing(self.rules, lambda what, **fields: None, SECONDS)
+        if kept is not None:
+            made.load_state(kept)
+        made.payloads = await self.payloads("learner")
+        await made.begin(await self.connected("learner", "learner"), "stage")
+        return made
+
+    async def learner_dies(self):
+        await self.leave_name("learner")
+
+    async def leave(self, role):
+        await self.leave_name(role.name)
+
+    async def leave_name(self, name):
+        await self.clients.pop(name).close()
+        while name in {peer.name for peer in self.hub.server.peers.values()}:
+            await asyncio.sleep(0.001)
+
+    async def kept(self):
+        return len(list(self.hub.stream.gate.held()))
+
+    async def lose(self, row):
+        raise AssertionError("nothing lies elsewhere")
+
+    async def close(self):
+        for client in self.clients.values():
+            await client.close()
+        await self.hub.stop()
+
+
+class WithTransferQueue(OverSockets):
+    """The same; payloads lie in TransferQueue."""
+
+    partitions = iter(range(1 << 30))
+
+    def __init__(self, rules, table):
+        super().__init__(rules)
+        self.table, self.partition = table, f"stage {next(self.partitions)}"
+
+    async def newer(self, generation):
+        if generation >= 0:
+            await asyncio.Event().wait()
+        return self.table
+
+    async def payloads(self, name):
+        from penstock.flow.transfer_queue import Client
+
+        if name not in self.rows:
+            self.rows[name] = Client(self.newer, self.partition, name)
+        return Payloads(self.rows[name])
+
+    async def kept(self):
+        """Rows that are left once those that nobody needs were cleared."""
+        client = (await self.payloads("sweeper")).rows
+        rows = (await client.listed()).get(self.partition, [])
+        if worthless := self.hub.worthless("stage", rows):
+            await client.clear(self.partition, worthless)
+        return len((await client.listed()).get(self.partition, []))
+
+    async def lose(self, row):
+        await (await self.payloads("sweeper")).rows.clear(self.partition, [row])
+
+    async def close(self):
+        await super().close()
+        for rows in self.rows.values():
+            await rows.close()
+
+
+@pytest.fixture(scope="module")
+def table():
+    """A controller and two storage units in a Ray of their own."""
+    pytest.importorskip("transfer_queue", reason="TransferQueue is not installed: pip install penstock[transferqueue]")
+    import ray
+
+    from penstock.flow.transfer_queue import Controller, Unit, _plain
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    ray.init(address="local", num_cpus=2, object_store_memory=80 << 20, **quiet)
+    helper = {"num_cpus": 0}
+    actors = [ray.remote(Controller).options(**helper).remote("127.0.0.1")]
+    actors += [ray.remote(Unit).options(**helper).remote("127.0.0.1", 2) for _ in range(2)]
+    first, *units = map(_plain, ray.get([actor.get_zmq_server_info.remote() for actor in actors]))
+    yield {"generation": 0, "controller": first, "units": units}
+    ray.shutdown()
+
+
+STREAMS = ("one process", "hub", "hub with TransferQueue")
+
+
+@pytest.fixture(params=STREAMS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def play(kind, request):
+    """``play(scene, rules)``: run ``scene(stream)`` over a new stream of the implementation."""
+
+    table = request.getfixturevalue("table") if kind == "hub with TransferQueue" else None
+
+    @asynccontextmanager
+    async def opened(rules):
+        if kind == "one process":
+            made = InOneProcess(rules)
+        elif kind == "hub":
+            made = await OverSockets(rules).open()
+        else:
+            made = await WithTransferQueue(rules, table).open()
+        try:
+            yield made
+        finally:
+            await made.close()
+
+    def run(scene, rules):
+        async def whole():
+            async with asyncio.timeout(SECONDS), opened(rules) as stream:
+                return await scene(stream)
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def drawn(ticket, versions=((0,), (0,)), rewards=None):
+    """A group with texts, columns of its prompt and arrays beside its samples."""
+    key = PromptKey("test", 0, ticket.ordinal)
+    samples = []
+    for place, ones in enumerate(versions):
+        size = len(ones) + 1
+        extras = {"greedy": place == 0, "scores": np.arange(3.0) + ticket.ordinal}
+        logp_T = np.linspace(-1, 0, size, dtype=np.float32)
+        columns = (np.arange(size, dtype=np.int32) + 20, np.arange(size) > 0, logp_T, np.array([-1, *ones], np.int32))
+        samples.append(Sample(SampleKey(key, place), *columns, "stop", f"text {place}", extras=extras))
+    group = Group(Prompt(key, "what?", columns={"answer": 42, "picture": b"\x00\x01"}), tuple(samples), "generator-0")
+    return group if rewards is None else scored(group, rewards)
+
+
+def scored(group, rewards):
+    return replace(group, samples=tuple(one.scored(reward) for one, reward in zip(group.samples, rewards, strict=True)))
+
+
+def same(one, other):
+    """Bit for bit."""
+    return b"".join(map(bytes, pack(one))) == b"".join(map(bytes, pack(other)))
+
+
+async def fill(drawing, count, **like):
+    """Draw and deliver so many groups."""
+    tickets = []
+    while len(tickets) < count:
+        tickets += await drawing.admit(most=count - len(tickets))
+    for ticket in tickets:
+        assert await drawing.put(ticket, drawn(ticket, **like))
+    return tickets
+
+
+async def finish(learner, lease, durable=True):
+    learner.trained(lease)
+    if durable:
+        learner.acknowledge()
+    await learner.release(lease)
+
+
+async def waits(work):
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(work, SOON)
+
+
+def test_admission_stops_at_the_slots(play):
+    async def scene(stream):
+        await stream.learner()
+        drawing = await stream.drawing("g")
+        first = await drawing.admit(most=9)
+        await waits(drawing.admit(most=1))
+        return [ticket.ordinal for ticket in first]
+
+    assert play(scene, Rules(2, max_lag=1)) == [0, 1, 2, 3]
+
+
+def test_a_group_comes_back_as_it_was_drawn(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 2, versions=((0, 0, 0), (0,)))
+        return (await learner.lease(0)).groups
+
+    for ordinal, group in enumerate(play(scene, Rules(2))):
+        assert same(group, drawn(Ticket(ordinal), versions=((0, 0, 0), (0,))))
+
+
+def test_batches_come_in_the_order_of_admission(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        tickets = await drawing.admit(most=4)
+        for place in (3, 0, 2, 1):
+            await drawing.put(tickets[place], drawn(tickets[place]))
+        return [(await learner.lease(0)).ordinals for _ in range(2)]
+
+    assert play(scene, Rules(2, max_lag=1)) == [(0, 1), (2, 3)]
+
+
+def test_a_published_batch_opens_its_slots(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 2)
+        lease = await learner.lease(0)
+        await waits(drawing.admit(most=1))
+        await finish(learner, lease)
+        return await drawing.admit(most=9)
+
+    assert play(scene, Rules(2)) == [Ticket(2, floor=1), Ticket(3, floor=1)]
+
+
+def test_columns_are_written_beside_the_group_and_come_back_with_it(play):
+    async def scene(stream):
+        learner, drawing, columns = await stream.learner(), await stream.drawing("g"), await stream.columns("r")
+        await fill(drawing, 1)
+        for stage in (REWARD, REFERENCE):
+            ((ticket, group),) = await columns.take(stage.name, 1)
+            made = scored(group, (1.0, 0.0)) if stage is REWARD else group
+            if stage is REFERENCE:
+                column = {"reference_T": np.array([0.5, -0.5], np.float32)}
+                made = replace(group, samples=tuple(replace(one, extras={**one.extras, **column}) for one in group.samples))
+            assert await columns.write(ticket, stage.name, changes(group, made))
+        return made, (await learner.lease(0)).groups[0]
+
+    made, group = play(scene, Rules(1, stages=(REWARD, REFERENCE)))
+    assert [one.reward for one in group.samples] == [1.0, 0.0]
+    assert group.samples[1].extras["reference_T"].tolist() == [0.5, -0.5]
+    assert same(group, made)
+
+
+def test_what_a_maker_that_left_was_drawing_is_drawn_by_another(play):
+    async def scene(stream):
+        learner, first, second = await stream.learner(), await stream.drawing("g"), await stream.drawing("h")
+        await first.admit(most=2)
+        await stream.leave(first)
+        tickets = await fill(second, 2)
+        return tickets, (await learner.lease(0)).ordinals
+
+    assert play(scene, Rules(2)) == ([Ticket(0, 1), Ticket(1, 1)], (0, 1))
+
+
+def test_a_late_delivery_is_refused(play):
+    async def scene(stream):
+        learner, first, second = await stream.learner(), await stream.drawing("g"), await stream.drawing("h")
+        (ticket,) = await first.admit(most=1)
+        await stream.leave(first)
+        await fill(second, 1)
+        assert not await second.put(ticket, drawn(ticket, versions=((0, 0, 0),)))
+        return (await learner.lease(0)).groups[0]
+
+    assert len(play(scene, Rules(1)).samples) == 2
+
+
+def test_a_group_that_comes_twice_is_refused(play):
+    async def scene(stream):
+        await stream.learner()
+        drawing = await stream.drawing("g")
+        (ticket,) = await fill(drawing, 1)
+        await drawing.put(ticket, drawn(ticket))
+
+    with pytest.raises(StreamError, match="was delivered before"):
+        play(scene, Rules(2))
+
+
+def test_a_group_that_is_too_old_is_refused(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 1)
+        await learner.lease(2)
+
+    with pytest.raises(StreamError, match="test/0/0 is 2 versions old; max_lag=1 forbids"):
+        play(scene, Rules(1, max_lag=1))
+
+
+def test_tokens_that_are_too_old_are_left_out(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 1, versions=((0, 1, 2),))
+        return (await learner.lease(2)).groups[0].samples[0]
+
+    sample = play(scene, Rules(1, max_lag=1, on_stale="resume"))
+    assert list(sample.action_T) == [False, False, True, True]
+    assert list(sample.tokens_T) == [20, 21, 22, 23]
+
+
+def test_a_group_without_signal_is_passed_over(play):
+    def keep(group):
+        return len({one.reward for one in group.samples}) > 1
+
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 1, rewards=(1.0, 1.0))
+        await fill(drawing, 1, rewards=(1.0, 0.0))
+        lease = await learner.lease(0)
+        return lease.ordinals, lease.passed
+
+    assert play(scene, Rules(1, keep=keep, refill=1)) == ((1,), (0,))
+
+
+def test_a_learner_that_died_is_given_the_same_batches_again(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 2)
+        kept = learner.state()
+        first = await learner.lease(0)
+        await finish(learner, first, durable=False)
+        second = await learner.lease(1)
+        await stream.learner_dies()
+        learner = await stream.learner(kept)
+        again = [await learner.lease(version) for version in (0, 1)]
+        return [*first.groups, *second.groups], [group for lease in again for group in lease.groups]
+
+    before, after = play(scene, Rules(1, max_lag=1))
+    assert len(before) == len(after) == 2
+    assert all(same(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_a_trained_group_may_be_in_a_later_batch_again(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 2)
+        await finish(learner, await learner.lease(0))
+        await fill(drawing, 1, versions=((1,),))
+        return (await learner.lease(1)).again
+
+    (group,) = play(scene, Rules(2, max_lag=1, reuse=2))
+    assert same(group, drawn(Ticket(0)))
+
+
+def test_nothing_is_kept_of_what_a_checkpoint_holds(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        counts = []
+        for version in range(3):
+            await fill(drawing, 2, versions=((version,),))
+            lease = await learner.lease(version)
+            counts.append(await stream.kept())
+            await finish(learner, lease)
+        return counts, await stream.kept()
+
+    counts, left = play(scene, Rules(2))
+    assert max(counts) <= 4
+    assert left <= 2
+
+
+def test_a_leased_group_whose_payload_is_gone_is_drawn_again(play):
+    async def scene(stream):
+        learner, drawing = await stream.learner(), await stream.drawing("g")
+        await fill(drawing, 2)
+        await stream.lose("1.0")
+        leasing = asyncio.create_task(learner.lease(0))
+        (ticket,) = await drawing.admit(most=1)
+        assert ticket == Ticket(1, 1)
+        await drawing.put(ticket, drawn(ticket, versions=((0, 0),)))
+        return [len(group.samples) for group in (await leasing).groups]
+
+    assert play(scene, Rules(2)) == [2, 1]
+
+
+def test_a_group_whose_payload_is_gone_before_its_reward_is_drawn_again(play):
+    async def scene(stream):
+        learner, drawing, columns = await stream.learner(), await stream.drawing("g"), await stream.columns("r")
+        await fill(drawing, 1)
+        await stream.lose("0.0")
+        taking = asyncio.create_task(columns.take(REWARD.name, 1))
+        await fill(drawing, 1, versions=((0, 0),))
+        ((ticket, group),) = await taking
+        await columns.write(ticket, REWARD.name, changes(group, scored(group, (1.0,))))
+        return ticket, len((await learner.lease(0)).groups[0].samples)
+
+    assert play(scene, Rules(1, stages=(REWARD,))) == (Ticket(0, 1), 1)
