@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +64,8 @@ class RunOnRay:
 
     def __init__(self, folder: Path, recipe: str, *words: str, address: str = "", runtime: str = "ray") -> None:
         self.folder, self.run, self.out = folder, folder / "runs" / "run", folder / f"out-{time.monotonic_ns()}.txt"
-        named = [f"{RECIPES}:{recipe}", "--name", "run", "--runtime", runtime, *words] if recipe else ["--resume", "runs/run"]
+        source = recipe if recipe == "quickstart" else f"{RECIPES}:{recipe}"
+        named = [source, "--name", "run", "--runtime", runtime, *words] if recipe else ["--resume", "runs/run"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "RAY_ADDRESS": address}
         with open(self.out, "ab") as out:
             self.process = subprocess.Popen(
@@ -159,12 +161,25 @@ def raylet_of(node: Any) -> int:
     return int(node.all_processes["raylet"][0].process.pid)
 
 
-def of_session(word: str, length: int = 100) -> list[str]:
-    """How the command lines of living processes begin that contain a word, such as the folder of a Ray session."""
-    found = []
+def command_lines() -> dict[int, str]:
+    """The command line of every living process."""
+    found = {}
     for pid in pids():
         with suppress(OSError):
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if word in line and parent(pid):
-                found.append(line[:length])
+            if parent(pid):
+                found[pid] = line
     return found
+
+
+def with_word(word: str) -> list[str]:
+    """How the command lines of living processes begin that contain a word, such as the folder of a Ray session."""
+    return [line[:100] for line in command_lines().values() if word in line]
+
+
+def own_cluster(driver: int) -> str:
+    """The folder's name of the Ray cluster that a process started for itself; empty before. Tests beside may have others."""
+    for pid, line in command_lines().items():
+        if parent(pid) == driver and (found := re.search(r"penstock-ray-\w+", line)):
+            return found[0]
+    return ""

@@ -19,7 +19,8 @@ from runs_on_ray import parent
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.placement import Bundle, Bundles, Resources
 from penstock.flow import ray as on_ray
-from penstock.flow.ray import Cluster, Hand, RayChild, require_listening
+from penstock.flow.hand import Hand
+from penstock.flow.ray import Cluster, RayChild, require_listening
 from penstock.flow.supervisor import Role
 
 ECHO = "import sys, json; said = json.loads(input()); print(said['word'], flush=True); sys.stdin.read()"

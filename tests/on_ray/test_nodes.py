@@ -17,11 +17,12 @@ import pytest
 pytest.importorskip("ray.cluster_utils")
 
 from runs import BATCH, weights
-from runs_on_ray import Nodes, RunOnRay, of_session, parent
+from runs_on_ray import Nodes, RunOnRay, command_lines, own_cluster, parent, with_word
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 Start = Callable[..., RunOnRay]
+PARTS = ("noticing", "placing", "starting", "loading")
 APART = """
 [generator]
 custom = {gen = 1}
@@ -88,6 +89,8 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(
         f"\n{channel}: two more steps {went_on:.1f} s after the kill; "
         f"a successor with the weights {recovered:.1f} s after its node came"
     )
+    (back,) = run.notes("role back")
+    print("  of the time without it: " + ", ".join(f"{what} {back[what]} s" for what in PARTS))
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.everything()
     assert [note["role"] for note in run.notes("role restarted")] == ["generator-0"]
@@ -148,13 +151,15 @@ def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, s
 
 
 def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start) -> None:
-    def clusters() -> set[str]:
-        return {found for line in of_session("--gcs-address=", 100_000) for found in re.findall(r"--gcs-address=(\S+)", line)}
-
-    others = clusters()  # of other tests, which need no token
     run = start("letters", "--steps", "8", "--hold", "8")
-    run.until(lambda: clusters() - others, what="cluster")
-    (address,) = clusters() - others
+
+    def addresses() -> set[str]:
+        name = own_cluster(run.process.pid)
+        lines = [line for line in command_lines().values() if name and name in line]
+        return {found for line in lines for found in re.findall(r"--gcs-address=(\S+)", line)}
+
+    run.until(lambda: bool(addresses()), what="cluster")
+    (address,) = addresses()
     code = f"import ray; ray.init(address={address!r}); print(ray.get(ray.remote(lambda: 'code was run').remote()))"
     for stranger in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
         done = subprocess.run(
@@ -174,15 +179,15 @@ def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
     words = ("letters", "--steps", "10", "--delay", "0.05")
     run = start(*words)
     run.until_step(3)
-    session = next(line for line in of_session("penstock-ray-") if "gcs_server" in line or "raylet" in line)
-    assert session
+    cluster = own_cluster(run.process.pid)
+    assert cluster and len(with_word(cluster)) > 1
     os.killpg(run.process.pid, number)
     assert run.wait() == (130 if number == signal.SIGINT else -number), run.everything()
     deadline = time.monotonic() + 20
-    while (run.roles or of_session("penstock-ray-")) and time.monotonic() < deadline:
+    while (run.roles or with_word(cluster)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert run.roles == {}
-    assert of_session("penstock-ray-") == []
+    assert with_word(cluster) == []
     resumed = start()
     assert resumed.wait() == 0, resumed.everything()
     assert weights(resumed.run) == weights(undisturbed())
