@@ -140,3 +140,9 @@ def test_drift_length_anchors_and_hacking_each_hold_a_checkpoint_back():
 def test_silence_does_not_pass():
     with pytest.raises(FeedbackError, match="ask people"):
         report_card(Evidence("c", [], 0.7))
+
+
+def test_a_checkpoint_that_people_like_less_than_the_one_before_is_held_back():
+    worse, as_good = (Evidence("c", good_pairs(), 0.7, wins=Share(won, 50)) for won in (10, 22))
+    assert report_card(worse).failures == ("people prefer the weights before (won 20.0% of the duels)",)
+    assert report_card(as_good).passed

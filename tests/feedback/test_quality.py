@@ -148,6 +148,11 @@ def test_an_annotator_who_shares_nothing_has_no_estimate():
     assert quality.weight == 0
 
 
+def test_what_all_agree_on_is_no_dispute_however_little_their_votes_weigh():
+    found = [said("agreed", "a", 1), said("agreed", "b", 1)]
+    assert to_adjudicate(found, {"a": 0.05, "b": 0.05}) == []
+
+
 def test_disputed_units_are_adjudicated_the_least_certain_first():
     weights = {"a": 1.0, "b": 1.0, "c": 0.1}
     found = [said("even", "a", 1), said("even", "b", -1), said("sure", "a", 1), said("sure", "b", 1)]

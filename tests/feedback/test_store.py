@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -190,6 +191,19 @@ def test_adjudication_is_for_adjudicators(store):
     assert store.next_task("judge").task == task
 
 
+def test_nobody_settles_a_dispute_of_their_own(store):
+    store.enrol(Annotator("party", role="adjudicator"))
+    store.enrol(Annotator("judge", role="adjudicator"))
+    [disputed] = store.ask([pair(overlap=1)])
+    store.next_task("party")
+    store.submit(vote(disputed, "party", "k1"))
+    [task] = store.ask([replace(store.task(disputed), purpose="adjudication", origin=disputed, overlap=1)])
+    assert store.next_task("party") is None
+    with pytest.raises(errors.NotAllowed, match="has voted on"):
+        store.hand_out(task, "party")
+    assert store.next_task("judge").task == task
+
+
 def test_urgent_tasks_come_first_then_the_oldest(store):
     names = store.ask([pair("a"), pair("b"), pair("c", priority=1.0)])
     first, second = store.next_task("ann"), store.next_task("ann")
@@ -315,12 +329,13 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
         connect(tmp_path / "f.db")
 
 
-def test_an_index_that_disagrees_with_the_log_is_found(tmp_path):
+@pytest.mark.parametrize("change", ["judgements = 0", "open = false", "free_at = 1e12"])
+def test_an_index_that_disagrees_with_the_log_is_found(tmp_path, change):
     with Store.open(tmp_path / "f.db", PLAIN) as store:
         enrol(store, "ann")
         [task] = store.ask([pair()])
         answer(store, task, "ann")
         with sqlite3.connect(tmp_path / "f.db") as raw:
-            raw.execute("UPDATE progress SET judgements = 0")
+            raw.execute(f"UPDATE progress SET {change}")
         with pytest.raises(errors.FeedbackError, match="disagree"):
             store.verify()

@@ -28,13 +28,22 @@ def krippendorff_alpha(value_AU: ArrayLike, level: Level = "nominal") -> float:
     Raises:
         FeedbackError: no table, or an unknown level.
     """
+    return alpha_of_counts(*value_counts(value_AU), level)
+
+
+def value_counts(value_AU: ArrayLike) -> tuple[Floats, Floats]:
+    """How often each value was given to each unit ``[U, K]``, and the values ``[K]``: all that alpha depends on."""
     table_AU = _table(value_AU)
-    table_AU = table_AU[:, (~np.isnan(table_AU)).sum(0) >= 2]
     value_K = np.unique(table_AU[~np.isnan(table_AU)])
-    if len(value_K) < 2:
-        return float("nan")
-    count_UK = (table_AU[:, :, None] == value_K).sum(0).astype(np.float64)
+    return np.stack([(table_AU == value).sum(0) for value in value_K], 1, dtype=np.float64) if len(value_K) else _NONE, value_K
+
+
+def alpha_of_counts(count_UK: Floats, value_K: Floats, level: Level = "nominal") -> float:
+    """:func:`krippendorff_alpha` of counted values; a bootstrap draws units from them for a fraction of the cost."""
+    count_UK = count_UK[count_UK.sum(1) >= 2]
     paired_U = count_UK.sum(1)
+    if (count_UK.sum(0) > 0).sum() < 2:
+        return float("nan")
     # Each ordered pair of values within a unit counts 1 / (values of the unit - 1).
     share_UK = count_UK / (paired_U - 1)[:, None]
     coincidence_KK = count_UK.T @ share_UK - np.diag(share_UK.sum(0))
@@ -42,6 +51,9 @@ def krippendorff_alpha(value_AU: ArrayLike, level: Level = "nominal") -> float:
     expected_KK = (np.outer(total_K, total_K) - np.diag(total_K)) / (total_K.sum() - 1)
     apart_KK = _distance(value_K, total_K, level)
     return float(1 - (coincidence_KK * apart_KK).sum() / (expected_KK * apart_KK).sum())
+
+
+_NONE: Floats = np.zeros((0, 0))
 
 
 def _distance(value_K: Floats, total_K: Floats, level: Level) -> Floats:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from penstock.feedback import schema
-from penstock.feedback.errors import FeedbackError
+from penstock.feedback.errors import FeedbackError, StoreUnavailable
+from penstock.feedback.writer import GroupWriter
+
+T = TypeVar("T")
 
 MIGRATION_LOCK = 0x70656E73
 """PostgreSQL advisory lock that holds back everybody else while one process migrates."""
 
 BUSY_SECONDS = 30
 """How long a SQLite writer waits for the others, and a PostgreSQL one for the head of the log."""
+
+CONNECTIONS = 24
+"""Connections that stay open once they were needed: one for each thread of the service, and some to spare."""
+
+GIVE_UP_SECONDS = 2 * BUSY_SECONDS
+"""How long a verb waits for its outcome: its turn and the writer's own waiting."""
 
 
 def connect(place: str | Path) -> Database:
@@ -42,13 +50,22 @@ def connect(place: str | Path) -> Database:
 
 
 class Database:
-    """One store's connections. ``write`` serialises writers of all processes; ``read`` sees one state of the store."""
+    """One store's connections: ``commit`` and ``write`` serialise writers of all processes, ``read`` sees one state."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self._engine = engine
         # Threads of one process wait here in turn: SQLite's own waiting sleeps longer and longer and lets newcomers pass.
         self._turn = threading.Lock()
+        self._writer = GroupWriter(self.write, name, GIVE_UP_SECONDS)
+
+    def commit(self, verb: Callable[[Connection], T]) -> T:
+        """Run a verb while it holds the log's head, all or nothing; what it gives, once that is durable.
+
+        Verbs of several threads go into one transaction; each sees what those before it did.
+        """
+        with self._errors():
+            return self._writer.run(verb)
 
     @contextmanager
     def write(self, *, head: bool = True) -> Iterator[Connection]:
@@ -73,12 +90,14 @@ class Database:
                 yield marked
 
     def close(self) -> None:
+        """Write what waits, and let go of every connection."""
+        self._writer.close()
         self._engine.dispose()
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
         if not self._turn.acquire(timeout=BUSY_SECONDS):
-            raise FeedbackError(f"feedback store {self.name}: another thread has been writing for {BUSY_SECONDS} seconds")
+            raise StoreUnavailable(f"feedback store {self.name}: another thread has been writing for {BUSY_SECONDS} seconds")
         try:
             yield
         finally:
@@ -88,9 +107,9 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+        except (sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             words = " ".join(str(getattr(error, "orig", None) or error).split())
-            raise FeedbackError(f"feedback store {self.name}: {words[:300]}") from error
+            raise StoreUnavailable(f"feedback store {self.name}: {words[:300]}") from error
 
 
 def _engine(place: str) -> tuple[Engine, str]:
@@ -101,7 +120,9 @@ def _engine(place: str) -> tuple[Engine, str]:
     path = Path(place.removeprefix("sqlite:///")).expanduser().resolve()
     if not path.parent.is_dir():
         raise FeedbackError(f"{path}: there is no folder {path.parent}; make it first")
-    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_SECONDS})
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_SECONDS}, pool_size=CONNECTIONS
+    )
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
@@ -124,7 +145,7 @@ def _postgresql(place: str) -> tuple[Engine, str]:
     name = url.render_as_string(hide_password=True)
     options = f"-c lock_timeout={BUSY_SECONDS * 1000} -c synchronous_commit=on"
     try:
-        return sa.create_engine(url, connect_args={"options": options}, pool_pre_ping=True), name
+        return sa.create_engine(url, connect_args={"options": options}, pool_pre_ping=True, pool_size=CONNECTIONS), name
     except ModuleNotFoundError as error:
         raise FeedbackError(f"{name}: PostgreSQL needs the psycopg package; run: pip install penstock[postgres]") from error
 

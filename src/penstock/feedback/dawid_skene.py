@@ -65,34 +65,62 @@ def dawid_skene(
         raise FeedbackError(
             f"give integers [annotators, units] from 0 to {labels - 1}, -1 for missing, and labels of 2 or more"
         )
-    said_AUK = (table_AU[:, :, None] == np.arange(labels)).astype(np.float64)
-    vote_UK = said_AUK.sum(0)
+    said = _Said.of(table_AU, labels)
+    vote_UK = np.stack([said.per_unit(said.label_J == label) for label in range(labels)], 1)
     if not (vote_UK.sum(1) > 0).all():
         raise FeedbackError("a unit without any judgement has no estimate; leave it out")
     posterior_UK = vote_UK / vote_UK.sum(1, keepdims=True)
-    confusion_AKK, prior_K = _maximise(said_AUK, posterior_UK, smoothing)
+    confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing)
     for _ in range(most):
         before_UK = posterior_UK
-        posterior_UK = _expect(said_AUK, confusion_AKK, prior_K)
-        confusion_AKK, prior_K = _maximise(said_AUK, posterior_UK, smoothing)
+        posterior_UK = _expect(said, confusion_AKK, prior_K)
+        confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing)
         if np.abs(posterior_UK - before_UK).max() < tolerance:
             break
     accuracy_A = np.diagonal(confusion_AKK, axis1=1, axis2=2).mean(1)
     return DawidSkene(posterior_UK, confusion_AKK, prior_K, accuracy_A, vote_weights(accuracy_A, labels))
 
 
-def _maximise(said_AUK: Floats, posterior_UK: Floats, smoothing: float) -> tuple[Floats, Floats]:
-    counted_AKK = np.einsum("uk,aul->akl", posterior_UK, said_AUK) + smoothing
+@dataclass(frozen=True)
+class _Said:
+    """The judgements, one after the other: a table of many annotators is nearly empty, and each step costs what was said."""
+
+    annotator_J: NDArray[np.int64]
+    unit_J: NDArray[np.int64]
+    label_J: NDArray[np.int64]
+    shape: tuple[int, int, int]
+    """A, U, K."""
+
+    @classmethod
+    def of(cls, table_AU: NDArray[np.int64], labels: int) -> _Said:
+        annotator_J, unit_J = np.nonzero(table_AU >= 0)
+        label_J = table_AU[annotator_J, unit_J].astype(np.int64)
+        return cls(annotator_J, unit_J, label_J, (*table_AU.shape, labels))
+
+    def per_unit(self, value_J: ArrayLike) -> Floats:
+        """The sum of a value over the judgements of each unit, ``[U]``."""
+        return np.bincount(self.unit_J, np.asarray(value_J, np.float64), self.shape[1]).astype(np.float64, copy=False)
+
+    def per_label(self, value_J: Floats) -> Floats:
+        """The sum of a value over what each annotator said, ``[A, K]``."""
+        annotators, _, labels = self.shape
+        summed = np.bincount(self.annotator_J * labels + self.label_J, value_J, annotators * labels)
+        return summed.astype(np.float64, copy=False).reshape(annotators, labels)
+
+
+def _maximise(said: _Said, posterior_UK: Floats, smoothing: float) -> tuple[Floats, Floats]:
+    counted_AKK = np.stack([said.per_label(posterior_U[said.unit_J]) for posterior_U in posterior_UK.T], 1) + smoothing
     total_AK1 = counted_AKK.sum(2, keepdims=True)
     even = np.full_like(counted_AKK, 1 / counted_AKK.shape[2])
     confusion_AKK = np.divide(counted_AKK, total_AK1, out=even, where=total_AK1 > 0)
     return confusion_AKK, posterior_UK.mean(0)
 
 
-def _expect(said_AUK: Floats, confusion_AKK: Floats, prior_K: Floats) -> Floats:
+def _expect(said: _Said, confusion_AKK: Floats, prior_K: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         log_AKK, log_K = np.maximum(np.log(confusion_AKK), -700.0), np.maximum(np.log(prior_K), -700.0)
-    score_UK = log_K + np.einsum("aul,akl->uk", said_AUK, log_AKK)
+    log_JK = log_AKK[said.annotator_J, :, said.label_J]
+    score_UK = log_K + np.stack([said.per_unit(log_J) for log_J in log_JK.T], 1)
     score_UK -= score_UK.max(1, keepdims=True)
     likely_UK = np.exp(score_UK)
     return likely_UK / likely_UK.sum(1, keepdims=True)

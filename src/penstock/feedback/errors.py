@@ -9,6 +9,10 @@ class FeedbackError(PenstockError):
     """The feedback store cannot be opened, or refuses what it was given; names what and the fix."""
 
 
+class StoreUnavailable(FeedbackError):
+    """The database does not answer or cannot write: busy beyond its deadline, full, unreachable, damaged."""
+
+
 class NotFound(FeedbackError):
     """No such task, annotator or event."""
 

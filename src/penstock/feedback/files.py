@@ -15,22 +15,31 @@ from penstock.feedback.errors import FeedbackError
 Row = dict[str, Any]
 
 
-def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows in the format of the path's suffix: .jsonl, .parquet or .csv.
+def encoded(rows: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
+    """Rows in the format of a suffix: .jsonl, .parquet or .csv.
 
     Raises:
-        FeedbackError: another suffix, no rows, or a folder that cannot be written.
+        FeedbackError: another suffix, or no rows.
     """
     formats: dict[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
         ".jsonl": _json_lines,
         ".parquet": _parquet,
         ".csv": _csv,
     }
-    if path.suffix not in formats:
-        raise FeedbackError(f"{path}: cannot write {path.suffix or 'a file without suffix'}; use {', '.join(formats)}")
+    if suffix not in formats:
+        raise FeedbackError(f"cannot write {suffix or 'a file without suffix'}; use {', '.join(formats)}")
     if not rows:
-        raise FeedbackError(f"{path}: there are no rows to write; has anybody voted yet?")
-    content = formats[path.suffix](rows)
+        raise FeedbackError("there are no rows to write; has anybody voted yet?")
+    return formats[suffix](rows)
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows in the format of the path's suffix: .jsonl, .parquet or .csv.
+
+    Raises:
+        FeedbackError: another suffix, no rows, or a folder that cannot be written.
+    """
+    content = encoded(rows, path.suffix)
     partial = path.with_name(f".{path.name}.writing")
     try:
         with open(partial, "wb") as file:

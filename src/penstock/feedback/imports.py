@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,16 @@ def load(store: Store, imported: Imported) -> int:
         store.ask([task for task, _ in part])
         store.record([submission for _, said in part for submission in said])
     return store.length() - before
+
+
+def ask_people(store: Store, imported: Imported, overlap: int, guideline: str = "1") -> int:
+    """Put imported items to people as tasks of their own, of ``overlap`` seats; gives how many are new."""
+    there = set(store.tasks())
+    found = [replace(task, overlap=overlap, guideline=guideline, round="people") for task, _ in imported]
+    new = list({task.id: task for task in found if task.id not in there}.values())
+    for start in range(0, len(new), AT_ONCE):
+        store.ask(new[start : start + AT_ONCE])
+    return len(new)
 
 
 def hh_rlhf(path: Path, annotator: str = "hh-rlhf", most: int | None = None) -> Imported:

@@ -221,7 +221,7 @@ def preference_share(signs: Sequence[tuple[int, float]], smoothing: float = 1.0)
 
 
 def to_adjudicate(found: Sequence[Comparison], weights: Mapping[str, float], sure: float = 0.8) -> list[Unit]:
-    """Units with at least two judgements that leave both answers likelier than ``1 - sure``; the least certain first."""
+    """Units whose judgements differ and leave both answers likelier than ``1 - sure``; the least certain first."""
     votes: dict[Unit, list[tuple[int, float]]] = defaultdict(list)
     settled = set()
     for comparison in found:
@@ -229,6 +229,10 @@ def to_adjudicate(found: Sequence[Comparison], weights: Mapping[str, float], sur
             settled.add(comparison.unit)
         elif comparison.purpose in ("ask", "anchor"):
             votes[comparison.unit].append((comparison.sign, weights.get(comparison.annotator, 0.0)))
-    chance = {unit: preference_probability(signs) for unit, signs in votes.items() if len(signs) > 1 and unit not in settled}
+    chance = {unit: preference_probability(signs) for unit, signs in votes.items() if _differ(signs) and unit not in settled}
     unsure = [unit for unit, p in chance.items() if max(p, 1 - p) < sure]
     return sorted(unsure, key=lambda unit: (abs(chance[unit] - 0.5), unit))
+
+
+def _differ(signs: Sequence[tuple[int, float]]) -> bool:
+    return len({sign for sign, _ in signs}) > 1

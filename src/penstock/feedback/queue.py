@@ -7,6 +7,8 @@ and filled by a writer that holds the head of the log, so filled and held seats 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,48 +19,116 @@ from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.errors import AlreadyAnswered, FeedbackError, NotAllowed, SeatTaken
-from penstock.feedback.records import JUDGEMENTS, Annotator, Lease, Task, canonical
+from penstock.feedback.records import JUDGEMENTS, Lease, Task, canonical
+from penstock.feedback.statements import Statement, Write, run_together
 
-answers, leases, progress, tasks = schema.answers, schema.leases, schema.progress, schema.tasks
+annotators, answers, leases, progress, tasks = (
+    schema.annotators, schema.answers, schema.leases, schema.progress, schema.tasks
+)  # fmt: skip
 
-# Statements are built once: building one costs more than running it.
-THIS_TASK: sa.BindParameter[str] = sa.bindparam("this_task")
-THIS_ANNOTATOR: sa.BindParameter[str] = sa.bindparam("this_annotator")
-MINE = (leases.c.task == THIS_TASK) & (leases.c.annotator == THIS_ANNOTATOR)
-DONE = sa.select(answers.c.kind).where(answers.c.task == THIS_TASK, answers.c.annotator == THIS_ANNOTATOR)
-JUDGED = sa.select(progress.c.judgements).where(progress.c.task == THIS_TASK)
-HELD_BY_OTHERS = (
-    sa.select(sa.func.count())
-    .select_from(leases)
-    .where(leases.c.task == THIS_TASK, leases.c.deadline > sa.bindparam("now"), leases.c.annotator != THIS_ANNOTATOR)
+WHO: sa.BindParameter[str] = sa.bindparam("who")
+TASK: sa.BindParameter[str] = sa.bindparam("name")
+NOW: sa.BindParameter[float] = sa.bindparam("now")
+MINE = (leases.c.task == TASK) & (leases.c.annotator == WHO)
+
+ADD_LEASE, DROP_LEASE = Statement(leases.insert()), Statement(leases.delete().where(MINE))
+RENEW = Statement(leases.update().where(MINE).values(granted=sa.bindparam("from_now"), deadline=sa.bindparam("until")))
+SETTLE = Statement(
+    progress.update()
+    .where(progress.c.task == TASK)
+    .values(judgements=sa.bindparam("judged"), open=sa.bindparam("still"), free_at=sa.bindparam("free"))
 )
-HELD_BY = (
-    sa.select(sa.func.count())
-    .select_from(leases)
-    .where(leases.c.annotator == THIS_ANNOTATOR, leases.c.deadline > sa.bindparam("now"))
+PERSON = Statement(
+    sa.select(
+        annotators.c.role,
+        annotators.c.enabled,
+        sa.select(sa.func.count()).where(leases.c.annotator == WHO, leases.c.deadline > NOW).scalar_subquery(),
+        sa.select(sa.func.count()).where(answers.c.annotator == WHO).scalar_subquery(),
+    ).where(annotators.c.name == WHO)
 )
-DONE_BY = sa.select(sa.func.count()).select_from(answers).where(answers.c.annotator == THIS_ANNOTATOR)
-COUNT = progress.update().where(progress.c.task == THIS_TASK)
-RENEW, ADD_LEASE, DROP_LEASE = leases.update().where(MINE), leases.insert(), leases.delete().where(MINE)
+"""An annotator's role, whether they are switched on, how many leases they hold and how many tasks they are done with."""
+
+SEATS = Statement(
+    sa.select(
+        annotators.c.role,
+        annotators.c.enabled,
+        progress.c.judgements,
+        progress.c.open,
+        progress.c.free_at,
+        answers.c.kind,
+        sa.select(schema.head.c.events).scalar_subquery(),
+        leases.c.annotator,
+        leases.c.shown,
+        leases.c.granted,
+        leases.c.deadline,
+    )
+    .select_from(annotators)
+    .join(progress, progress.c.task == TASK)
+    .outerjoin(answers, (answers.c.task == progress.c.task) & (answers.c.annotator == annotators.c.name))
+    .outerjoin(
+        leases, (leases.c.task == progress.c.task) & sa.or_(leases.c.annotator == annotators.c.name, leases.c.deadline > NOW)
+    )
+    .where(annotators.c.name == WHO)
+)
+"""Everything that decides about an annotator and a task, a row for each lease."""
 
 
-def _waiting_statement() -> sa.Select[Any]:
-    """The most urgent open task of some purposes with a free seat that the annotator has neither answered nor holds."""
-    now: sa.BindParameter[float] = sa.bindparam("now")
-    held = sa.select(sa.func.count()).where(leases.c.task == progress.c.task, leases.c.deadline > now).scalar_subquery()
-    answered = sa.exists().where(answers.c.task == progress.c.task, answers.c.annotator == THIS_ANNOTATOR)
-    mine = sa.exists().where(leases.c.task == progress.c.task, leases.c.annotator == THIS_ANNOTATOR, leases.c.deadline > now)
-    return (
-        sa.select(progress.c.task)
-        .join(tasks, tasks.c.id == progress.c.task)
-        .where(progress.c.open, progress.c.purpose.in_(sa.bindparam("purposes", expanding=True)))
-        .where(sa.or_(tasks.c.overlap == 0, progress.c.judgements + held < tasks.c.overlap), ~answered, ~mine)
+def party_to(task: Any, who: Any) -> sa.ColumnElement[bool]:
+    """Whether somebody has answered the task that a task repeats or adjudicates: nobody settles a dispute of their own."""
+    origin = tasks.alias()
+    return sa.exists().where(origin.c.id == task, answers.c.task == origin.c.origin, answers.c.annotator == who)
+
+
+PARTY = Statement(sa.select(sa.literal(1)).where(party_to(TASK, WHO)))
+
+
+def _first(purpose: str) -> sa.Select[Any]:
+    """The most urgent open task of a purpose with a free seat that the annotator has neither answered nor holds."""
+    answered = sa.exists().where(answers.c.task == progress.c.task, answers.c.annotator == WHO)
+    mine = sa.exists().where(leases.c.task == progress.c.task, leases.c.annotator == WHO, leases.c.deadline > NOW)
+    found = (
+        sa.select(progress.c.task, progress.c.urgency, progress.c.number)
+        .where(progress.c.purpose == purpose, progress.c.open, progress.c.free_at <= NOW, ~answered, ~mine)
+        .where(*([~party_to(progress.c.task, WHO)] if purpose == "adjudication" else []))
         .order_by(progress.c.urgency, progress.c.number)
         .limit(1)
     )
+    return sa.select(found.subquery())
 
 
-WAITING = _waiting_statement()
+def _waiting(*purposes: str) -> Statement:
+    """The first of several purposes. Each is looked up in the index in its own order; none is sorted."""
+    found = sa.union_all(*(_first(purpose) for purpose in purposes)).subquery()
+    return Statement(sa.select(found.c.task).order_by(found.c.urgency, found.c.number).limit(1))
+
+
+GOLD, ORDINARY = _waiting("gold"), _waiting("ask", "anchor")
+ORDINARY_AND_ADJUDICATION = _waiting("ask", "anchor", "adjudication")
+
+_again = tasks.alias()
+_judged = (answers.c.annotator == WHO) & sa.or_(*(answers.c.kind == kind for kind in sorted(JUDGEMENTS)))
+REPEAT_BEGUN = Statement(
+    sa.select(tasks.c.id)
+    .where(tasks.c.reserved == WHO)
+    .where(~sa.exists().where(answers.c.task == tasks.c.id, answers.c.annotator == WHO))
+    .where(~sa.exists().where(leases.c.task == tasks.c.id, leases.c.deadline > NOW))
+    .order_by(tasks.c.added)
+    .limit(1)
+)
+"""A repeat for the annotator that was made but never answered."""
+FAR_ENOUGH = Statement(
+    sa.select(answers.c.event).where(_judged).order_by(answers.c.event.desc()).offset(sa.bindparam("back")).limit(1)
+)
+"""The event of the annotator's judgement that lies so many back."""
+REPEATABLE = Statement(
+    sa.select(answers.c.task)
+    .join(tasks, tasks.c.id == answers.c.task)
+    .where(_judged, answers.c.event < sa.bindparam("before"), sa.or_(tasks.c.purpose == "ask", tasks.c.purpose == "anchor"))
+    .where(~sa.exists().where(_again.c.origin == answers.c.task, _again.c.reserved == WHO))
+    .order_by(answers.c.event)
+    .limit(1)
+)
+"""The annotator's oldest judgement whose task was not repeated yet."""
 
 
 @dataclass(frozen=True)
@@ -93,114 +163,159 @@ def display_order(task: str, annotator: str, responses: int, seed: int) -> tuple
     return tuple(places)
 
 
-def next_task(connection: Connection, annotator: Annotator, policy: QueuePolicy, now: float) -> str | None:
+def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
     """The task to hand to an annotator, added first if it is a repeat; None if nothing is left for them.
 
     Raises:
-        NotAllowed: they hold as many leases as they may.
+        NotAllowed: they are switched off, or hold as many leases as they may.
+        NotFound: there is no such annotator.
     """
-    held = connection.execute(HELD_BY, {"this_annotator": annotator.name, "now": now}).scalar_one()
+    role, enabled, held, done = PERSON.row(connection, who=annotator, now=now) or rows.nobody(annotator)
+    if not enabled:
+        raise NotAllowed(f"{annotator} is switched off; an administrator can enable them")
     if held >= policy.held:
-        raise NotAllowed(f"{annotator.name} holds {held} tasks; answer, skip or give one back first")
-    done = connection.execute(DONE_BY, {"this_annotator": annotator.name}).scalar_one()
-    draw, found = uniform(policy.seed, annotator.name, done + held), None
+        raise NotAllowed(f"{annotator} holds {held} tasks; answer, skip or give one back first")
+    draw, found = uniform(policy.seed, annotator, done + held), None
     if draw < policy.gold_share:
-        found = _waiting(connection, annotator.name, ("gold",), now)
+        found = _first_of(connection, GOLD, annotator, now)
     elif draw < policy.gold_share + policy.repeat_share:
-        found = _repeat(connection, annotator.name, policy, now)
-    ordinary = ("ask", "anchor") if annotator.role == "annotator" else ("ask", "anchor", "adjudication")
-    return found or _waiting(connection, annotator.name, ordinary, now)
+        found = _repeat(connection, annotator, policy, now)
+    return found or _first_of(connection, ORDINARY if role == "annotator" else ORDINARY_AND_ADJUDICATION, annotator, now)
 
 
-def _waiting(connection: Connection, annotator: str, purposes: Sequence[str], now: float) -> str | None:
-    return connection.execute(WAITING, {"this_annotator": annotator, "purposes": list(purposes), "now": now}).scalar()
+def _first_of(connection: Connection, where: Statement, annotator: str, now: float) -> str | None:
+    """The first task for an annotator in one of the queues above."""
+    found = where.row(connection, who=annotator, now=now)
+    return None if found is None else found[0]
 
 
 def _repeat(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
     """A repeat that waits for the annotator, else one made of their oldest judgement that is far enough back."""
-    begun = (
-        sa.select(tasks.c.id)
-        .where(tasks.c.reserved == annotator)
-        .where(~sa.exists().where(answers.c.task == tasks.c.id, answers.c.annotator == annotator))
-        .where(~sa.exists().where(leases.c.task == tasks.c.id, leases.c.deadline > now))
-        .order_by(tasks.c.added)
-    )
-    waiting = connection.execute(begun.limit(1)).scalar()
-    if waiting is not None:
-        return waiting
-    judged = sa.select(answers.c.event).where(answers.c.annotator == annotator, answers.c.kind.in_(JUDGEMENTS))
-    newest = connection.execute(judged.order_by(answers.c.event.desc()).offset(policy.repeat_after - 1).limit(1)).scalar()
-    if newest is None:
+    if begun := REPEAT_BEGUN.row(connection, who=annotator, now=now):
+        return str(begun[0])
+    if not (newest := FAR_ENOUGH.row(connection, who=annotator, back=policy.repeat_after - 1)):
         return None
-    again = tasks.alias()
-    query = (
-        sa.select(answers.c.task)
-        .join(tasks, tasks.c.id == answers.c.task)
-        .where(answers.c.annotator == annotator, answers.c.kind.in_(JUDGEMENTS), answers.c.event < newest)
-        .where(tasks.c.purpose.in_(("ask", "anchor")))
-        .where(~sa.exists().where(again.c.origin == answers.c.task, again.c.reserved == annotator))
-        .order_by(answers.c.event)
-        .limit(1)
-    )
-    origin = connection.execute(query).scalar()
-    if origin is None:
+    if not (origin := REPEATABLE.row(connection, who=annotator, before=newest[0])):
         return None
-    task = rows.load_task(connection, origin)
-    repeat = replace(task, purpose="repeat", origin=origin, reserved=annotator, overlap=1, gold=None)
+    task = rows.load_task(connection, origin[0])
+    repeat = replace(task, purpose="repeat", origin=origin[0], reserved=annotator, overlap=1, gold=None)
     rows.save_task(connection, repeat, now)
     return repeat.id
 
 
-def take_seat(connection: Connection, task: Task, annotator: Annotator, policy: QueuePolicy, now: float) -> Lease:
+@dataclass(frozen=True)
+class Seats:
+    """The seats of a task at one moment, as one annotator comes to them."""
+
+    task: Task
+    annotator: str
+    role: str
+    enabled: bool
+    judged: int
+    """Judgements that stand."""
+    done: str | None
+    """The kind of event by which the annotator is done with the task."""
+    lease: Lease | None
+    """The annotator's own, expired or not."""
+    others: tuple[float, ...]
+    """Deadlines of the leases that others hold; not known where seats are without limit."""
+    index: tuple[int, bool, float]
+    """What ``progress`` says: judgements, open, free_at."""
+    length: int
+    """Events in the log."""
+    party: bool
+    """Whether the task is to settle what the annotator has voted on."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a seat is left beside those filled and those of others."""
+        return not self.task.overlap or self.judged + len(self.others) < self.task.overlap
+
+    def require_open(self) -> None:
+        """Refuse whom the task is not open to: done with it already, not theirs, or no seat left beside those of others.
+
+        Raises:
+            AlreadyAnswered, NotAllowed, SeatTaken: as their names say.
+        """
+        task, name, who = self.task, self.task.id, self.annotator
+        if not self.enabled:
+            raise NotAllowed(f"{who} is switched off; an administrator can enable them")
+        if task.reserved and task.reserved != who:
+            raise NotAllowed(f"task {name} is meant for another annotator")
+        if task.purpose == "adjudication" and self.role == "annotator":
+            raise NotAllowed(f"task {name} needs an adjudicator; {who} is an annotator")
+        if self.party:
+            raise NotAllowed(f"task {name} settles what {who} has voted on; another adjudicator decides")
+        if self.done is not None:
+            raise AlreadyAnswered(f"{who} is done with task {name} ({self.done}); undo that first")
+        if not self.free:
+            raise SeatTaken(f"task {name}: all {task.overlap} seats are taken; ask for the next task")
+
+
+def seats(connection: Connection, task: Task, annotator: str, now: float) -> Seats:
+    """The seats of a task as an annotator comes to them. Raises NotFound."""
+    # Where seats are without limit, nobody else's lease matters: none expires after the end of time.
+    found = SEATS.rows(connection, who=annotator, name=task.id, now=now if task.overlap else math.inf)
+    if not found:
+        rows.load_annotator(connection, annotator)
+        rows.no_task(task.id)
+    role, enabled, judged, still_open, free_at, done, length = found[0][:7]
+    lease, others = None, []
+    for holder, shown, granted, deadline in (row[7:] for row in found):
+        if holder == annotator:
+            lease = Lease(task.id, annotator, tuple(json.loads(shown)), granted, deadline)
+        elif holder is not None:
+            others.append(deadline)
+    index = (judged, bool(still_open), free_at)
+    party = task.purpose == "adjudication" and PARTY.row(connection, name=task.id, who=annotator) is not None
+    return Seats(task, annotator, role, bool(enabled), judged, done, lease, tuple(others), index, length, party)
+
+
+def take_seat(connection: Connection, task: Task, annotator: str, policy: QueuePolicy, now: float) -> Lease:
     """Give the annotator a lease of a task, or a new deadline for the one they have.
 
     Raises:
-        AlreadyAnswered, NotAllowed, SeatTaken: as their names say.
+        AlreadyAnswered, NotAllowed, NotFound, SeatTaken: as their names say.
     """
-    require_open(connection, task, annotator, now)
-    name, deadline = task.id, now + policy.lease_seconds
-    present = rows.load_lease(connection, name, annotator.name)
-    if present is not None:
-        granted = present.granted if present.deadline > now else now
-        changed = {"this_task": name, "this_annotator": annotator.name, "deadline": deadline, "granted": granted}
-        connection.execute(RENEW, changed)
-        return replace(present, deadline=deadline, granted=granted)
-    order = display_order(name, annotator.name, len(task.item.responses), policy.seed)
-    lease = Lease(name, annotator.name, order, now, deadline)
-    row = {"task": name, "annotator": annotator.name, "granted": now, "deadline": deadline}
-    connection.execute(ADD_LEASE, {**row, "shown": canonical(list(order))})
+    present = seats(connection, task, annotator, now)
+    present.require_open()
+    until, lease = now + policy.lease_seconds, present.lease
+    if lease is not None:
+        lease = replace(lease, granted=lease.granted if lease.deadline > now else now, deadline=until)
+        write = RENEW.with_values(name=task.id, who=annotator, from_now=lease.granted, until=until)
+    else:
+        lease = Lease(task.id, annotator, display_order(task.id, annotator, len(task.item.responses), policy.seed), now, until)
+        row = {"task": task.id, "annotator": annotator, "granted": now, "deadline": until}
+        write = ADD_LEASE.with_values(**row, shown=canonical(list(lease.order)))
+    run_together(connection, [write, *settled(present, present.judged, (*present.others, until))])
     return lease
 
 
-def require_open(connection: Connection, task: Task, annotator: Annotator, now: float) -> None:
-    """Refuse whom the task is not open to: done with it already, not theirs, or no seat left beside those of others.
-
-    Raises:
-        AlreadyAnswered, NotAllowed, SeatTaken: as their names say.
-    """
-    name = task.id
-    if not annotator.enabled:
-        raise NotAllowed(f"{annotator.name} is switched off; an administrator can enable them")
-    if task.reserved and task.reserved != annotator.name:
-        raise NotAllowed(f"task {name} is meant for another annotator")
-    if task.purpose == "adjudication" and annotator.role == "annotator":
-        raise NotAllowed(f"task {name} needs an adjudicator; {annotator.name} is an annotator")
-    standing = connection.execute(DONE, {"this_task": name, "this_annotator": annotator.name}).scalar()
-    if standing is not None:
-        raise AlreadyAnswered(f"{annotator.name} is done with task {name} ({standing}); undo that first")
-    if task.overlap and taken(connection, name, annotator.name, now) >= task.overlap:
-        raise SeatTaken(f"task {name}: all {task.overlap} seats are taken; ask for the next task")
+def give_back(connection: Connection, task: Task, annotator: str, now: float) -> None:
+    """End the annotator's lease of a task now; without one that holds nothing happens."""
+    present = seats(connection, task, annotator, now)
+    if present.lease is not None and present.lease.deadline > now:
+        ended = RENEW.with_values(name=task.id, who=annotator, from_now=present.lease.granted, until=now)
+        run_together(connection, [ended, *settled(present, present.judged, present.others)])
 
 
-def taken(connection: Connection, task: str, beside: str, now: float) -> int:
-    """Seats of a task that are filled by judgements or held by leases of annotators other than ``beside``."""
-    judged = connection.execute(JUDGED, {"this_task": task}).scalar_one()
-    return judged + connection.execute(HELD_BY_OTHERS, {"this_task": task, "this_annotator": beside, "now": now}).scalar_one()
+def settled(before: Seats, judged: int, held: Sequence[float]) -> list[Write]:
+    """What brings the queue's index up to date with a task's judgements and the deadlines of the leases that hold its seats."""
+    overlap = before.task.overlap
+    full = overlap > 0 and judged + len(held) >= overlap
+    index = (judged, overlap == 0 or judged < overlap, min(held) if full and held else 0.0)
+    if index == before.index:
+        return []
+    judgements, still_open, free_at = index
+    return [SETTLE.with_values(name=before.task.id, judged=judgements, still=still_open, free=free_at)]
 
 
-def count_judgement(connection: Connection, task: Task, change: int) -> None:
-    """Count a judgement of a task that was made or taken back, and open or close the task."""
-    name = task.id
-    judged = connection.execute(JUDGED, {"this_task": name}).scalar_one() + change
-    still_open = task.overlap == 0 or judged < task.overlap
-    connection.execute(COUNT, {"this_task": name, "judgements": judged, "open": still_open})
+def misplaced(connection: Connection, now: float) -> str | None:
+    """A task that the queue's index hides though it has a free seat, or offers though it has none; None if there is none."""
+    held = sa.select(sa.func.count()).where(leases.c.task == progress.c.task, leases.c.deadline > now).scalar_subquery()
+    limited, judged = tasks.c.overlap > 0, progress.c.judgements
+    closed, full = limited & (judged >= tasks.c.overlap), limited & (judged + held >= tasks.c.overlap)
+    offered = progress.c.free_at <= now
+    wrong = (progress.c.open & closed) | (~progress.c.open & ~closed) | (progress.c.open & (offered & full | ~offered & ~full))
+    query = sa.select(progress.c.task).join(tasks, tasks.c.id == progress.c.task).where(wrong)
+    return connection.execute(query.limit(1)).scalar()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from penstock.feedback.errors import FeedbackError
 
@@ -22,6 +22,8 @@ Purpose = Literal["ask", "gold", "repeat", "anchor", "adjudication"]
 Role = Literal["annotator", "adjudicator", "admin"]
 Nature = Literal["human", "simulated", "judge", "imported"]
 Kind = Literal["vote", "rating", "ranking", "edit", "critique", "skip", "flag", "undo", "retract"]
+
+ROLES: tuple[str, ...] = get_args(Role)
 
 JUDGEMENT: Mapping[str, str] = {"pair": "vote", "ranking": "ranking", "rating": "rating"}
 """The kind of event that answers a task of each form."""
@@ -203,6 +205,8 @@ class Annotator:
 
     def __post_init__(self) -> None:
         require_name(self.name, "annotator")
+        if self.role not in ROLES:
+            raise FeedbackError(f"role={self.role!r:.40}; use one of: {', '.join(ROLES)}")
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,10 @@ class Gate:
     worst_group: float = 0.5
     """Least accuracy of any group, by the upper end of its interval: below it, the group is failed for certain."""
     cell: int = 30
+    wins: float = 0.5
+    """Least share of duels won against the weights before, by the upper end of its interval: below it, they are better."""
     length: float = 0.15
-    """By how much more often than people the model may prefer the longer response."""
+    """By how much more often than people the model may prefer the longer response; less than chance allows never fails."""
     anchors: float = 0.01
     """Chance below which the anchors' change is no luck."""
     slack: float = 0.05
@@ -37,9 +39,9 @@ class Gate:
     """Of the cumulative sum, see :func:`drift.cusum`."""
 
     def __post_init__(self) -> None:
-        shares = (self.accuracy, self.worst_group, self.length, self.anchors)
+        shares = (self.accuracy, self.worst_group, self.wins, self.length, self.anchors)
         if self.cell < 1 or not all(0 <= share <= 1 for share in shares):
-            raise FeedbackError("cell is at least 1, and accuracy, worst_group, length and anchors lie between 0 and 1")
+            raise FeedbackError("cell is at least 1, and accuracy, worst_group, wins, length and anchors lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Evidence:
     proxy: Sequence[float] = ()
     gold: Sequence[float] = ()
     """Proxy reward and gold score (win rate by people) of the checkpoints so far, this one last."""
+    wins: Share | None = None
+    """Duels with the weights before that people decide for this checkpoint; None without duels."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class ReportCard:
     drift_alarm: int | None
     groups: Mapping[str, Mapping[str, Share]]
     worst_group: tuple[str, str, Share] | None
+    wins: Share | None
     length: LengthBias
     anchors: AnchorChange | None
     hacking_gap: float | None
@@ -101,9 +106,16 @@ def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
         f"group {worst and '='.join(worst[:2])} is below {gate.worst_group:.0%}": bool(
             worst and worst[2].interval[1] < gate.worst_group
         ),
-        "prefers length more than people do": length.model.of > 0 and length.model.value - length.people.value > gate.length,
+        f"people prefer the weights before (won {evidence.wins.value if evidence.wins else 0:.1%} of the duels)": bool(
+            evidence.wins and evidence.wins.interval[1] < gate.wins
+        ),
+        "prefers length more than people do": length.model.of > 0
+        and length.model.value - length.people.value > gate.length
+        and length.model.interval[0] > length.people.interval[1],
         "people judge the anchors differently than before": bool(evidence.anchors and evidence.anchors.chance < gate.anchors),
         "the proxy rises while the gold score falls": diverged(evidence.proxy, evidence.gold),
     }
     failures = tuple(reason for reason, failed in checks.items() if failed)
-    return ReportCard(evidence.checkpoint, overall, alarm, groups, worst, length, evidence.anchors, gap, failures)
+    return ReportCard(
+        evidence.checkpoint, overall, alarm, groups, worst, evidence.wins, length, evidence.anchors, gap, failures
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -14,68 +14,73 @@ from sqlalchemy.engine import Connection, Row
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, NotFound
 from penstock.feedback.records import Annotator, Event, Item, Lease, Response, Task, canonical, require_name
+from penstock.feedback.statements import Statement, Write
 
-# Statements are built once: building one costs more than running it.
-HAS_TASK = sa.select(schema.tasks.c.id).where(schema.tasks.c.id == sa.bindparam("key"))
-HAS_ITEM = sa.select(schema.items.c.id).where(schema.items.c.id == sa.bindparam("key"))
-HAS_BLOB = sa.select(schema.blobs.c.hash).where(schema.blobs.c.hash == sa.bindparam("key"))
-TASK_BODY = sa.select(schema.tasks.c.body).where(schema.tasks.c.id == sa.bindparam("key"))
-ITEM_BODY = sa.select(schema.items.c.body).where(schema.items.c.id == sa.bindparam("key"))
-BLOB_BODY = sa.select(schema.blobs.c.body).where(schema.blobs.c.hash == sa.bindparam("key"))
-ANNOTATOR = sa.select(schema.annotators).where(schema.annotators.c.name == sa.bindparam("key"))
-NEXT_TASK = schema.head.update().values(tasks=schema.head.c.tasks + 1).returning(schema.head.c.tasks)
-NEXT_EVENT = schema.head.update().values(events=schema.head.c.events + 1).returning(schema.head.c.events)
-ADD_TASK, ADD_PROGRESS = schema.tasks.insert(), schema.progress.insert()
-ADD_ITEM, ADD_BLOB, ADD_EVENT = schema.items.insert(), schema.blobs.insert(), schema.events.insert()
-EVENT_OF_KEY = sa.select(schema.events).where(schema.events.c.key == sa.bindparam("key"))
-LEASE = sa.select(schema.leases).where(
-    schema.leases.c.task == sa.bindparam("task"), schema.leases.c.annotator == sa.bindparam("annotator")
+ANNOTATOR_FIELDS = tuple(Annotator.__dataclass_fields__)
+
+KEY: sa.BindParameter[str] = sa.bindparam("key")
+HAS_TASK = Statement(sa.select(schema.tasks.c.id).where(schema.tasks.c.id == KEY))
+HAS_ITEM = Statement(sa.select(schema.items.c.id).where(schema.items.c.id == KEY))
+HAS_BLOB = Statement(sa.select(schema.blobs.c.hash).where(schema.blobs.c.hash == KEY))
+TASK_BODY = Statement(sa.select(schema.tasks.c.body).where(schema.tasks.c.id == KEY))
+ITEM_BODY = Statement(sa.select(schema.items.c.body).where(schema.items.c.id == KEY))
+BLOB_BODY = Statement(sa.select(schema.blobs.c.body).where(schema.blobs.c.hash == KEY))
+ANNOTATOR = Statement(
+    sa.select(*(schema.annotators.c[name] for name in ANNOTATOR_FIELDS)).where(schema.annotators.c.name == KEY)
+)
+NEXT_TASK = Statement(schema.head.update().values(tasks=schema.head.c.tasks + 1).returning(schema.head.c.tasks))
+LENGTHEN = Statement(schema.head.update().values(events=sa.bindparam("length")))
+ADD_TASK, ADD_PROGRESS = Statement(schema.tasks.insert()), Statement(schema.progress.insert())
+ADD_ITEM, ADD_BLOB = Statement(schema.items.insert()), Statement(schema.blobs.insert())
+ADD_EVENT, ADD_ANSWER = Statement(schema.events.insert()), Statement(schema.answers.insert())
+EVENT_OF_KEY = Statement(sa.select(schema.events.c.sequence).where(schema.events.c.key == KEY))
+LEASE = Statement(
+    sa.select(schema.leases.c.shown, schema.leases.c.granted, schema.leases.c.deadline).where(
+        schema.leases.c.task == sa.bindparam("task"), schema.leases.c.annotator == sa.bindparam("annotator")
+    )
 )
 
 
 def save_task(connection: Connection, task: Task, now: float) -> bool:
     """Add a task with its item and their blobs; whether it was new. What is there already is left as it is."""
     name = task.id
-    if connection.execute(HAS_TASK, {"key": name}).first():
+    if HAS_TASK.row(connection, key=name):
         return False
     _save_item(connection, task.item)
     body = task.plain()
-    connection.execute(
-        ADD_TASK,
-        {
-            "id": name,
-            "item": body["item"],
-            "purpose": task.purpose,
-            "origin": task.origin,
-            "reserved": task.reserved,
-            "overlap": task.overlap,
-            "body": canonical(body),
-            "added": now,
-        },
+    ADD_TASK.run(
+        connection,
+        id=name,
+        item=body["item"],
+        purpose=task.purpose,
+        origin=task.origin,
+        reserved=task.reserved,
+        overlap=task.overlap,
+        body=canonical(body),
+        added=now,
     )
-    number = connection.execute(NEXT_TASK).scalar_one()
-    connection.execute(
-        ADD_PROGRESS,
-        {
-            "task": name,
-            "number": number,
-            "purpose": task.purpose,
-            "urgency": -task.priority,
-            "judgements": 0,
-            "open": True,
-        },
+    ((number,),) = NEXT_TASK.rows(connection)
+    ADD_PROGRESS.run(
+        connection,
+        task=name,
+        number=number,
+        purpose=task.purpose,
+        urgency=-task.priority,
+        judgements=0,
+        open=True,
+        free_at=0.0,
     )
     return True
 
 
 def _save_item(connection: Connection, item: Item) -> None:
     name = item.id
-    if connection.execute(HAS_ITEM, {"key": name}).first():
+    if HAS_ITEM.row(connection, key=name):
         return
     for response in item.responses:
-        if not connection.execute(HAS_BLOB, {"key": response.id}).first():
-            connection.execute(ADD_BLOB, {"hash": response.id, "body": response.body})
-    connection.execute(ADD_ITEM, {"id": name, "body": canonical(item.plain())})
+        if not HAS_BLOB.row(connection, key=response.id):
+            ADD_BLOB.run(connection, hash=response.id, body=response.body)
+    ADD_ITEM.run(connection, id=name, body=canonical(item.plain()))
 
 
 def load_task(connection: Connection, name: str) -> Task:
@@ -85,23 +90,27 @@ def load_task(connection: Connection, name: str) -> Task:
         NotFound: there is none.
         FeedbackError: a blob does not have the content that its name says.
     """
-    found = connection.execute(TASK_BODY, {"key": name}).scalar()
-    if found is None:
-        raise NotFound(f"there is no task {name!r:.60}; it belongs to another store, perhaps")
-    fields = json.loads(found)
+    found = TASK_BODY.row(connection, key=name) or no_task(name)
+    fields = json.loads(found[0])
     fields["item"] = _load_item(connection, fields["item"])
     fields["axes"], fields["scale"] = tuple(fields["axes"]), tuple(fields["scale"])
     return Task(**fields)
 
 
+def no_task(name: str) -> NoReturn:
+    """Raises NotFound."""
+    raise NotFound(f"there is no task {name!r:.60}; it belongs to another store, perhaps")
+
+
 def _load_item(connection: Connection, name: str) -> Item:
-    fields = json.loads(connection.execute(ITEM_BODY, {"key": name}).scalar_one())
+    ((body,),) = ITEM_BODY.rows(connection, key=name)
+    fields = json.loads(body)
     fields["responses"] = tuple(_load_response(connection, key) for key in fields["responses"])
     return Item(**fields)
 
 
 def _load_response(connection: Connection, key: str) -> Response:
-    body = connection.execute(BLOB_BODY, {"key": key}).scalar_one()
+    ((body,),) = BLOB_BODY.rows(connection, key=key)
     if hashlib.sha256(body).hexdigest() != key:
         raise FeedbackError(f"blob {key[:12]} does not have the content of its name; restore the store from a backup")
     fields = json.loads(body)
@@ -131,31 +140,32 @@ def load_annotator(connection: Connection, name: str) -> Annotator:
     Raises:
         NotFound: there is none.
     """
-    row = connection.execute(ANNOTATOR, {"key": name}).first()
-    if row is None:
-        raise NotFound(f"there is no annotator {name!r:.60}; enrol them first")
-    return _annotator(row)
+    return _annotator(ANNOTATOR.row(connection, key=name) or nobody(name))
+
+
+def nobody(name: str) -> NoReturn:
+    """Raises NotFound."""
+    raise NotFound(f"there is no annotator {name!r:.60}; enrol them first")
 
 
 def load_annotators(connection: Connection) -> list[Annotator]:
     """All annotators, by name."""
-    return [_annotator(row) for row in connection.execute(sa.select(schema.annotators).order_by(schema.annotators.c.name))]
+    columns = [schema.annotators.c[name] for name in ANNOTATOR_FIELDS]
+    return [_annotator(tuple(row)) for row in connection.execute(sa.select(*columns).order_by(schema.annotators.c.name))]
 
 
-def _annotator(row: Row[Any]) -> Annotator:
-    fields = {name: getattr(row, name) for name in Annotator.__dataclass_fields__}
-    return Annotator(**{**fields, "attributes": json.loads(row.attributes)})
+def _annotator(row: Sequence[Any]) -> Annotator:
+    fields = dict(zip(ANNOTATOR_FIELDS, row, strict=True))
+    return Annotator(**{**fields, "attributes": json.loads(fields["attributes"]), "enabled": bool(fields["enabled"])})
 
 
-def append(connection: Connection, now: float, fields: Mapping[str, Any]) -> Event:
-    """Write the next event of the log. The caller holds the head."""
+def next_event(length: int, now: float, fields: Mapping[str, Any]) -> tuple[Event, list[Write]]:
+    """The event after a log of that length, and what writes it. Whoever read the length holds the head until they are run."""
     require_name(fields["key"], "idempotency key")
-    sequence = connection.execute(NEXT_EVENT).scalar_one()
-    event = Event(sequence=sequence, time=now, **fields)
+    event = Event(sequence=length + 1, time=now, **fields)
     row = {name: getattr(event, name) for name in Event.__dataclass_fields__ if name != "order"}
     row |= {"body": canonical(dict(event.body)), "shown": canonical(list(event.order))}
-    connection.execute(ADD_EVENT, row)
-    return event
+    return event, [LENGTHEN.with_values(length=event.sequence), ADD_EVENT.with_values(**row)]
 
 
 def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Event]:
@@ -166,14 +176,14 @@ def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> 
 
 def event_of_key(connection: Connection, key: str) -> Event | None:
     """The event that an idempotency key names, if there is one."""
-    row = connection.execute(EVENT_OF_KEY, {"key": key}).first()
-    return None if row is None else _event(row)
+    row = EVENT_OF_KEY.row(connection, key=key)
+    return None if row is None else load_events(connection, schema.events.c.sequence == row[0])[0]
 
 
 def load_lease(connection: Connection, task: str, annotator: str) -> Lease | None:
     """The annotator's lease of a task, expired or not."""
-    row = connection.execute(LEASE, {"task": task, "annotator": annotator}).first()
-    return None if row is None else _lease(row)
+    row = LEASE.row(connection, task=task, annotator=annotator)
+    return None if row is None else Lease(task, annotator, tuple(json.loads(row[0])), *row[1:])
 
 
 def _event(row: Row[Any]) -> Event:

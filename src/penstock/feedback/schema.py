@@ -1,6 +1,7 @@
 """The tables, one schema for SQLite and PostgreSQL.
 
-``blobs``, ``items``, ``tasks`` and ``events`` are only ever added to: triggers refuse every update and delete.
+``blobs``, ``items``, ``tasks`` and ``events`` are only ever added to: triggers refuse every update and delete. So are
+``product_responses``, ``signals``, ``corrections`` and ``rulings``.
 ``answers`` and ``progress`` are indices over the log, rebuilt from it at will (``Store.verify``). ``leases`` and
 ``annotators`` are what the service works with. ``head`` holds one row, the length of the log: every writer takes it first, so
 that events get numbers without gaps in the order in which they become durable, and no two writers ever decide at once.
@@ -43,6 +44,7 @@ tasks = Table(
     Column("added", Float(53), nullable=False),
     Index("tasks_of_item", "item"),
     Index("tasks_repeated", "origin", "reserved"),
+    Index("tasks_reserved", "reserved", "added"),
 )
 
 annotators = Table(
@@ -97,12 +99,13 @@ progress = Table(
     Column("urgency", Float(53), nullable=False),
     Column("judgements", Integer, nullable=False),
     Column("open", Boolean, nullable=False),
+    Column("free_at", Float(53), nullable=False, server_default="0"),
     UniqueConstraint("number"),
-    Index("progress_queue", "open", "urgency", "number"),
-    Index("progress_of_purpose", "purpose", "open"),
+    Index("progress_queue", "purpose", "open", "urgency", "number"),
 )
 """How many judgements a task has; the queue's index. Lower ``urgency`` (the negative priority) comes first, then ``number``,
-the order in which tasks were added."""
+the order in which tasks were added. From ``free_at`` on a task that is open has a seat that neither a judgement nor a lease
+takes: 0, or while all are taken the first deadline."""
 
 leases = Table(
     "leases",
@@ -115,6 +118,20 @@ leases = Table(
     Index("leases_of_annotator", "annotator", "deadline"),
 )
 
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("annotator", Text, ForeignKey("annotators.name"), nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("expires", Float(53), nullable=False),
+    Index("sessions_of_annotator", "annotator", "created"),
+)
+"""Who is signed in at the service: the hash of what their cookie holds."""
+
+secrets = Table("secrets", metadata, Column("name", Text, primary_key=True), Column("value", LargeBinary, nullable=False))
+"""Random keys of this store, each made when it is first needed (``service/secrets.py``)."""
+
 head = Table(
     "head",
     metadata,
@@ -122,3 +139,98 @@ head = Table(
     Column("events", BigInteger, nullable=False),
     Column("tasks", BigInteger, nullable=False),
 )
+
+# Product signals: a log of its own beside the annotators' log, never mixed into it.
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("secret", Text, nullable=False),
+    Column("added", Float(53), nullable=False),
+)
+"""Products that send signals. ``secret`` keys the hashes of their users' names and the fences of their corrections."""
+
+product_tokens = Table(
+    "product_tokens",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
+    Column("added", Float(53), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+)
+
+product_responses = Table(
+    "product_responses",
+    metadata,
+    Column("tenant", Text, ForeignKey("tenants.name"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("added", Float(53), nullable=False),
+)
+"""Responses that signals speak of, by the product's own name for them; ``content`` is the hash of ``body``."""
+
+signals = Table(
+    "signals",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("time", Float(53), nullable=False),
+    Column("response", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("signal", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("standing", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("tenant", "key"),
+    Index("signals_of_response", "tenant", "response"),
+)
+"""What users of products did; ``user`` is a keyed hash, ``standing`` says whether a signal counts or came above a cap."""
+
+signal_days = Table(
+    "signal_days",
+    metadata,
+    Column("tenant", Text, ForeignKey("tenants.name"), primary_key=True),
+    Column("user", Text, primary_key=True),
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    Column("signals", BigInteger, nullable=False),
+)
+"""Signals of a user on a day (UTC, days since 1970): an index over the log, for the cap."""
+
+corrections = Table(
+    "corrections",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
+    Column("source", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("added", Float(53), nullable=False),
+    Index("corrections_of_tenant", "tenant", "added"),
+)
+"""Corrected answers in quarantine: of no use to anybody until a ruling approves them."""
+
+rulings = Table(
+    "rulings",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("correction", Text, ForeignKey("corrections.id"), nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("annotator", Text, ForeignKey("annotators.name"), nullable=False),
+    Column("time", Float(53), nullable=False),
+    Column("expires", Float(53), nullable=False),
+    Column("note", Text, nullable=False),
+    Index("rulings_of_correction", "correction", "sequence"),
+)
+"""What adjudicators decided about corrections; the newest ruling of each stands."""
+
+vectors = Table(
+    "vectors",
+    metadata,
+    Column("correction", Text, ForeignKey("corrections.id"), primary_key=True),
+    Column("embedder", Text, primary_key=True),
+    Column("vector", LargeBinary, nullable=False),
+)
+"""Embeddings of corrections, by the name of what embedded them; float32, little-endian. They can be computed again."""

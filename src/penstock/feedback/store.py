@@ -22,9 +22,9 @@ from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, Nothi
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import JUDGEMENTS, REMARKS, WITHDRAWALS, Annotator, Event, Lease, Submission, Task, canonical
 from penstock.feedback.state import State, fold
+from penstock.feedback.statements import run_together
 
 CACHED_TASKS = 4096
-ADD_ANSWER = schema.answers.insert()
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Store:
         """
         return cls(connect(place), policy or QueuePolicy(), now)
 
+    @property
+    def database(self) -> Database:
+        """Where the service keeps its own tables, such as sessions."""
+        return self._database
+
     def close(self) -> None:
         self._database.close()
 
@@ -73,8 +78,7 @@ class Store:
 
     def enrol(self, annotator: Annotator) -> None:
         """Add an annotator, or replace what is known of one. Raises FeedbackError if their nature would change."""
-        with self._database.write() as connection:
-            rows.save_annotator(connection, annotator, self.now())
+        self._database.commit(lambda connection: rows.save_annotator(connection, annotator, self.now()))
 
     def annotator(self, name: str) -> Annotator:
         """The annotator of a name. Raises NotFound."""
@@ -88,10 +92,13 @@ class Store:
 
     def ask(self, tasks: Sequence[Task]) -> list[str]:
         """Add tasks, all or none, and give their names. A task that is there already is left as it is."""
-        with self._database.write() as connection:
+
+        def verb(connection: Connection) -> list[str]:
             for task in tasks:
                 rows.save_task(connection, task, self.now())
-        return [task.id for task in tasks]
+            return [task.id for task in tasks]
+
+        return self._database.commit(verb)
 
     def task(self, name: str) -> Task:
         """The task of a name, with its item. Raises NotFound."""
@@ -131,14 +138,15 @@ class Store:
         Raises:
             NotAllowed: they are switched off, or hold as many leases as they may.
         """
-        with self._database.write() as connection:
-            who, now = rows.load_annotator(connection, annotator), self.now()
-            if not who.enabled:
-                raise NotAllowed(f"{annotator} is switched off; an administrator can enable them")
-            found = queue.next_task(connection, who, self.policy, now)
+
+        def verb(connection: Connection) -> Lease | None:
+            now = self.now()
+            found = queue.next_task(connection, annotator, self.policy, now)
             if found is None:
                 return None
-            return queue.take_seat(connection, self._task(connection, found), who, self.policy, now)
+            return queue.take_seat(connection, self._task(connection, found), annotator, self.policy, now)
+
+        return self._database.commit(verb)
 
     def hand_out(self, task: str, annotator: str) -> Lease:
         """Lease one certain task, or give a lease a new deadline.
@@ -146,9 +154,9 @@ class Store:
         Raises:
             AlreadyAnswered, NotAllowed, SeatTaken: the task is not open to them.
         """
-        with self._database.write() as connection:
-            who = rows.load_annotator(connection, annotator)
-            return queue.take_seat(connection, self._task(connection, task), who, self.policy, self.now())
+        return self._database.commit(
+            lambda connection: queue.take_seat(connection, self._task(connection, task), annotator, self.policy, self.now())
+        )
 
     def held(self, annotator: str) -> list[Lease]:
         """Leases of an annotator that have not expired, the oldest first."""
@@ -158,10 +166,9 @@ class Store:
 
     def give_back(self, task: str, annotator: str) -> None:
         """Let others have the seat of a lease; without one nothing happens."""
-        table = schema.leases
-        with self._database.write() as connection:
-            mine = (table.c.task == task) & (table.c.annotator == annotator) & (table.c.deadline > self.now())
-            connection.execute(table.update().where(mine).values(deadline=self.now()))
+        self._database.commit(
+            lambda connection: queue.give_back(connection, self._task(connection, task), annotator, self.now())
+        )
 
     # The log
 
@@ -175,12 +182,15 @@ class Store:
             AlreadyAnswered, KeyReused, NotAllowed, NotFound, SeatTaken: as their names say.
         """
         bodies.check_latency(given.latency)
-        with self._database.write() as connection:
+
+        def verb(connection: Connection) -> Event:
             task = self._task(connection, given.task)
             body = bodies.check(given.kind, given.body, task)
             fields = {"key": given.key, "kind": given.kind, "task": given.task, "annotator": given.annotator, "body": body}
             known = self._known(connection, {**fields, "target": 0})
             return known or self._record(connection, given, task, body)
+
+        return self._database.commit(verb)
 
     def record(self, given: Sequence[Submission]) -> None:
         """Hand out and submit in one transaction, all or none: for labels that were gathered elsewhere.
@@ -190,7 +200,8 @@ class Store:
         Raises:
             NotAllowed: an annotator is not one whose labels are imported, simulated or a judge's.
         """
-        with self._database.write() as connection:
+
+        def verb(connection: Connection) -> None:
             for submission in given:
                 task = self._task(connection, submission.task)
                 body = bodies.check(submission.kind, submission.body, task)
@@ -202,21 +213,22 @@ class Store:
                     raise NotAllowed(f"{who.name} is a person of this store; people submit what was handed out to them")
                 self._record(connection, submission, task, body, shown=False)
 
+        self._database.commit(verb)
+
     def _record(
         self, connection: Connection, given: Submission, task: Task, body: dict[str, Any], *, shown: bool = True
     ) -> Event:
-        now, who = self.now(), rows.load_annotator(connection, given.annotator)
-        mine = {"this_task": given.task, "this_annotator": given.annotator}
-        lease = rows.load_lease(connection, given.task, given.annotator)
-        remark = given.kind in REMARKS
-        if not (remark and connection.execute(queue.DONE, mine).first()):
-            queue.require_open(connection, task, who, now)
+        now, remark = self.now(), given.kind in REMARKS
+        seats = queue.seats(connection, task, given.annotator, now)
+        lease = seats.lease
+        if not (remark and seats.done):
+            seats.require_open()
             if lease is None and shown:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
         fields = {name: getattr(given, name) for name in ("key", "kind", "task", "annotator")}
         seen = -1.0 if lease is None else now - lease.granted
-        event = rows.append(
-            connection,
+        event, writes = rows.next_event(
+            seats.length,
             now,
             {
                 **fields,
@@ -228,11 +240,10 @@ class Store:
             },
         )
         if not remark:
-            answer = {"task": given.task, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
-            connection.execute(ADD_ANSWER, answer)
-            connection.execute(queue.DROP_LEASE, mine)
-            if given.kind in JUDGEMENTS:
-                queue.count_judgement(connection, task, +1)
+            answer = {"task": task.id, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
+            writes += [rows.ADD_ANSWER.with_values(**answer), queue.DROP_LEASE.with_values(name=task.id, who=given.annotator)]
+            writes += queue.settled(seats, seats.judged + (given.kind in JUDGEMENTS), seats.others)
+        run_together(connection, writes)
         return event
 
     def undo(self, annotator: str, key: str, target: int = 0) -> Event:
@@ -241,9 +252,12 @@ class Store:
         Raises:
             NothingToUndo: there is no such event of theirs, or it is taken back already.
         """
-        with self._database.write() as connection:
+
+        def verb(connection: Connection) -> Event:
             known = self._known(connection, {"key": key, "kind": "undo", "annotator": annotator, "target": target})
             return known or self._withdraw(connection, "undo", annotator, key, target)
+
+        return self._database.commit(verb)
 
     def retract(self, administrator: str, key: str, target: int, reason: str) -> Event:
         """Take somebody's event back for good: its seat is free for others, its author is not asked again.
@@ -252,12 +266,15 @@ class Store:
             NotAllowed: only administrators retract.
             NothingToUndo: there is no such event, or it is taken back already.
         """
-        with self._database.write() as connection:
+
+        def verb(connection: Connection) -> Event:
             who = rows.load_annotator(connection, administrator)
             if who.role != "admin" or not who.enabled:
                 raise NotAllowed(f"{administrator} is no administrator; only one may retract")
             known = self._known(connection, {"key": key, "kind": "retract", "annotator": administrator, "target": target})
             return known or self._withdraw(connection, "retract", administrator, key, target, {"reason": reason})
+
+        return self._database.commit(verb)
 
     def _withdraw(
         self,
@@ -269,25 +286,26 @@ class Store:
         body: dict[str, str] | None = None,
     ) -> Event:
         event = self._standing(connection, kind, annotator, target)
-        task, author = self._task(connection, event.task), rows.load_annotator(connection, event.annotator)
+        task = self._task(connection, event.task)
         fields = {"key": key, "kind": kind, "task": event.task, "annotator": annotator, "target": event.sequence}
         now = self.now()
-        made = rows.append(
-            connection, now, {**fields, "body": body or {}, "order": (), "latency": -1.0, "guideline": task.guideline}
+        seats = queue.seats(connection, task, event.annotator, now)
+        made, writes = rows.next_event(
+            seats.length, now, {**fields, "body": body or {}, "order": (), "latency": -1.0, "guideline": task.guideline}
         )
         if event.kind in REMARKS:
+            run_together(connection, writes)
             return made
-        table = schema.answers
-        mine = (table.c.task == event.task) & (table.c.annotator == event.annotator)
-        if event.kind in JUDGEMENTS:
-            queue.count_judgement(connection, task, -1)
+        table, author, judgement = schema.answers, event.annotator, event.kind in JUDGEMENTS
+        mine = (table.c.task == event.task) & (table.c.annotator == author)
+        run_together(connection, [*writes, *queue.settled(seats, seats.judged - judgement, seats.others)])
         if kind == "retract":
             connection.execute(table.update().where(mine).values(event=made.sequence, kind="retract"))
             return made
         connection.execute(table.delete().where(mine))
         # The seat goes back to the annotator in the same transaction, so that nobody takes it between undo and new answer.
         # A task that was only passed may be full by now; then there is no seat to give.
-        if event.kind in JUDGEMENTS or not task.overlap or queue.taken(connection, task.id, annotator, now) < task.overlap:
+        if judgement or seats.free:
             queue.take_seat(connection, task, author, self.policy, now)
         return made
 
@@ -349,12 +367,15 @@ class Store:
             )
             found = {(row.task, row.annotator): row.kind for row in connection.execute(sa.select(schema.answers))}
             judged = {row.task: row.judgements for row in connection.execute(sa.select(schema.progress))}
+            misplaced = queue.misplaced(connection, self.now())
         counted = dict.fromkeys(judged, 0)
         for event in state.judgements():
             counted[event.task] += 1
         wrong = {place for place, _ in expected.items() ^ found.items()} | dict(counted.items() ^ judged.items()).keys()
-        if wrong:
-            raise FeedbackError(f"the store's indices disagree with its log, for one on {sorted(map(str, wrong))[0]}")
+        if wrong or misplaced:
+            raise FeedbackError(
+                f"the store's indices disagree with its log, for one on {sorted(map(str, wrong or {misplaced}))[0]}"
+            )
         return state
 
     def _task(self, connection: Connection, name: str) -> Task:

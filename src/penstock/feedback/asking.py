@@ -1,0 +1,183 @@
+"""From samples to questions, and from votes to a report card: what a stage that asks computes, without models or a store.
+
+Shapes: ``E`` reward models, ``U`` candidate pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.feedback.asked import DUEL, Asked
+from penstock.feedback.drift import AnchorChange, JudgedPair, anchor_change
+from penstock.feedback.exchange import Labels, Snapshot, annotator_weights, counted
+from penstock.feedback.judgements import Comparison, Unit
+from penstock.feedback.quality import Share, preference_probability
+from penstock.feedback.records import JUDGEMENTS, WITHDRAWALS, Event, Item, Response, Task
+from penstock.feedback.select import Mix, anchors, select
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The samples of one prompt and the reward models' scores ``score_EG`` of them (no rows without models)."""
+
+    prompt: str
+    key: str
+    responses: tuple[Response, ...]
+    score_EG: tuple[tuple[float, ...], ...] = ()
+    groups: Mapping[str, str] | None = None
+
+    def pair(self, first: int, second: int, **fields: Any) -> Asked:
+        """A question about two of the samples."""
+        item = Item(self.prompt, (self.responses[first], self.responses[second]), self.key, dict(self.groups or {}))
+        return Asked(Task(item=item, **fields), tuple(score_G[first] - score_G[second] for score_G in self.score_EG))
+
+
+def candidates(answered: Sequence[Answered]) -> list[tuple[Answered, int, int]]:
+    """Each two samples in a row of one prompt whose texts differ; no sample stands in two pairs."""
+    return [
+        (one, first, first + 1)
+        for one in answered
+        for first in range(0, len(one.responses) - 1, 2)
+        if one.responses[first].text != one.responses[first + 1].text
+    ]
+
+
+def questions(answered: Sequence[Answered], wanted: int, mix: Mix, seed: int, **fields: Any) -> list[Asked]:
+    """The pairs to ask, chosen by the mix from all candidates; fewer where policies repeat themselves too much.
+
+    ``fields`` are those of every task, such as ``overlap``.
+    """
+    pairs = candidates(answered)
+    scorers = max((len(one.score_EG) for one, _, _ in pairs), default=0)
+    score_EU2 = np.zeros((max(1, scorers), len(pairs), 2))
+    for member in range(scorers):
+        for index, (one, first, second) in enumerate(pairs):
+            score_EU2[member, index] = one.score_EG[member][first], one.score_EG[member][second]
+    chosen = [(*pairs[index], strategy) for index, strategy in select(score_EU2, min(wanted, len(pairs)), mix, seed)]
+    return [one.pair(first, second, strategy=strategy, **fields) for one, first, second, strategy in chosen]
+
+
+def duels(answered: Sequence[Answered], against: Sequence[Answered], wanted: int, **fields: Any) -> list[Asked]:
+    """The first samples of both policies for the first ``wanted`` prompts where they differ; the judged policy's is first."""
+    found = []
+    for mine, theirs in zip(answered, against, strict=True):
+        if mine.responses[0].text != theirs.responses[0].text:
+            scores = tuple((own[0], other[0]) for own, other in zip(mine.score_EG, theirs.score_EG, strict=True))
+            both = replace(mine, responses=(mine.responses[0], theirs.responses[0]), score_EG=scores)
+            found.append(both.pair(0, 1, strategy=DUEL, **fields))
+    return found[:wanted]
+
+
+def repeated(before: Sequence[Asked], wanted: int, round: str) -> list[Asked]:
+    """The first random questions of an earlier round, to be asked again as anchors of this one."""
+    chosen = [one for one in before if one.task.strategy == "random" and one.task.purpose == "ask"][:wanted]
+    tasks = anchors([one.task for one in chosen], round)
+    return [Asked(task, one.margins) for task, one in zip(tasks, chosen, strict=True)]
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What is said about units so far, and what each annotator's word is worth."""
+
+    said: Mapping[Unit, tuple[Comparison, ...]]
+    weights: Mapping[str, float]
+
+    @classmethod
+    def of(cls, taken: Snapshot, labels: Labels) -> Votes:
+        """From a log: the comparisons of annotators who count, weighted by what the whole log says about them."""
+        found = counted(taken, labels)
+        said: dict[Unit, tuple[Comparison, ...]] = {}
+        for comparison in found:
+            if comparison.purpose != "repeat":
+                said[comparison.unit] = (*said.get(comparison.unit, ()), comparison)
+        return cls(said, annotator_weights(found, labels))
+
+    def side(self, task: str) -> int:
+        """1 if the first response of a pair is likelier the better one, -1 if the second is, 0 if neither or nobody voted."""
+        signs = [(one.sign, self.weights[one.annotator]) for one in self.said.get(Unit(task, 0, 1), ())]
+        return int(np.sign(preference_probability(signs) - 0.5)) if signs else 0
+
+    def signs(self, task: str) -> list[int]:
+        """What each annotator whose word is worth something said."""
+        return [one.sign for one in self.said.get(Unit(task, 0, 1), ()) if self.weights[one.annotator] > 0]
+
+    def newest(self, task: str) -> int:
+        """The event that said something about a task last."""
+        return max((one.sequence for one in self.said.get(Unit(task, 0, 1), ())), default=0)
+
+
+def judged_pairs(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
+    """Fresh pairs that no score has chosen, with what people and the reward models think of them; ties are left out.
+
+    These are the random questions and the duels, in the order of the votes.
+    """
+    found = []
+    for one in asked:
+        task, sign = one.task, votes.side(one.task.id)
+        if task.strategy in ("random", DUEL) and task.purpose == "ask" and sign and one.margins:
+            first, second = task.item.responses
+            pair = JudgedPair(sign, one.margin, (len(first.text), len(second.text)), task.item.groups)
+            found.append((votes.newest(task.id), pair))
+    return [pair for _, pair in sorted(found, key=lambda pair: pair[0])]
+
+
+def won(asked: Sequence[Asked], votes: Votes) -> tuple[Share, float]:
+    """Duels that the judged policy wins by people (ties left out), and the share that reward models expect it to win."""
+    sides = [(votes.side(one.task.id), one.margin) for one in asked if one.task.strategy == DUEL]
+    decided = [(side, margin) for side, margin in sides if side]
+    share = Share(sum(side > 0 for side, _ in decided), len(decided))
+    expected = sum(margin > 0 for _, margin in decided) / len(decided) if decided else float("nan")
+    return share, expected
+
+
+def anchored(asked: Sequence[Asked], before: Sequence[Asked], votes: Votes) -> AnchorChange | None:
+    """How votes on the anchors differ from those on the questions they repeat; None without anchors that have votes."""
+    now = dict(_by_item(asked, votes, "anchor"))
+    then = {unit: signs for unit, signs in _by_item(before, votes, "ask") if unit in now}
+    return anchor_change(then, now) if then else None
+
+
+def _by_item(asked: Sequence[Asked], votes: Votes, purpose: str) -> Iterator[tuple[Unit, list[int]]]:
+    for one in asked:
+        signs = votes.signs(one.task.id)
+        if one.task.purpose == purpose and signs:
+            yield Unit(one.task.item.id, 0, 1), signs
+
+
+class Tally:
+    """How many judgements stand on some tasks, kept up as a log grows."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.wanted = {task.id: task.overlap for task in tasks}
+        self.heard = 0
+        """Events read so far; the next ones come after it."""
+        self._standing: dict[int, Event] = {}
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """The events that came after those heard before, in their order."""
+        for event in events:
+            self.heard = event.sequence
+            if event.kind in JUDGEMENTS and event.task in self.wanted:
+                self._standing[event.sequence] = event
+            elif event.kind in WITHDRAWALS:
+                self._standing.pop(event.target, None)
+
+    @property
+    def votes(self) -> int:
+        """Judgements that stand."""
+        return len(self._standing)
+
+    @property
+    def answered(self) -> int:
+        """Tasks that have all the judgements they want."""
+        judged = Counter(event.task for event in self._standing.values())
+        return sum(judged[task] >= overlap for task, overlap in self.wanted.items())
+
+    def by_annotator(self) -> dict[str, int]:
+        """Judgements of each annotator, by name."""
+        return dict(sorted(Counter(event.annotator for event in self._standing.values()).items()))

@@ -1,0 +1,5 @@
+// The annotation page.
+
+import { Desk } from "./desk.js";
+
+Desk.open({ request: {} });

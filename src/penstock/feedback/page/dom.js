@@ -1,0 +1,82 @@
+// Small helpers over the DOM. Texts go in as text; the one way for HTML is `prose`, for what the server has cleaned.
+
+export const find = (selector, within = document) => within.querySelector(selector);
+export const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// make("button", {class: "quiet", onclick: f}, "Text", node…): names that begin with "on" are listeners, true and false switch.
+export function make(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// Put HTML that the server has sanitised into an element.
+export function prose(element, html) {
+  element.innerHTML = html;
+  for (const code of all("pre", element)) {
+    // what scrolls must be reachable by keyboard
+    code.tabIndex = 0;
+    code.setAttribute("role", "group");
+    code.setAttribute("aria-label", "Code");
+  }
+  return element;
+}
+
+export const key = (name) => make("kbd", {}, name);
+
+// Tell a screen reader; the same words again are told again.
+export function say(text) {
+  const said = document.getElementById("said");
+  said.textContent = "";
+  setTimeout(() => {
+    said.textContent = text;
+  }, 60);
+}
+
+// A banner of the page: its first span gets the text; no text hides it.
+export function banner(id, text, act) {
+  const box = document.getElementById(id);
+  box.hidden = !text;
+  if (box.firstElementChild.textContent !== (text ?? "")) box.firstElementChild.textContent = text ?? "";
+  box.lastElementChild.onclick =
+    act ??
+    (() => {
+      box.hidden = true;
+    });
+}
+
+// Show a dialog and give the value of the button that closed it; Escape gives "". It has ended when this resolves: the event
+// "close" comes later, when the same dialog may be open again, and then it is not meant.
+export function ask(dialog) {
+  return new Promise((resolve) => {
+    const over = new AbortController();
+    const end = (event, value) => {
+      event.preventDefault();
+      over.abort();
+      dialog.close();
+      resolve(value);
+    };
+    const hear = (target, name, listener) => target.addEventListener(name, listener, { signal: over.signal });
+    hear(find("form", dialog), "submit", (event) => end(event, event.submitter?.value ?? ""));
+    hear(dialog, "cancel", (event) => end(event, ""));
+    hear(dialog, "close", (event) => dialog.open || end(event, ""));
+    dialog.showModal();
+  });
+}
+
+// A random name for one act, in hexadecimal.
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,128 @@
+"""Product feedback as training data: the forms of ``feedback:STORE`` beside votes, each pinned like them.
+
+- ``product``: rows for KTO, of responses on which enough users agree (``product.Policy``)
+- ``product_corrections``: users' edits that were approved, for SFT and as pairs
+- ``prompts``: rows of another source with the column ``corrections`` for their template, and ``arm`` beside it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.core.errors import DataError
+from penstock.core.run import DataSpec
+from penstock.core.spec import parse, suggestion
+from penstock.data.render import Template
+from penstock.data.sources import open_source
+from penstock.feedback import product_log
+from penstock.feedback import retrieval_quarantine as quarantine
+from penstock.feedback.product import Policy, labels_of
+from penstock.feedback.retrieval import Corrections, Embedder, HashedEmbedder, Retrieval
+from penstock.feedback.store import Store
+
+Row = dict[str, Any]
+Pins = dict[str, Any]
+ADDED = ("corrections", "arm", "corrections_used")
+"""Columns that ``prompts`` adds."""
+
+
+def names_of(spec: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(spec))
+
+
+def product(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
+    """Labelled completions, after the first ``until`` signals."""
+    chosen = {name: options[name] for name in names_of(Policy) if name in options}
+    if "signals" in chosen:
+        chosen["signals"] = tuple(chosen["signals"])
+    taken = product_log.snapshot(store, options.get("until"))
+    found = labels_of(taken, Policy(**chosen))
+    if not found:
+        raise DataError(
+            f"{taken.until} signals give no label on which enough users agree; collect more, or choose users, share and signals"
+        )
+    return found, {"until": taken.until}
+
+
+def product_corrections(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
+    """Approved edits, after the first ``until`` rulings. Expiry is for prompts; what was once right may be learned from."""
+    until = options.get("until", quarantine.length(store))
+    found = quarantine.rows_of(quarantine.approved(store, options.get("tenant", ""), until))
+    if not found:
+        raise DataError(f"{until} rulings leave no approved correction; an adjudicator approves them: /api/corrections")
+    return found, {"until": until}
+
+
+def prompts(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
+    """Rows of the source ``rows`` (its name, or the fields of a DataSpec) with the columns of :class:`Retrieved`.
+
+    A row's request is its place in its source, so each row is in one arm for ever. What had expired when the run began
+    (``at``) is left out.
+    """
+    for needed in ("rows", "tenant"):
+        if not options.get(needed):
+            raise DataError(
+                f'form="prompts" needs the option {needed}: rows, a source of prompts, and tenant, whose corrections'
+            )
+    given = options["rows"]
+    spec = parse(DataSpec, {"source": given} if isinstance(given, str) else given, "options.rows")
+    if spec.source.startswith("feedback:"):
+        raise DataError(f"options.rows={spec.source}: give a source of prompts, not a feedback store")
+    chosen = {name: options[name] for name in names_of(Retrieval) if name in options}
+    pins = {"until": options.get("until", quarantine.length(store)), "at": options.get("at", store.now())}
+    embedder = embedder_of(options.get("embedder", "hashed"), base)
+    tenant = product_log.tenant(store, options["tenant"])
+    corrections = Corrections(store, tenant, embedder, Retrieval(**chosen), until=pins["until"])
+    source, question = open_source(spec, base), Template("prompt", spec.prompt)
+    made: list[Row] = []
+    for index in range(len(source)):
+        row, where = dict(source[index]), f"{source.name} row {index}"
+        taken = [name for name in ADDED if name in row]
+        if taken:
+            raise DataError(f'{where}: has a column "{taken[0]}" already; rename it')
+        found = corrections.retrieve(question(row, where), f"{source.name}/{index}", at=pins["at"])
+        made.append({**row, **found.columns()})
+    return made, pins
+
+
+def embedder_of(name: str, base: Path) -> Embedder:
+    """``hashed``, or the model in a folder.
+
+    Raises:
+        ModelError: no such folder, or no model in it.
+    """
+    if name == "hashed":
+        return HashedEmbedder()
+    from penstock.models.embedding import ModelEmbedder
+
+    return ModelEmbedder(str((base / Path(name).expanduser()).resolve()))
+
+
+Form = Literal["product", "product_corrections", "prompts"]
+FORMS: Mapping[str, Callable[[Store, Mapping[str, Any], Path], tuple[list[Row], Pins]]] = {
+    "product": product,
+    "product_corrections": product_corrections,
+    "prompts": prompts,
+}
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "product": names_of(Policy),
+    "product_corrections": ("tenant",),
+    "prompts": ("rows", "tenant", "embedder", "at", *names_of(Retrieval)),
+}
+
+
+def read(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
+    """The rows of a form, and what pins them.
+
+    Raises:
+        DataError: an unknown option, or no rows.
+    """
+    form = options["form"]
+    known = ("form", "until", "content", *OPTIONS[form])
+    for name in options:
+        if name not in known:
+            raise DataError(f'form="{form}": unknown option "{name}"{suggestion(name, known)}')
+    return FORMS[form](store, options, base)

@@ -1,0 +1,270 @@
+"""Corrections in quarantine, and the people who let them out.
+
+A text that is retrieved into prompts is an injection waiting to happen, so an edit is kept apart until somebody other than its
+author has read and approved it; approval ends after a while, and may be withdrawn.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.feedback import rows, schema
+from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound
+from penstock.feedback.product_records import LONGEST_EDIT, user_hash
+from penstock.feedback.records import canonical, digest
+from penstock.feedback.retrieval_text import suspicions, visible
+from penstock.feedback.state import fold
+
+if TYPE_CHECKING:
+    from penstock.feedback.store import Store
+
+Verdict = Literal["approved", "rejected", "withdrawn"]
+VERDICTS: tuple[Verdict, ...] = ("approved", "rejected", "withdrawn")
+DAY = 86_400.0
+EXPIRES_DAYS = 180.0
+LONGEST_NOTE = 1000
+MOST_SEARCHED = 20_000
+"""Corrections of one tenant that are searched, those ruled on last; older ones are left out."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What somebody made of an answer. ``author`` is ``user:HASH`` or ``annotator:NAME``, ``source`` says where it is from."""
+
+    tenant: str
+    source: str
+    """``signal:SEQUENCE``, ``event:SEQUENCE`` of the annotators' log, or a name given by who proposed it."""
+    author: str
+    prompt: str
+    original: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.prompt.strip() or not self.text.strip() or len(self.text) > LONGEST_EDIT:
+            raise FeedbackError(f"a correction needs a prompt, and a text of 1 to {LONGEST_EDIT} characters")
+
+    @property
+    def body(self) -> dict[str, str]:
+        return {"prompt": self.prompt, "original": self.original, "text": self.text}
+
+    @cached_property
+    def id(self) -> str:
+        return digest([self.tenant, self.source, self.author, self.body])[:32]
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What an adjudicator decided. ``sequence`` counts the rulings of a store from 1 without gaps."""
+
+    sequence: int
+    correction: str
+    verdict: Verdict
+    annotator: str
+    time: float
+    expires: float
+    """Until when an approval holds, seconds of the store's clock."""
+    note: str
+
+
+def save(connection: Connection, correction: Correction, now: float) -> bool:
+    """Put a correction into quarantine; whether it was new. One that is there already is left as it is."""
+    table = schema.corrections
+    if connection.execute(sa.select(table.c.id).where(table.c.id == correction.id)).first() is not None:
+        return False
+    row = {name: getattr(correction, name) for name in ("id", "tenant", "source", "author")}
+    connection.execute(table.insert(), {**row, "body": canonical(correction.body), "added": now})
+    return True
+
+
+def propose(store: Store, correction: Correction) -> str:
+    """Put a correction of an annotator into quarantine; gives its name.
+
+    Raises:
+        NotFound: no such tenant or annotator.
+    """
+    kind, _, name = correction.author.partition(":")
+    if kind != "annotator":
+        raise FeedbackError(f"author={correction.author!r:.60}; users' edits come as signals, here give annotator:NAME")
+
+    def add(connection: Connection) -> None:
+        _secret(connection, correction.tenant)
+        rows.load_annotator(connection, name)
+        save(connection, correction, store.now())
+
+    store.database.commit(add)
+    return correction.id
+
+
+def gather(store: Store, tenant: str) -> int:
+    """Put the edits of annotators that stand into quarantine for a tenant; how many of them were new.
+
+    Raises:
+        NotFound: there is no such tenant.
+    """
+    edits = [event for event in fold(store.events()).remarks.values() if event.kind == "edit"]
+    tasks = store.tasks_of(edits)
+    people = {who.name for who in store.annotators() if who.nature == "human"}
+
+    def add(connection: Connection) -> int:
+        _secret(connection, tenant)
+        new, now = 0, store.now()
+        for event in edits:
+            item, text = tasks[event.task].item, event.body["text"]
+            original = item.responses[event.body["response"]].text
+            if event.annotator in people and text != original and len(text) <= LONGEST_EDIT:
+                author, source = f"annotator:{event.annotator}", f"event:{event.sequence}"
+                new += save(connection, Correction(tenant, source, author, item.prompt, original, text), now)
+        return new
+
+    return store.database.commit(add)
+
+
+def rule(store: Store, correction: str, verdict: Verdict, annotator: str, note: str = "", days: float = EXPIRES_DAYS) -> Ruling:
+    """Decide about a correction; the newest ruling stands. The same verdict by the same person again changes nothing.
+
+    Args:
+        days: after which an approval ends.
+
+    Raises:
+        NotAllowed: not an adjudicator, not a person, switched off, or the correction's own author.
+        NotFound: no such correction or annotator.
+    """
+    if visible(note) != note:
+        raise FeedbackError("the note holds characters that nobody sees; take them out")
+    if verdict not in VERDICTS or len(note) > LONGEST_NOTE or not 0 < days <= 3650:
+        raise FeedbackError(
+            f"verdict={verdict!r:.40}: use one of {', '.join(VERDICTS)}, a note of at most {LONGEST_NOTE} characters and 0 to "
+            "3650 days"
+        )
+
+    def decide(connection: Connection) -> Ruling:
+        now, found = store.now(), _load(connection, correction)
+        _require_judge(connection, found, annotator)
+        newest = _newest(connection, correction)
+        if newest is not None and (newest.verdict, newest.annotator) == (verdict, annotator) and newest.expires > now:
+            return newest
+        if verdict == "withdrawn" and (newest is None or newest.verdict != "approved"):
+            raise FeedbackError(f"correction {correction} is not approved, so there is nothing to withdraw; reject it")
+        table = schema.rulings
+        sequence = connection.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.sequence), 0))).scalar_one() + 1
+        made = Ruling(sequence, correction, verdict, annotator, now, now + days * DAY, note)
+        connection.execute(table.insert(), {name: getattr(made, name) for name in Ruling.__dataclass_fields__})
+        if verdict != "approved":
+            connection.execute(schema.vectors.delete().where(schema.vectors.c.correction == correction))
+        return made
+
+    return store.database.commit(decide)
+
+
+def _require_judge(connection: Connection, correction: Correction, annotator: str) -> None:
+    who = rows.load_annotator(connection, annotator)
+    if not who.enabled or who.role == "annotator" or who.nature != "human":
+        raise NotAllowed(f"{annotator} may not rule on corrections; an adjudicator or an administrator, and a person, may")
+    own = {f"annotator:{annotator}", f"user:{user_hash(_secret(connection, correction.tenant), annotator)}"}
+    if correction.author in own:
+        raise NotAllowed(f"{annotator} wrote this correction; somebody else decides about it")
+
+
+def _secret(connection: Connection, tenant: str) -> str:
+    found = connection.execute(sa.select(schema.tenants.c.secret).where(schema.tenants.c.name == tenant)).scalar()
+    if found is None:
+        raise NotFound(f"there is no tenant {tenant!r:.60}; make one: penstock feedback product STORE {tenant:.60}")
+    return str(found)
+
+
+def _load(connection: Connection, name: str) -> Correction:
+    row = connection.execute(sa.select(schema.corrections).where(schema.corrections.c.id == name)).first()
+    if row is None:
+        raise NotFound(f"there is no correction {name!r:.60}")
+    return _correction(row)
+
+
+def _correction(row: sa.Row[Any]) -> Correction:
+    return Correction(row.tenant, row.source, row.author, **json.loads(row.body))
+
+
+def _newest(connection: Connection, correction: str) -> Ruling | None:
+    table = schema.rulings
+    query = sa.select(table).where(table.c.correction == correction).order_by(table.c.sequence.desc()).limit(1)
+    row = connection.execute(query).first()
+    return None if row is None else Ruling(**{name: getattr(row, name) for name in Ruling.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A correction that nobody has ruled on, with what its reader should know."""
+
+    correction: Correction
+    added: float
+    suspicions: tuple[str, ...]
+
+
+def waiting(store: Store, tenant: str = "", limit: int = 100) -> list[Waiting]:
+    """Corrections without a ruling, the oldest first, of one tenant or of all."""
+    table = schema.corrections
+    query = sa.select(table).where(~sa.exists().where(schema.rulings.c.correction == table.c.id))
+    query = query.where(table.c.tenant == tenant) if tenant else query
+    with store.database.read() as connection:
+        found = connection.execute(query.order_by(table.c.added, table.c.id).limit(limit)).all()
+    return [Waiting(_correction(row), row.added, suspicions(_correction(row).text)) for row in found]
+
+
+def length(store: Store) -> int:
+    """Rulings in the store; its newest one has this sequence."""
+    with store.database.read() as connection:
+        return connection.execute(sa.select(sa.func.coalesce(sa.func.max(schema.rulings.c.sequence), 0))).scalar_one()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a correction stands: its newest ruling's verdict, and until when it holds if it is approved."""
+
+    correction: Correction
+    verdict: Verdict
+    expires: float
+
+
+def standing(
+    store: Store, tenant: str = "", after: int = 0, until: int | None = None, verdict: str = "", limit: int | None = None
+) -> list[Standing]:
+    """Corrections with a ruling ``after < sequence <= until``, as the newest of those leaves them, in the order of the log.
+
+    Args:
+        verdict: only those that stand so; empty: all.
+        limit: only so many, those ruled on last.
+    """
+    table, texts = schema.rulings, schema.corrections
+    newest = sa.select(sa.func.max(table.c.sequence)).where(table.c.sequence > after).group_by(table.c.correction)
+    newest = newest if until is None else newest.where(table.c.sequence <= until)
+    query = (
+        sa.select(texts, table.c.verdict, table.c.expires)
+        .join(table, table.c.correction == texts.c.id)
+        .where(table.c.sequence.in_(newest))
+        .order_by(table.c.sequence.desc())
+        .limit(limit)
+    )
+    query = query.where(texts.c.tenant == tenant) if tenant else query
+    query = query.where(table.c.verdict == verdict) if verdict else query
+    with store.database.read() as connection:
+        return [Standing(_correction(row), row.verdict, row.expires) for row in reversed(connection.execute(query).all())]
+
+
+def approved(store: Store, tenant: str = "", until: int | None = None) -> list[Correction]:
+    """Corrections that stand approved after the first ``until`` rulings, those that have expired among them."""
+    return [one.correction for one in standing(store, tenant, until=until, verdict="approved")]
+
+
+def rows_of(found: list[Correction]) -> list[dict[str, Any]]:
+    """Training rows of approved corrections, for SFT (``completion``) and as preference pairs (``chosen``, ``rejected``)."""
+    made = []
+    for correction in found:
+        row = {"prompt": correction.prompt, "completion": correction.text, "original": correction.original}
+        row |= {"chosen": correction.text, "rejected": correction.original}
+        made.append({**row, "tenant": correction.tenant, "source": correction.source})
+    return made

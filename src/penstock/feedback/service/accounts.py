@@ -1,0 +1,98 @@
+"""Annotators as accounts: enrolled with an invite, which is good once and for some days, switched off and on."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from penstock.feedback import rows, schema
+from penstock.feedback.database import Database
+from penstock.feedback.errors import FeedbackError, NotFound
+from penstock.feedback.records import Annotator, Role
+from penstock.feedback.service.secrets import hashed
+
+INVITE_SECONDS = 7 * 24 * 3600.0
+LONGEST_NAME = 60
+
+table = schema.annotators
+
+
+class NameTaken(FeedbackError):
+    """An annotator of this name is there already."""
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Accounts of one store; ``now`` gives seconds."""
+
+    database: Database
+    now: Callable[[], float]
+
+    def enrol(self, name: str, role: Role, attributes: Mapping[str, str]) -> str:
+        """Add a person; gives the secret of their invite, which is kept nowhere.
+
+        Raises:
+            NameTaken, FeedbackError: as their names say, or a name, role or attribute that cannot be.
+        """
+        if len(name) > LONGEST_NAME:
+            raise FeedbackError(f"a name of {len(name)} characters; {LONGEST_NAME} is the most")
+        if len(attributes) > 20 or not all(isinstance(text, str) and len(text) <= 200 for text in attributes.values()):
+            raise FeedbackError("attributes: give at most 20 texts of at most 200 characters, such as language or region")
+        secret = self._secret()
+        who = Annotator(name, role, "human", dict(attributes), invite=hashed(secret))
+        with self.database.write() as connection:
+            if connection.execute(sa.select(table.c.name).where(table.c.name == name)).first():
+                raise NameTaken(f"there is an annotator {name} already; ask for a new invite of theirs, or take another name")
+            rows.save_annotator(connection, who, self.now())
+        return secret
+
+    def invite(self, name: str) -> str:
+        """A new invite for somebody who is there; the old one is void, their password stays until it is used.
+
+        Raises:
+            NotFound: there is no person of that name.
+        """
+        secret = self._secret()
+        self._change(name, invite=hashed(secret))
+        return secret
+
+    def switch(self, name: str, enabled: bool) -> None:
+        """Switch somebody off or on. Raises NotFound."""
+        self._change(name, enabled=enabled)
+
+    def invited(self, secret: str) -> str:
+        """Whose invite a secret is. Raises NotFound: nobody's, used already, or expired."""
+        query = sa.select(table.c.name).where(table.c.invite == hashed(secret), table.c.enabled)
+        with self.database.read() as connection:
+            name = connection.execute(query).scalar() if self._alive(secret) else None
+        if name is None:
+            raise NotFound("this invitation does not exist, has been used, or has expired; ask for a new one")
+        return name
+
+    def redeem(self, secret: str, password: str) -> str:
+        """Set a password's hash by an invite, which ends; gives the name. Raises NotFound, also to the second of two."""
+        name = self.invited(secret)
+        mine = (table.c.name == name) & (table.c.invite == hashed(secret))
+        with self.database.write() as connection:
+            changed = connection.execute(table.update().where(mine).values(password=password, invite=""))
+            if not changed.rowcount:
+                raise NotFound("this invitation has been used; ask for a new one")
+        return name
+
+    def _change(self, name: str, **values: str | bool) -> None:
+        person = (table.c.name == name) & (table.c.nature == "human")
+        with self.database.write() as connection:
+            if not connection.execute(table.update().where(person).values(**values)).rowcount:
+                raise NotFound(f"there is no person {name!r:.60}; enrol them first")
+
+    def _secret(self) -> str:
+        """A secret that says itself until when it is good; it is hashed as a whole, so that this cannot be changed."""
+        return f"{int(self.now() + INVITE_SECONDS):x}-{secrets.token_urlsafe(24)}"
+
+    def _alive(self, secret: str) -> bool:
+        until = re.match(r"([0-9a-f]{1,12})-[\w\-]{32}\Z", secret)
+        return until is not None and int(until[1], 16) > self.now()

@@ -1,0 +1,165 @@
+"""What administrators do: look at progress, enrol people and switch them off, retract, read the log, export."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+from starlette.responses import Response
+
+from penstock.feedback import exchange, files
+from penstock.feedback.records import ROLES, Event, Role, Task
+from penstock.feedback.service.annotate import stored_key
+from penstock.feedback.service.calls import Call, Route, Routes, reply
+from penstock.feedback.service.context import Context
+from penstock.feedback.service.overview import overview
+from penstock.web.refusals import Refusal
+
+CACHED_SECONDS, CACHED_TIMES = 5.0, 10.0
+"""How long numbers are kept: some seconds, and ten times as long as it took to compute them."""
+MOST_EVENTS = 500
+"""Events of one answer."""
+LONGEST_REASON = 2000
+TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+
+
+class Admin:
+    """Handlers for administrators."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self._lock = threading.Lock()
+        self._overview: tuple[float, dict[str, Any]] | None = None
+
+    def routes(self) -> Routes:
+        return {
+            "/api/admin/overview": {"GET": Route(self.overview, "admin", pool="slow")},
+            "/api/admin/annotators": {
+                "GET": Route(self.annotators, "admin"),
+                "POST": Route(self.change, "admin", "json"),
+            },
+            "/api/admin/retract": {"POST": Route(self.retract, "admin", "json")},
+            "/api/admin/events": {"GET": Route(self.events, "admin", pool="slow")},
+            "/api/admin/export": {"GET": Route(self.export, "admin", pool="slow")},
+        }
+
+    def overview(self, call: Call) -> Response:
+        """The store in numbers, some seconds old."""
+        with self._lock:
+            began = time.monotonic()
+            if self._overview is None or began > self._overview[0]:
+                found = overview(self._store).plain()
+                took = time.monotonic() - began
+                self._overview = began + took + max(CACHED_SECONDS, CACHED_TIMES * took), found
+            return reply(self._overview[1])
+
+    def annotators(self, call: Call) -> Response:
+        found = [
+            {
+                "name": who.name,
+                "role": who.role,
+                "nature": who.nature,
+                "attributes": dict(who.attributes),
+                "enabled": who.enabled,
+                "invited": bool(who.invite),
+                "has_password": bool(who.password),
+            }
+            for who in self._store.annotators()
+        ]
+        return reply({"annotators": found})
+
+    def change(self, call: Call) -> Response:
+        """Enrol ``{name, role, attributes}``, switch on or off ``{name, enabled}``, invite again ``{name, invite: true}``."""
+        fields = call.fields
+        name = fields.text("name")
+        if fields.has("enabled"):
+            enabled = fields.flag("enabled")
+            fields.done()
+            if name == call.who.name and not enabled:
+                raise Refusal(409, "you cannot switch yourself off; another administrator can", code="not_allowed")
+            self._context.accounts.switch(name, enabled)
+            if not enabled:
+                self._context.sessions.end_all(name)
+            return reply({})
+        if fields.has("invite"):
+            again = fields.flag("invite")
+            fields.done()
+            if not again:
+                raise Refusal(400, "invite=false; leave it out, or give true for a new invitation", param="invite")
+            return reply({"invite": f"/invite/{self._context.accounts.invite(name)}"})
+        role: Role = fields.text("role", "annotator", one_of=ROLES)  # type: ignore[assignment]
+        attributes = fields.object("attributes")
+        fields.done()
+        return reply({"invite": f"/invite/{self._context.accounts.enrol(name, role, attributes)}"})
+
+    def retract(self, call: Call) -> Response:
+        fields = call.fields
+        key, target = stored_key(fields.text("key"), call.who.name), fields.whole("event", 0, 1)
+        reason = fields.text("reason")
+        fields.done()
+        if not reason.strip() or len(reason) > LONGEST_REASON:
+            raise Refusal(400, f"reason: say why in 1 to {LONGEST_REASON} characters; it stays in the log", param="reason")
+        event = self._store.retract(call.who.name, key, target, reason)
+        return reply({"event": event.sequence})
+
+    def events(self, call: Call) -> Response:
+        """A part of the log with where each task and response comes from."""
+        after, limit = number(call, "after", 0), number(call, "limit", 100)
+        if not 1 <= limit <= MOST_EVENTS:
+            raise Refusal(400, f"limit={limit}; give 1 to {MOST_EVENTS}", param="limit")
+        found = self._store.events(after, after + limit)
+        tasks = self._store.tasks_of(found)
+        return reply({"events": [lineage(event, tasks[event.task]) for event in found], "length": self._store.length()})
+
+    def export(self, call: Call) -> Response:
+        """Rows to train on as a file; ``X-Content-Hash`` is what a run records of them."""
+        form, kind = call.query.get("form", "pairs"), call.query.get("format", "jsonl")
+        if form not in exchange.FORMS or kind not in TYPES:
+            raise Refusal(400, f"form is one of {', '.join(exchange.FORMS)}, format one of {', '.join(TYPES)}")
+        taken = exchange.snapshot(self._store)
+        rows = exchange.FORMS[form](taken)
+        if not rows:
+            raise Refusal(404, "there are no rows to export yet", code="not_found")
+        name = f"feedback-{form}-{taken.until}.{kind}"
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "X-Content-Hash": exchange.content_hash(rows),
+            "X-Events": str(taken.until),
+        }
+        return Response(files.encoded(rows, f".{kind}"), headers=headers, media_type=TYPES[kind])
+
+
+def number(call: Call, name: str, default: int) -> int:
+    """A whole number of the query. Raises Refusal."""
+    given = call.query.get(name, str(default))
+    if not (given.isascii() and given.isdigit() and len(given) <= 15):
+        raise Refusal(400, f"{name}={given[:40]!r}; give a whole number", param=name)
+    return int(given)
+
+
+def lineage(event: Event, task: Task) -> dict[str, Any]:
+    """An event with its task and where the task's responses come from: all that an administrator may ask about it."""
+    responses = [
+        {
+            "run": response.run,
+            "stage": response.stage,
+            "version": response.version,
+            "source": response.source,
+            "text": response.text[:400],
+        }
+        for response in task.item.responses
+    ]
+    about = {
+        "id": task.id,
+        "form": task.form,
+        "purpose": task.purpose,
+        "strategy": task.strategy,
+        "origin": task.origin,
+        "key": task.item.key,
+        "groups": dict(task.item.groups),
+        "prompt": task.item.prompt[:400],
+        "responses": responses,
+    }
+    return {**asdict(event), "body": dict(event.body), "order": list(event.order), "task": about}

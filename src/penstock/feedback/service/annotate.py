@@ -1,0 +1,191 @@
+"""What annotators do: take a task, renew or give it back, submit, undo. Every verb is one of the store's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+import sqlalchemy as sa
+from starlette.responses import Response
+
+from penstock.feedback import bodies, rows, schema
+from penstock.feedback.errors import NotFound, SeatTaken
+from penstock.feedback.queue import party_to
+from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, Kind, Lease, Submission
+from penstock.feedback.service import tasks
+from penstock.feedback.service.calls import Call, Route, Routes, reply
+from penstock.feedback.service.context import Context
+from penstock.feedback.statements import Statement
+from penstock.web.refusals import Refusal
+
+KINDS = (*sorted(JUDGEMENTS), *sorted(PASSES), *sorted(REMARKS))
+
+DONE = Statement(
+    sa.select(sa.func.count()).where(
+        schema.answers.c.annotator == sa.bindparam("annotator"),
+        sa.or_(*(schema.answers.c.kind == kind for kind in sorted(JUDGEMENTS))),
+    )
+)
+"""Judgements of an annotator that stand."""
+TO_ADJUDICATE = (
+    sa.select(schema.progress.c.task)
+    .where(schema.progress.c.purpose == "adjudication", schema.progress.c.open)
+    .where(
+        ~sa.exists().where(
+            schema.answers.c.task == schema.progress.c.task, schema.answers.c.annotator == sa.bindparam("annotator")
+        ),
+        ~party_to(schema.progress.c.task, sa.bindparam("annotator")),
+    )
+    .order_by(schema.progress.c.urgency, schema.progress.c.number)
+    .limit(50)
+)
+"""Open tasks for adjudicators that one has not answered, about disputes of others."""
+SHOWN = Statement(
+    sa.select(schema.events.c.shown)
+    .where(schema.events.c.task == sa.bindparam("task"), schema.events.c.annotator == sa.bindparam("annotator"))
+    .where(schema.events.c.shown != "[]")
+    .order_by(schema.events.c.sequence.desc())
+    .limit(1)
+)
+"""In which order an annotator was last shown a task that they have said something about."""
+
+
+def stored_key(given: str, annotator: str) -> str:
+    """An idempotency key as the log has it: what the page made, beside a hash of whose it is.
+
+    Nobody can take or try the keys of others.
+
+    Raises:
+        Refusal: not of the form of a key.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.\-]{8,80}", given):
+        raise Refusal(400, "key: give 8 to 80 letters, digits or any of _ . -, new for each act", param="key")
+    return f"{hashlib.sha256(annotator.encode()).hexdigest()[:16]}/{given}"
+
+
+class Annotate:
+    """Handlers of the annotation page."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+
+    def routes(self) -> Routes:
+        return {
+            "/api/me": {"GET": Route(self.me)},
+            "/api/held": {"GET": Route(self.held)},
+            "/api/next": {"POST": Route(self.next, body="json")},
+            "/api/renew": {"POST": Route(self.renew, body="json")},
+            "/api/give-back": {"POST": Route(self.give_back, body="json")},
+            "/api/submit": {"POST": Route(self.submit, body="json")},
+            "/api/undo": {"POST": Route(self.undo, body="json")},
+        }
+
+    def me(self, call: Call) -> Response:
+        assert call.session is not None  # the route's right
+        guideline, policy = self._context.guideline, self._store.policy
+        return reply(
+            {
+                "name": call.who.name,
+                "role": call.who.role,
+                "csrf": call.session.csrf,
+                "done": self._done(call),
+                "guideline": {"version": guideline.version, "html": guideline.html},
+                "held_most": policy.held,
+                "lease_seconds": policy.lease_seconds,
+            }
+        )
+
+    def held(self, call: Call) -> Response:
+        return reply({"tasks": [self._shown(lease) for lease in self._store.held(call.who.name)]})
+
+    def next(self, call: Call) -> Response:
+        """Lease the next task; adjudicators may ask for what is to be adjudicated alone."""
+        purpose = call.fields.text("purpose", "", one_of=("", "adjudication"))
+        certain = self._task(call) if purpose and call.fields.has("task") else None
+        call.fields.done()
+        lease = self._adjudication(call, certain) if purpose else self._store.next_task(call.who.name)
+        return reply({"task": None if lease is None else self._shown(lease)})
+
+    def _adjudication(self, call: Call, certain: str | None) -> Lease | None:
+        """Lease a certain task that is to be adjudicated, or the next one."""
+        if call.who.role == "annotator":
+            raise Refusal(403, "adjudication is for adjudicators", code="not_allowed")
+        if certain is not None:
+            if self._store.task(certain).purpose != "adjudication":
+                raise NotFound("there is no such task to adjudicate")
+            return self._store.hand_out(certain, call.who.name)
+        with self._store.database.read() as connection:
+            waiting = list(connection.execute(TO_ADJUDICATE, {"annotator": call.who.name}).scalars())
+        held = {lease.task for lease in self._store.held(call.who.name)}
+        for name in waiting:
+            with suppress(SeatTaken):  # another adjudicator has it
+                if name not in held:
+                    return self._store.hand_out(name, call.who.name)
+        return None
+
+    def renew(self, call: Call) -> Response:
+        task = self._task(call)
+        call.fields.done()
+        self._seen(task, call.who.name)
+        lease = self._store.hand_out(task, call.who.name)
+        return reply({"deadline": max(0.0, lease.deadline - self._store.now())})
+
+    def give_back(self, call: Call) -> Response:
+        task = self._task(call)
+        call.fields.done()
+        self._store.give_back(task, call.who.name)
+        return reply({})
+
+    def submit(self, call: Call) -> Response:
+        """Record what was said. The body speaks of places; it is checked before it is turned: no refusal tells the order."""
+        fields = call.fields
+        key, kind = stored_key(fields.text("key"), call.who.name), fields.text("kind", one_of=KINDS)
+        name, body = self._task(call), fields.object("body")
+        latency = fields.number("latency", 0.0, 0.0, 1e7) if fields.has("latency") else None
+        fields.done()
+        order, seen = self._seen(name, call.who.name)
+        checked = bodies.check(kind, body, self._store.task(name))
+        said: Kind = kind  # type: ignore[assignment]
+        body = tasks.as_responses(kind, checked, order)
+        if latency is not None and seen is not None:
+            latency = min(latency, seen)  # nobody has looked at a task for longer than they have had it
+        event = self._store.submit(Submission(said, name, call.who.name, key, body, latency))
+        return reply({"event": event.sequence, "done": self._done(call)})
+
+    def undo(self, call: Call) -> Response:
+        """Take back one's newest event; gives its task, leased again, or null where only a remark was taken back."""
+        key = stored_key(call.fields.text("key"), call.who.name)
+        call.fields.done()
+        event = self._store.undo(call.who.name, key)
+        leases = {lease.task: lease for lease in self._store.held(call.who.name)}
+        lease = leases.get(event.task)
+        return reply({"task": None if lease is None else self._shown(lease), "done": self._done(call)})
+
+    def _task(self, call: Call) -> str:
+        return self._context.handles.task(call.fields.text("task"), call.who.name)
+
+    def _shown(self, lease: Lease) -> dict[str, Any]:
+        handle = self._context.handles.handle(lease.task, lease.annotator)
+        return tasks.shown(self._store.task(lease.task), lease, handle, self._store.now())
+
+    def _seen(self, task: str, annotator: str) -> tuple[tuple[int, ...], float | None]:
+        """In which order a task was shown to an annotator, and for how many seconds they have had it, if they still do.
+
+        Raises:
+            NotFound: it was never shown to them.
+        """
+        with self._store.database.read() as connection:
+            lease = rows.load_lease(connection, task, annotator)
+            (before,) = (None if lease else SHOWN.row(connection, task=task, annotator=annotator)) or ("[]",)
+        order = lease.order if lease else tuple(json.loads(before))
+        if not order:
+            raise NotFound("there is no such task of yours; ask for the next one")
+        return order, None if lease is None else max(0.0, self._store.now() - lease.granted)
+
+    def _done(self, call: Call) -> int:
+        with self._store.database.read() as connection:
+            (done,) = DONE.rows(connection, annotator=call.who.name)[0]
+        return int(done)

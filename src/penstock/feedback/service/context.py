@@ -1,0 +1,72 @@
+"""What the handlers of the service share: its settings, the store, accounts, sessions, keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from penstock.feedback.retrieval import Embedder, HashedEmbedder, Retrieval
+from penstock.feedback.service.accounts import Accounts
+from penstock.feedback.service.calls import Text
+from penstock.feedback.service.markdown import html_of
+from penstock.feedback.service.passwords import Passwords
+from penstock.feedback.service.secrets import Handles, store_key
+from penstock.feedback.service.sessions import LONGEST_SECONDS, Sessions
+from penstock.feedback.service.throttle import Throttle
+from penstock.feedback.store import Store
+from penstock.web.guard import BodyLimits
+
+LIMITS = BodyLimits(body_bytes=2 << 20)
+GUIDELINE = Path(__file__).parent / "guideline.md"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the service is run."""
+
+    local: bool = True
+    """It serves this machine alone, so that any other name in the Host header is a trick."""
+    https: bool = False
+    """Browsers reach it by https: cookies travel no other way."""
+    forwarded: bool = False
+    """A proxy of ours stands before it and adds the client's address as the last one of ``X-Forwarded-For``."""
+    guideline: str = field(default_factory=lambda: GUIDELINE.read_text(encoding="utf-8"), repr=False)
+    """The Markdown text that annotators read."""
+    guideline_version: str = "1"
+    limits: BodyLimits = LIMITS
+    session_seconds: float = LONGEST_SECONDS
+
+
+@dataclass(frozen=True)
+class Context:
+    """One store with everything that the service keeps beside it."""
+
+    store: Store
+    settings: Settings = Settings()
+    passwords: Passwords = field(default_factory=Passwords)
+    throttle: Throttle = field(default_factory=Throttle)
+    embedder: Embedder = field(default_factory=HashedEmbedder)
+    """What finds the corrections that products ask for."""
+    retrieval: Retrieval = field(default_factory=Retrieval)
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        return Accounts(self.store.database, self.store.now)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        return Sessions(self.store.database, self.store.now, self.settings.session_seconds)
+
+    @cached_property
+    def handles(self) -> Handles:
+        return Handles(store_key(self.store.database, "handles"))
+
+    @cached_property
+    def form_key(self) -> bytes:
+        """Binds the forms of people who are not signed in to a cookie."""
+        return store_key(self.store.database, "forms")
+
+    @cached_property
+    def guideline(self) -> Text:
+        return Text(self.settings.guideline_version, html_of(self.settings.guideline))

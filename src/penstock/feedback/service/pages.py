@@ -1,0 +1,185 @@
+"""What is sent as a page: templates and files of the folder ``page/``, the forms to sign in and out and to accept an invite."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from starlette.responses import RedirectResponse, Response
+
+from penstock.feedback.errors import FeedbackError, NotFound
+from penstock.feedback.service.calls import FORM, SESSION, Call, Route, Routes
+from penstock.feedback.service.context import Context
+from penstock.feedback.service.sessions import Session
+from penstock.web.guard import same_secret
+from penstock.web.refusals import Refusal
+
+PAGE = Path(__file__).parents[1] / "page"
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+"""Files of the page that are sent, by suffix. Templates are not among them."""
+
+WRONG = "Name or password is wrong."
+LONGEST_FIELD = 1024
+"""Characters of a name or password that are looked at."""
+
+EVERY_PAGE = {"name": None, "role": None, "csrf": "", "here": "", "error": None}
+"""What every template may speak of; ``name`` is None for who is not signed in."""
+
+
+@cache
+def templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+
+
+def page(template: str, session: Session | None = None, status: int = 200, **values: Any) -> Response:
+    """A template with what it speaks of, for whoever is signed in."""
+    known = {"name": session.who.name, "role": session.who.role, "csrf": session.csrf} if session else {}
+    html = templates().get_template(f"{template}.html.jinja").render(EVERY_PAGE | known | values)
+    return Response(html, status, media_type="text/html; charset=utf-8")
+
+
+def message(refusal: Refusal, session: Session | None = None) -> Response:
+    """A refusal as people read it."""
+    titles = {404: "There is nothing here", 403: "This is not yours to see", 429: "Too many attempts"}
+    title = titles.get(refusal.status, "That did not work")
+    answer = page("message", session, refusal.status, title=title, message=refusal.message)
+    answer.headers.update(refusal.headers)
+    return answer
+
+
+class Pages:
+    """Handlers of pages and forms."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def routes(self) -> Routes:
+        return {
+            "/": {"GET": Route(self._signed("annotate", "/"), page=True)},
+            "/adjudicate": {"GET": Route(self._signed("adjudicate", "/adjudicate"), "adjudicator", page=True)},
+            "/admin": {"GET": Route(self._signed("admin", "/admin"), "admin", page=True)},
+            "/sign-in": {
+                "GET": Route(self.sign_in_form, "anyone", page=True),
+                "POST": Route(self.sign_in, "anyone", "form", "password", page=True),
+            },
+            "/sign-out": {"POST": Route(self.sign_out, "signed in", "form", page=True)},
+            "/invite/{secret}": {
+                "GET": Route(self.invite_form, "anyone", page=True),
+                "POST": Route(self.accept, "anyone", "form", "password", page=True),
+            },
+            "/static/{file}": {"GET": Route(self.static, "anyone")},
+            "/health": {"GET": Route(lambda call: Response("{}", media_type="application/json"), "anyone")},
+        }
+
+    def _signed(self, template: str, here: str) -> Any:
+        return lambda call: page(template, call.session, here=here)
+
+    # Signing in and out
+
+    def sign_in_form(self, call: Call) -> Response:
+        if call.session:
+            return RedirectResponse("/", 303)
+        return self._form(call, "sign_in")
+
+    def sign_in(self, call: Call) -> Response:
+        """A right name and password begin a session with a new id; a wrong one tells nothing but that it is wrong."""
+        name, password = call.fields.text("name"), call.fields.text("password")
+        if len(name) > LONGEST_FIELD or len(password) > LONGEST_FIELD:
+            return self._form(call, "sign_in", 401, error=WRONG)
+        if not self._form_is_ours(call):
+            return self._form(call, "sign_in", 403, error="This form was too old. Try once more.")
+        self._context.throttle.begin(name, call.address)
+        try:
+            kept = self._context.store.annotator(name)
+        except NotFound:
+            kept = None
+        allowed = kept is not None and kept.enabled and kept.nature == "human"
+        right = self._context.passwords.same(kept.password if kept and allowed else "", password)
+        if not right:
+            return self._form(call, "sign_in", 401, error=WRONG)
+        self._context.throttle.succeeded(name, call.address)
+        return self._welcome(call, name)
+
+    def sign_out(self, call: Call) -> Response:
+        assert call.session is not None  # the route's right
+        self._context.sessions.end(call.session.id)
+        answer = RedirectResponse("/sign-in", 303)
+        answer.delete_cookie(SESSION, path="/", secure=self._context.settings.https, httponly=True, samesite="strict")
+        return answer
+
+    def invite_form(self, call: Call) -> Response:
+        invited = self._context.accounts.invited(call.name)
+        return self._form(call, "invite", invited=invited, secret=call.name)
+
+    def accept(self, call: Call) -> Response:
+        """The invited choose a password and are signed in; whatever sessions they had have ended."""
+        password = call.fields.text("password")
+        invited = self._context.accounts.invited(call.name)
+        known = {"invited": invited, "secret": call.name}
+        if not self._form_is_ours(call):
+            return self._form(call, "invite", 403, error="This form was too old. Try once more.", **known)
+        try:
+            made = self._context.passwords.made(password)
+        except FeedbackError as error:
+            return self._form(call, "invite", 400, error=str(error), **known)
+        name = self._context.accounts.redeem(call.name, made)
+        self._context.sessions.end_all(name)
+        return self._welcome(call, name)
+
+    def _welcome(self, call: Call, name: str) -> Response:
+        if call.session:
+            self._context.sessions.end(call.session.id)
+        answer = RedirectResponse("/", 303)
+        settings = self._context.settings
+        answer.set_cookie(
+            SESSION, self._context.sessions.begin(name), max_age=int(settings.session_seconds), path="/",
+            secure=settings.https, httponly=True, samesite="strict",
+        )  # fmt: skip
+        answer.delete_cookie(FORM, path="/", secure=settings.https, httponly=True, samesite="strict")
+        return answer
+
+    # Forms of people who are not signed in: a hidden field that only whoever holds the cookie can have
+
+    def _form(self, call: Call, template: str, status: int = 200, **values: Any) -> Response:
+        cookie = call.cookies.get(FORM, "")
+        known = 20 <= len(cookie) <= 100
+        cookie = cookie if known else secrets.token_urlsafe(24)
+        answer = page(template, None, status, csrf=self._bound(cookie), here=f"/{template}", **values)
+        if not known:
+            https = self._context.settings.https
+            answer.set_cookie(FORM, cookie, max_age=24 * 3600, path="/", secure=https, httponly=True, samesite="strict")
+        return answer
+
+    def _form_is_ours(self, call: Call) -> bool:
+        cookie, given = call.cookies.get(FORM, ""), call.fields.text("csrf", "")
+        call.fields.done()
+        return bool(cookie) and same_secret(given, self._bound(cookie))
+
+    def _bound(self, cookie: str) -> str:
+        return hmac.new(self._context.form_key, cookie.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+    # Files
+
+    def static(self, call: Call) -> Response:
+        """A file of the page by its plain name; browsers ask each time whether it has changed."""
+        known = {path.name: path for path in PAGE.iterdir() if path.suffix in KINDS}
+        if call.name not in known:
+            raise Refusal(404, "there is no such file", code="not_found")
+        content = known[call.name].read_bytes()
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if call.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=KINDS[known[call.name].suffix])

@@ -1,0 +1,78 @@
+"""Who is signed in. A cookie holds a random id, the store its hash, so a copy of the store lets nobody in.
+
+A new id is given at every sign-in and the old one ends; sessions live in the store, so a restart of the service ends none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from penstock.feedback import rows, schema
+from penstock.feedback.database import Database
+from penstock.feedback.records import Annotator
+from penstock.feedback.service.secrets import hashed
+from penstock.feedback.statements import Statement
+
+LONGEST_SECONDS = 7 * 24 * 3600.0
+MOST = 16
+"""Sessions of one annotator; a new one ends the oldest."""
+
+table = schema.sessions
+FIND = Statement(sa.select(table.c.annotator, table.c.expires).where(table.c.id == sa.bindparam("id")))
+
+
+@dataclass(frozen=True)
+class Session:
+    """Somebody signed in, by the id that their cookie holds."""
+
+    id: str
+    who: Annotator
+
+    @property
+    def csrf(self) -> str:
+        """What a page of theirs must send with every act. It cannot be had without the id, and does not tell it."""
+        return hmac.new(self.id.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+class Sessions:
+    """The sessions of one store. ``now`` gives seconds."""
+
+    def __init__(self, database: Database, now: Callable[[], float], seconds: float = LONGEST_SECONDS) -> None:
+        self._database, self._now, self._seconds = database, now, seconds
+
+    def begin(self, annotator: str) -> str:
+        """Sign somebody in; gives the id for their cookie. Expired sessions leave, and beyond ``MOST`` the oldest."""
+        made, now = secrets.token_urlsafe(32), self._now()
+        row = {"id": hashed(made), "annotator": annotator, "created": now, "expires": now + self._seconds}
+        mine = table.c.annotator == annotator
+        with self._database.write(head=False) as connection:
+            connection.execute(table.delete().where(table.c.expires <= now))
+            newest = sa.select(table.c.id).where(mine).order_by(table.c.created.desc()).offset(MOST - 1)
+            old = list(connection.execute(newest).scalars())
+            connection.execute(table.delete().where(table.c.id.in_(old)))
+            connection.execute(table.insert(), row)
+        return made
+
+    def find(self, connection: Connection, identity: str) -> Session | None:
+        """The session of a cookie's id; None if there is none, it has ended, or its annotator is switched off."""
+        annotator, expires = FIND.row(connection, id=hashed(identity)) or ("", 0.0)
+        if expires <= self._now():
+            return None
+        who = rows.load_annotator(connection, annotator)
+        return Session(identity, who) if who.enabled else None
+
+    def end(self, identity: str) -> None:
+        with self._database.write(head=False) as connection:
+            connection.execute(table.delete().where(table.c.id == hashed(identity)))
+
+    def end_all(self, annotator: str) -> None:
+        """End all sessions of somebody, as when they are switched off or choose a new password."""
+        with self._database.write(head=False) as connection:
+            connection.execute(table.delete().where(table.c.annotator == annotator))

@@ -1,0 +1,74 @@
+"""A task as an annotator sees it, and what they say about places on the page as what it says about responses.
+
+What is sent is listed field by field. Everything else stays here: what is gold or asked again, how and why an item was
+chosen, which model wrote a response, and which response is really the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.feedback import bodies
+from penstock.feedback.records import JUDGEMENT, Lease, Task
+from penstock.feedback.service.markdown import html_of
+
+BESIDE = ("edit", "critique", "skip", "flag")
+"""Kinds that may be sent for every task, beside the judgement that its form asks for."""
+
+
+def shown(task: Task, lease: Lease, handle: str, now: float) -> dict[str, Any]:
+    """A leased task in the order of its lease. ``deadline`` is in seconds from now."""
+    responses = task.item.responses
+    return {
+        "id": handle,
+        "form": task.form,
+        "prompt": text_and_html(task.item.prompt),
+        "responses": [text_and_html(responses[index].text) for index in lease.order],
+        "axes": list(task.axes),
+        "scale": list(task.scale),
+        "guideline": task.guideline,
+        "deadline": max(0.0, lease.deadline - now),
+        "answer_kinds": [JUDGEMENT[task.form], *BESIDE],
+    }
+
+
+def text_and_html(text: str) -> dict[str, str]:
+    return {"text": text, "html": html_of(text)}
+
+
+def as_responses(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """A body that speaks of places, checked already, as one that speaks of responses.
+
+    Args:
+        kind: of the event.
+        body: what ``bodies.check`` gave.
+        order: ``order[place]`` is the index of the response shown there.
+    """
+    made = dict(body)
+    if kind == "vote":
+        made["preference"] = bodies.as_items(body["preference"], order)
+        made["axes"] = {axis: bodies.as_items(value, order) for axis, value in body["axes"].items()}
+    elif kind == "ranking":
+        made["ranks"] = _by_response(body["ranks"], order)
+    elif kind == "rating":
+        made["scores"] = {axis: _by_response(values, order) for axis, values in body["scores"].items()}
+    elif kind in ("edit", "critique") and body["response"] is not None:
+        made["response"] = order[body["response"]]
+    return made
+
+
+def as_places(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """A body of the store as one that speaks of places: :func:`as_responses` under the inverse order."""
+    inverse = [0] * len(order)
+    for place, index in enumerate(order):
+        inverse[index] = place
+    return as_responses(kind, body, inverse)
+
+
+def _by_response(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Values given by place, in the order of the responses."""
+    turned = [None] * len(order)
+    for place, index in enumerate(order):
+        turned[index] = values[place]
+    return turned

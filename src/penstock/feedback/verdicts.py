@@ -1,0 +1,162 @@
+"""What the votes of a round say: about annotators, about the reward models, and about the policy that was asked about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.feedback.agreement import krippendorff_alpha
+from penstock.feedback.asked import Asked
+from penstock.feedback.asking import Votes, anchored, judged_pairs, won
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.judgements import Comparison, sign_table
+from penstock.feedback.quality import AnnotatorQuality, Share, assess
+from penstock.feedback.report_card import Evidence, Gate, ReportCard, report_card
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a round. ``card`` is None where the policy is judged by nothing."""
+
+    name: str
+    questions: Mapping[str, int]
+    """Questions of the round, by strategy."""
+    votes: int
+    """Votes on them by annotators who count."""
+    alpha: float
+    """Krippendorff's alpha of the votes on this round's questions; NaN where undefined."""
+    annotators: Sequence[AnnotatorQuality]
+    """From the whole log."""
+    expected_wins: float
+    """Share of the decided duels that the reward models expected the policy to win; NaN without duels."""
+    proxy: Sequence[float]
+    gold: Sequence[float]
+    """Sums over the rounds of how far the expected and the real share of won duels lie above one half; the first is 0."""
+    card: ReportCard | None
+
+    def because(self) -> str:
+        """Why the policy was held back; empty if it was not."""
+        return "; ".join(self.card.failures) if self.card else ""
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers for a run's log; what is undefined is left out."""
+        found = {"asked/votes": float(self.votes), "asked/alpha": self.alpha}
+        found |= {f"weight/{one.annotator}": one.weight for one in self.annotators}
+        if self.card is not None:
+            found |= {"card/passed": float(self.card.passed), "card/accuracy": self.card.accuracy.value}
+            if self.card.wins is not None:
+                found |= {"card/wins": self.card.wins.value, "card/expected_wins": self.expected_wins}
+            if self.card.anchors is not None:
+                found["card/anchor_change"] = self.card.anchors.change
+        return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+
+    def told(self) -> list[dict[str, Any]]:
+        """Lines for a run's log: one for each annotator, one for the report card."""
+        lines: list[dict[str, Any]] = [
+            {
+                "what": "annotator",
+                "name": one.annotator,
+                "judgements": one.judgements,
+                "accuracy": _rounded(one.accuracy),
+                "weight": f"{one.weight:.2f}",
+                "concerns": ", ".join(one.concerns) or "none",
+            }
+            for one in self.annotators
+        ]
+        if self.card is not None:
+            lines.append({"what": "report card", **self._card_line(self.card)})
+        return lines
+
+    def _card_line(self, card: ReportCard) -> dict[str, Any]:
+        wins = card.wins or Share(0, 0)
+        return {
+            "verdict": "passed" if card.passed else "held back",
+            "accuracy": f"{card.accuracy.value:.1%} of {card.accuracy.of}",
+            "won": f"{wins.value:.1%} of {wins.of} duels" if wins.of else "no duels",
+            "expected": _rounded(self.expected_wins),
+            "anchors": _rounded(card.anchors.change) if card.anchors else "none",
+            "longer preferred": f"people {card.length.people.value:.0%}, model {card.length.model.value:.0%}",
+            "failures": self.because() or "none",
+        }
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values; what is undefined is null."""
+        return _plain(asdict(self))
+
+
+def _rounded(value: float) -> float | str:
+    return round(value, 3) if math.isfinite(value) else "unknown"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def gate_of(fields: Mapping[str, float]) -> Gate:
+    """A gate from plain values. Raises FeedbackError for a field it does not have."""
+    unknown = set(fields) - set(Gate.__dataclass_fields__)
+    if unknown:
+        raise FeedbackError(f"gate: unknown field {sorted(unknown)[0]!r}; known are: {', '.join(Gate.__dataclass_fields__)}")
+    return Gate(**{**fields, **({"cell": int(fields["cell"])} if "cell" in fields else {})})  # type: ignore[arg-type]
+
+
+def judged(
+    name: str,
+    asked: Sequence[Asked],
+    votes: Votes,
+    last: Sequence[Asked],
+    earlier: Sequence[Mapping[str, Any]],
+    gate: Mapping[str, float] | None,
+) -> Verdict:
+    """Judge a round by the votes so far.
+
+    Args:
+        name: of the round, and of the checkpoint on its card.
+        asked: its questions.
+        votes: everything that counts in the log.
+        last: the questions of the round before, whose anchors were asked again.
+        earlier: :meth:`Verdict.plain` of the rounds before, the oldest first.
+        gate: what a policy must show; None: there is nothing to judge it against.
+
+    Raises:
+        FeedbackError: there is a gate and not one vote on a random pair.
+    """
+    tasks = {one.task.id for one in asked}
+    everything: list[Comparison] = [comparison for said in votes.said.values() for comparison in said]
+    here = [comparison for comparison in everything if comparison.task in tasks]
+    _, _, sign_AU = sign_table(here)
+    wins, expected = won(asked, votes)
+    proxy, gold = (list(earlier[-1][kind]) if earlier else [0.0] for kind in ("proxy", "gold"))
+    if wins.of:
+        proxy, gold = [*proxy, proxy[-1] + expected - 0.5], [*gold, gold[-1] + wins.value - 0.5]
+    card = None
+    if gate is not None:
+        limits = gate_of(gate)
+        cards = [one["card"] for one in earlier if one["card"]]
+        before = cards[-1]["accuracy"] if cards else None
+        evidence = Evidence(
+            checkpoint=name,
+            pairs=judged_pairs(asked, votes),
+            expected=before["right"] / before["of"] if before and before["of"] else limits.accuracy,
+            group_names=tuple(sorted({group for one in asked for group in one.task.item.groups})),
+            anchors=anchored(asked, last, votes),
+            proxy=proxy,
+            gold=gold,
+            wins=wins if wins.of else None,
+        )
+        card = report_card(evidence, limits)
+    chosen: dict[str, int] = {}
+    for one in asked:
+        chosen[one.task.strategy] = chosen.get(one.task.strategy, 0) + 1
+    alpha = krippendorff_alpha(sign_AU) if sign_AU.size else float("nan")
+    return Verdict(name, chosen, len(here), alpha, assess(everything, {}), expected, proxy, gold, card)

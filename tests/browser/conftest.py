@@ -1,0 +1,105 @@
+"""What tests in a browser share: Chromium as the system installed it, and pages that tell what went wrong in them.
+
+A page of these tests may do nothing that its own server did not send: every error in its console, every breach of its content
+policy and every request to another host fails the test, without the test asking.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+WAIT_MS = 30_000
+"""How long a page may take for what a test waits for."""
+STATUS = "Failed to load resource: the server responded with a status of"
+"""What Chromium says of every refusal. A refusal is an answer: tests look at what the page made of it."""
+
+
+@dataclass
+class Watched:
+    """What the pages of one test asked for and complained about."""
+
+    requests: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    may_fail: set[str] = field(default_factory=set)
+    """Parts of complaints that a test expects, such as those of a network it has cut itself."""
+
+    def hosts(self) -> set[str]:
+        """Hosts that were asked for anything."""
+        return {urlsplit(url).netloc for url in self.requests if url.startswith(("http:", "https:", "ws:", "wss:"))}
+
+    def unexpected(self) -> list[str]:
+        return [text for text in self.troubles if not any(part in text for part in self.may_fail)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium without a window. It ends with the module: its event loop would disturb the tests of others."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install penstock[dev]")
+    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=program)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def visitor(browser: Any, watched: Watched) -> Iterator[Callable[..., Any]]:
+    """``visitor(**options)``: a page of somebody new, with cookies and storage of their own; options as Playwright's contexts.
+
+    At the end nothing that the test did not expect may have gone wrong in any of its pages.
+    """
+    contexts = []
+
+    def make(**options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, "reduced_motion": "reduce", **options})
+        contexts.append(context)
+        context.set_default_timeout(WAIT_MS)
+        context.on("request", lambda request: watched.requests.append(request.url))
+        context.on("console", lambda message: _complain(watched, message))
+        context.on("weberror", lambda error: watched.troubles.append(str(error.error)))
+        return context.new_page()
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert watched.unexpected() == []
+    assert len(watched.hosts()) <= 1, f"requests to other hosts: {watched.hosts()}"
+
+
+@pytest.fixture
+def page(visitor: Callable[..., Any]) -> Any:
+    """A page on a desktop."""
+    return visitor()
+
+
+def _complain(watched: Watched, message: Any) -> None:
+    if message.type in ("error", "warning") and not message.text.startswith(STATUS):
+        watched.troubles.append(message.text)
+
+
+@pytest.fixture(scope="session")
+def accessible() -> Callable[[Any], list[str]]:
+    """``accessible(page)``: serious and critical findings of axe, one line each; an empty list is what a test wants."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+
+    def check(page: Any) -> list[str]:
+        found = axe.run(page).response["violations"]
+        bad = [one for one in found if one["impact"] in ("serious", "critical")]
+        return [f"{one['id']}: {one['help']}: {json.dumps([node['html'][:160] for node in one['nodes']])}" for one in bad]
+
+    return check

@@ -1,0 +1,178 @@
+"""What happens on the way between the page and the service: nothing is lost, nothing counts twice, and the page says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from feedback_service import PASSWORD, prompt, question, shown
+
+from penstock.feedback.records import Submission, Task
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., Task]
+LEFT = "Nothing is left for you"
+FAILED = "Failed to load resource: net::"
+
+
+def test_pressing_twice_is_one_vote(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("p")).start()
+    service.sign_in(page)
+    page.evaluate(
+        "() => { const send = (key) => document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));"
+        " send('1'); send('1'); send('7'); document.querySelector('.votes button').click(); }"
+    )
+    question(page, LEFT)
+    assert [shown(vote) for vote in service.said("vote")] == [3]
+
+
+def test_an_answer_that_arrived_unheard_is_sent_again_and_counts_once(
+    service: Any, page: Any, watched: Any, pair: Make
+) -> None:
+    watched.may_fail.add(FAILED)
+    service.ask(pair("p")).start()
+    service.sign_in(page)
+    keys = []
+
+    def deaf(route: Any) -> None:
+        keys.append(route.request.post_data_json["key"])
+        answer = route.fetch()
+        if len(keys) == 1:
+            route.abort()
+        else:
+            route.fulfill(response=answer)
+
+    page.route("**/api/submit", deaf)
+    page.keyboard.press("3")
+    page.locator("#unsaved", has_text="Not saved yet").wait_for()
+    assert len(service.said("vote")) == 1
+    page.get_by_role("button", name="Try now").click()
+    question(page, LEFT)
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    assert len(service.said("vote")) == 1
+    assert not page.locator("#unsaved").is_visible()
+
+
+def test_an_answer_waits_out_a_restart_of_the_service_and_a_reload(service: Any, page: Any, watched: Any, pair: Make) -> None:
+    watched.may_fail.add(FAILED)
+    service.ask(pair("p")).start()
+    service.sign_in(page)
+    service.end()
+    page.keyboard.press("6")
+    page.locator("#unsaved", has_text="Not saved yet").wait_for()
+    assert service.said("vote") == []
+    service.start()
+    page.reload()
+    question(page, LEFT)
+    assert [shown(vote) for vote in service.said("vote")] == [-2]
+
+
+def test_a_second_tab_follows_the_first(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("a", priority=2), pair("b", priority=1)).start()
+    service.sign_in(page)
+    other = page.context.new_page()
+    other.goto(service.url)
+    prompt(page, "a")
+    prompt(other, "a")
+    page.keyboard.press("2")
+    prompt(page, "b")
+    prompt(other, "b")
+    other.get_by_text("perhaps in another tab").wait_for()
+    other.keyboard.press("2")
+    question(other, LEFT)
+    question(page, LEFT)
+    assert len(service.said("vote")) == 2
+
+
+def test_the_same_task_answered_on_two_devices_is_one_vote(service: Any, visitor: Any, pair: Make) -> None:
+    service.ask(pair("a")).start()
+    first, second = (service.sign_in(visitor()) for _ in range(2))
+    for device in (first, second):
+        prompt(device, "a")
+    first.keyboard.press("1")
+    question(first, LEFT)
+    second.keyboard.press("7")
+    second.get_by_text("You have answered this task already").wait_for()
+    question(second, LEFT)
+    assert [shown(vote) for vote in service.said("vote")] == [3]
+
+
+def test_a_lease_that_ran_out_is_told_and_an_answer_still_counts(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("a")).start(lease_seconds=1.5)
+    service.sign_in(page)
+    page.locator("#expired", has_text="as long as it may be held").wait_for()
+    assert service.store.held("ann") == []
+    page.keyboard.press("2")
+    question(page, LEFT)
+    assert [shown(vote) for vote in service.said("vote")] == [2]
+
+
+def test_a_lease_that_ran_out_is_taken_again_at_work(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("a")).start(lease_seconds=1.5)
+    service.sign_in(page)
+    page.locator("#expired", has_text="as long as it may be held").wait_for()
+    page.mouse.click(5, 400)
+    page.locator("#expired").wait_for(state="hidden")
+    assert len(service.store.held("ann")) == 1
+
+
+def test_what_was_written_for_a_task_that_others_took_is_kept_to_copy(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("a", overlap=1, priority=2), pair("b", priority=1)).start(lease_seconds=1.5)
+    service.sign_in(page)
+    prompt(page, "a")
+    page.keyboard.press("c")
+    page.get_by_label("What is good or bad").fill("a long thought")
+    page.locator("#expired", has_text="as long as it may be held").wait_for()
+    others = service.store.hand_out(service.store.next_task("ben").task, "ben")
+    service.store.submit(Submission("vote", others.task, "ben", "ben:a", {"preference": 1}))
+    page.get_by_role("button", name="Hold it again").click()
+    page.get_by_role("heading", name="Others have taken this task").wait_for()
+    assert "a long thought" in page.get_by_label("You held it for longer").input_value()
+    page.get_by_role("button", name="Next task").click()
+    prompt(page, "b")
+
+
+def test_a_lease_is_renewed_while_one_works(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("a")).start(lease_seconds=4)
+    service.sign_in(page)
+    page.keyboard.press("c")
+    until = time.monotonic() + 8
+    while time.monotonic() < until:
+        page.keyboard.type("word ")
+        page.wait_for_timeout(100)
+    assert len(service.store.held("ann")) == 1
+    assert not page.locator("#expired").is_visible()
+
+
+def test_what_could_not_be_sent_for_want_of_a_session_is_sent_after_the_next_sign_in(
+    service: Any, page: Any, pair: Make
+) -> None:
+    service.ask(pair("a")).start()
+    service.sign_in(page)
+    page.context.clear_cookies()
+    page.keyboard.press("3")
+    page.get_by_role("heading", name="Sign in").wait_for()
+    service.sign_in(page)
+    question(page, LEFT)
+    assert [shown(vote) for vote in service.said("vote")] == [1]
+
+
+def test_a_page_that_the_service_does_not_answer_goes_on_when_it_does(
+    service: Any, page: Any, watched: Any, pair: Make
+) -> None:
+    watched.may_fail.add(FAILED)
+    service.ask(pair("a", priority=2), pair("b", priority=1)).start()
+    page.route("**/api/next", lambda route: route.abort())
+    page.goto(f"{service.url}/sign-in")
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    page.locator("#notice", has_text="Waiting for the server").wait_for()
+    page.unroute("**/api/next")
+    prompt(page, "a")
+    page.locator("#notice").wait_for(state="hidden")
+    assert page.locator("#answers article").count() == 2

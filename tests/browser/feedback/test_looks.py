@@ -1,0 +1,150 @@
+"""The pages for everybody: on a phone, with assistive technology, in the light and in the dark; and texts that mean harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from feedback_service import question, settled, shown
+
+from penstock.feedback.records import Task
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., Task]
+PHONE = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+LEAST = 44
+"""Points of a side of what a finger must hit. SOURCE: WCAG 2.2, 2.5.5."""
+
+SMALL = """(least) => [...document.querySelectorAll("button, .row label, nav a, input[type=number]")]
+  .filter((one) => one.offsetParent).map((one) => [one.textContent, one.getBoundingClientRect()])
+  .filter(([, box]) => box.width < least || box.height < least).map(([text, box]) => `${text} ${box.width}x${box.height}`)"""
+"""What a finger would miss."""
+
+FORMS = {
+    "pair": "Which answer is better?",
+    "axes": "Which answer is better?",
+    "ranking": "Rank",
+    "rating": "Rate",
+    "percent": "Rate",
+}
+
+
+def task(form: str, pair: Make, many: Make) -> Task:
+    return {
+        "pair": lambda: pair("p", "A word.\n\n```python\nx = 1\n```\n\n| a | b |\n| --- | --- |\n| 1 | 2 |", "Another [word](https://example.org)."),
+        "axes": lambda: pair("p", axes=("overall", "helpful", "harmless")),
+        "ranking": lambda: many("k", 4, form="ranking"),
+        "rating": lambda: many("r", 2, form="rating", axes=("clear", "right"), scale=(1, 5)),
+        "percent": lambda: many("r", 2, form="rating", scale=(0, 100)),
+    }[form]()  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_phone_needs_no_sideways_scrolling_and_buttons_fit_fingers(
+    service: Any, visitor: Any, pair: Make, many: Make, form: str
+) -> None:
+    service.ask(task(form, pair, many)).start()
+    page = service.sign_in(visitor(**PHONE))
+    question(page, FORMS[form])
+    page.get_by_role("button", name="I have read it").tap()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(SMALL, LEAST) == []
+
+
+def test_a_vote_by_touch(service: Any, visitor: Any, pair: Make) -> None:
+    service.ask(pair("p")).start()
+    page = service.sign_in(visitor(**PHONE))
+    bar = page.locator("#bar").bounding_box()
+    assert bar["y"] + bar["height"] == pytest.approx(780, abs=1)  # at hand, wherever one has scrolled to
+    page.get_by_role("button", name="B better").tap()
+    question(page, "Nothing is left for you")
+    assert [shown(vote) for vote in service.said("vote")] == [-2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_accessible(
+    service: Any, visitor: Any, accessible: Any, pair: Make, many: Make, form: str, scheme: str
+) -> None:
+    service.ask(task(form, pair, many)).start()
+    page = service.sign_in(visitor(color_scheme=scheme))
+    question(page, FORMS[form])
+    assert accessible(page) == []
+    for name in ("d", "c"):
+        page.keyboard.press(name)
+    assert accessible(page) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    assert accessible(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_without_a_task_are_accessible(service: Any, visitor: Any, accessible: Any, scheme: str) -> None:
+    from penstock.feedback.service.accounts import Accounts
+
+    secret = Accounts(service.store.database, service.store.now).enrol("newcomer", "annotator", {})
+    service.start()
+    page = visitor(color_scheme=scheme)
+    for path, heading in (("/sign-in", "Sign in"), (f"/invite/{secret}", "Welcome"), ("/nothing", "There is nothing here")):
+        page.goto(service.url + path)
+        page.get_by_role("heading", name=heading, level=1).wait_for()
+        assert accessible(page) == []
+    page.goto(f"{service.url}/sign-in")
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill("not the right one")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").wait_for()
+    assert accessible(page) == []
+    service.sign_in(page)
+    question(page, "Nothing is left for you")
+    assert accessible(page) == []
+
+
+def test_the_theme_button_outlives_a_reload(service: Any, page: Any) -> None:
+    service.start()
+    page.goto(f"{service.url}/sign-in")
+    button = page.get_by_role("button", name="Colours")
+    button.click()
+    button.click()
+    page.reload()
+    assert button.get_attribute("aria-label") == "Colours: dark"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 21, 23)"
+
+
+def test_a_new_task_is_told_and_takes_the_focus(service: Any, page: Any, pair: Make) -> None:
+    service.ask(pair("a", priority=2), pair("b", priority=1)).start()
+    service.sign_in(page)
+    page.keyboard.press("1")
+    page.get_by_role("status").filter(has_text="Saved. Which answer is better?").wait_for()
+    assert page.evaluate("document.activeElement.id") == "question"
+
+
+HARM = """<script>window.harmed = 1</script><img src=x onerror="window.harmed = 2">
+
+[press me](javascript:window.harmed=3) <a href="javascript:window.harmed=4">or me</a>
+
+![a spy](https://spy.example/pixel.png) <img src="https://spy.example/pixel.png">
+
+<style>body { display: none }</style><iframe src="https://spy.example/"></iframe>
+
+<form action="https://spy.example/"><button>Sign in</button></form>
+[a page](https://example.org "title\\" onclick=window.harmed=5")
+"""
+
+
+def test_a_response_that_means_harm_is_inert(service: Any, page: Any, watched: Any, pair: Make) -> None:
+    service.ask(pair("p", HARM, "Fine.")).start()
+    service.sign_in(page)
+    answers = page.locator("#answers")
+    answers.get_by_text("[image: a spy]").wait_for()
+    for text in ("press me", "or me"):
+        answers.get_by_text(text).click(force=True)
+    page.keyboard.press("d")
+    page.keyboard.press("d")
+    settled(page)
+    assert page.evaluate("window.harmed") is None
+    assert answers.locator("script, img, iframe, style, form, [onclick], [onerror], [style], a[href^=javascript]").count() == 0
+    assert answers.locator("a").get_attribute("rel") == "noopener noreferrer nofollow"
+    assert watched.hosts() == {service.url.removeprefix("http://")}

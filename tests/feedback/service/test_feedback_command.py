@@ -1,0 +1,205 @@
+"""``penstock feedback``: what it prints, what it refuses, and the real server in a process of its own."""
+
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+
+import httpx
+import pytest
+from feedback_examples import answer, pair
+
+from penstock.cli.main import main
+from penstock.feedback.store import Store
+
+
+@pytest.fixture
+def place(empty_store, tmp_path):
+    path = tmp_path / "votes.db"
+    shutil.copy(empty_store, path)
+    return path
+
+
+def run(capsys, *words):
+    """Exit code, output and errors of ``penstock feedback``."""
+    exit_code = main(["feedback", *map(str, words)])
+    said = capsys.readouterr()
+    return exit_code, said.out, said.err
+
+
+def test_the_first_administrator_makes_the_store(capsys, tmp_path):
+    place = tmp_path / "new.db"
+    exit_code, out, _ = run(capsys, "enrol", place, "root", "--role", "admin")
+    assert exit_code == 0
+    assert re.fullmatch(r"/invite/[0-9a-f]+-[\w-]{32}\n", out)
+    with Store.open(place) as store:
+        (root,) = store.annotators()
+    assert (root.name, root.role, root.password) == ("root", "admin", "")
+    assert root.invite not in out
+
+
+@pytest.mark.parametrize(("name", "role"), [("root", "king"), ("", "admin")])
+def test_a_wrong_name_or_role_makes_no_store(capsys, tmp_path, name, role):
+    assert run(capsys, "enrol", tmp_path / "new.db", name, "--role", role)[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_enrolling_again_makes_a_new_link(capsys, place):
+    first, second = (run(capsys, "enrol", place, "ann")[1] for _ in range(2))
+    assert first != second
+    assert run(capsys, "enrol", place, "ann", "--role", "admin")[0] == 2
+
+
+def test_imported_items_are_put_to_people_once(capsys, place, tmp_path):
+    given = tmp_path / "given.jsonl"
+    given.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n{"prompt": "q", "chosen": "c", "rejected": "d"}\n')
+    said = [run(capsys, "import", place, "trl", given, "--annotator", "old", "--ask", "3")[1] for _ in range(2)]
+    assert [line.rsplit("; ", 1)[1] for line in said] == ["2 questions for people\n", "0 questions for people\n"]
+    with Store.open(place) as store:
+        opened = [task for task in map(store.task, store.tasks()) if task.overlap == 3]
+    assert [(task.item.prompt, task.guideline, task.round) for task in opened] == [("p", "1", "people"), ("q", "1", "people")]
+
+
+def test_votes_are_imported_counted_verified_and_exported(capsys, place, tmp_path):
+    given, out = tmp_path / "given.jsonl", tmp_path / "rows.csv"
+    given.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n{"prompt": "q", "chosen": "c", "rejected": "d"}\n')
+    assert run(capsys, "import", place, "trl", given, "--annotator", "old") == (0, "2 new judgements of 2 tasks, by old\n", "")
+    assert run(capsys, "import", place, "trl", given, "--annotator", "old")[1].startswith("0 new")
+    exit_code, said, _ = run(capsys, "export", place, "--out", out)
+    assert (exit_code, said.startswith("wrote 2 rows after 2 events to ")) == (0, True)
+    assert out.read_text().count("\n") == 3
+    assert run(capsys, "verify", place)[1] == "2 events, 2 judgements that stand; the tables agree with the log\n"
+    assert run(capsys, "migrate", place)[0] == 0
+    status = run(capsys, "status", place)[1]
+    assert "2 events" in status
+    assert "imported" in status
+
+
+def test_the_status_shows_gold_and_agreement(capsys, place):
+    from penstock.feedback.records import Annotator
+
+    with Store.open(place) as store:
+        for name in ("ann", "bob"):
+            store.enrol(Annotator(name))
+        tasks = store.ask([*(pair(str(n)) for n in range(3)), pair("g", purpose="gold", overlap=0, gold={"preference": 1})])
+        for number, task in enumerate(tasks):
+            for name in ("ann", "bob"):
+                answer(store, task, name, 1 if number else -1)
+    status = run(capsys, "status", place)[1]
+    assert "agreement on overall: 1.00" in status
+    assert "100% of 1" in status
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("srve",), 'no "srve"; did you mean "serve"'),
+        (("serve",), "STORE"),
+        (("serve", "no.db"), "there is no store no.db; the first administrator makes one: penstock feedback enrol"),
+        (("status", "no.db"), "there is no store no.db"),
+        (("verify", "PLACE", "more"), "STORE"),
+        (("serve", "PLACE", "--prot", "1"), "--port"),
+        (("serve", "PLACE", "--host", "0.0.0.0"), "passwords would travel in the clear"),
+        (("serve", "PLACE", "--certificate", "c.pem"), "--certificate and --key go together"),
+        (("serve", "PLACE", "--port", "0", "--certificate", "c.pem", "--key", "k.pem"), "certificate"),
+        (("serve", "PLACE", "--port", "99999"), "choose another"),
+        (("serve", "PLACE", "--lease-seconds", "0"), "lease_seconds must be positive"),
+        (("serve", "PLACE", "--gold-share", "0.9"), "at most one half"),
+        (("serve", "PLACE", "--guideline", "none.md"), "--guideline none.md: No such file"),
+        (("enrol", "PLACE", "ann", "--role", "king"), "role='king'"),
+        (("enrol", "PLACE", "a b"), "use 1 to 120 letters"),
+        (("enrol", "/nowhere/at/all.db", "ann"), "there is no folder"),
+        (("import", "PLACE", "csv", "f"), 'no format "csv"'),
+        (("import", "PLACE", "trl", "none.jsonl"), "none.jsonl"),
+        (("export", "PLACE"), "--out FILE"),
+        (("export", "PLACE", "--out", "x.jsonl"), "no rows"),
+        (("export", "PLACE", "--out", "x.exe", "--form", "pairs"), ".exe"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(capsys, place, words, said):
+    exit_code, out, error = run(capsys, *(place if word == "PLACE" else word for word in words))
+    assert (exit_code, out, error.count("\n")) == (2, "", 1)
+    assert said in error
+
+
+def test_help_says_what_there_is(capsys):
+    assert run(capsys)[1].startswith("usage: penstock feedback enrol STORE NAME")
+    assert run(capsys, "serve", "--help")[0] == 0
+
+
+class Process:
+    """``penstock feedback serve`` in a process of its own, once it serves."""
+
+    def __init__(self, *words):
+        code = "import sys; from penstock.cli.main import main; sys.exit(main())"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "feedback", "serve", *map(str, words), "--port", "0"], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.line = self.process.stdout.readline()
+        assert self.line, self.process.stderr.read()
+        self.url = re.search(r"https?://\S+", self.line)[0]
+
+    def end(self, number=signal.SIGTERM):
+        """Exit code, and everything it said."""
+        self.process.send_signal(number)
+        try:
+            out, error = self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+        return self.process.returncode, self.line + out + error
+
+
+def accept(client, link, password="a good long password"):
+    csrf = re.search(r'name="csrf" value="(\w+)"', client.get(link).text)[1]
+    return client.post(link, data={"password": password, "csrf": csrf})
+
+
+@pytest.mark.slow
+def test_a_session_and_a_task_survive_a_kill_of_the_server(capsys, place):
+    with Store.open(place) as store:
+        store.ask([pair()])
+    link = run(capsys, "enrol", place, "ann")[1].strip()
+    server = Process(place)
+    with httpx.Client(base_url=server.url, trust_env=False) as client:
+        assert accept(client, link).status_code == 303
+        cookies, csrf = dict(client.cookies), client.get("/api/me").json()["csrf"]
+        task = client.post("/api/next", json={}, headers={"X-CSRF-Token": csrf}).json()["task"]
+    _, said = server.end(signal.SIGKILL)
+    again = Process(place)
+    with httpx.Client(base_url=again.url, trust_env=False, cookies=cookies, headers={"X-CSRF-Token": csrf}) as client:
+        assert client.get("/api/held").json()["tasks"][0]["id"] == task["id"]
+        vote = {"key": "a-key-of-a-test", "task": task["id"], "kind": "vote", "body": {"preference": 2}}
+        assert client.post("/api/submit", json=vote).json() == {"event": 1, "done": 1}
+    exit_code, more = again.end()
+    assert exit_code == 0
+    for secret in (link.removeprefix("/invite/"), csrf, *cookies.values(), "a good long password"):
+        assert secret not in said + more
+    with Store.open(place) as store:
+        assert len(store.verify().judgements()) == 1
+
+
+@pytest.mark.slow
+def test_by_a_certificate_of_its_own_it_speaks_https_and_cookies_are_secure(capsys, place, tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "1",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    link = run(capsys, "enrol", place, "ann")[1].strip()
+    server = Process(place, "--certificate", certificate, "--key", key)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with httpx.Client(base_url=server.url, trust_env=False, verify=trusted) as client:
+        answered = accept(client, link)
+        assert answered.status_code == 303
+        assert "Secure" in answered.headers["set-cookie"]
+        assert client.get("/api/me").status_code == 200
+    with pytest.raises(httpx.HTTPError), httpx.Client(trust_env=False) as client:
+        client.get(server.url.replace("https", "http") + "/health").raise_for_status()
+    assert server.end()[0] == 0

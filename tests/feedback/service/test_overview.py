@@ -1,0 +1,81 @@
+"""The numbers that administrators see, by hand."""
+
+import math
+
+import pytest
+from feedback_examples import answer, enrol, pair, vote
+
+from penstock.feedback.quality import Share
+from penstock.feedback.records import Event
+from penstock.feedback.service.overview import SITTING_SECONDS, overview, share, speeds, votes_a_day
+
+
+def judged(name, time):
+    return Event(1, "k", time, "vote", "t", name, 0, {"preference": 1}, (0, 1), 1.0, "1")
+
+
+def test_speed_counts_the_time_of_sitting_and_not_the_pauses():
+    times = [0, 60, 120, 120 + SITTING_SECONDS + 1, 120 + SITTING_SECONDS + 61]
+    assert speeds([judged("ann", time) for time in times]) == {"ann": 60.0}
+    assert math.isnan(speeds([judged("bob", 5)])["bob"])
+
+
+def test_votes_are_counted_by_days_of_utc():
+    assert votes_a_day([judged("ann", time) for time in (0, 86399, 86400)]) == [("1970-01-01", 2), ("1970-01-02", 1)]
+
+
+def test_a_share_has_its_interval_and_one_of_nothing_is_null():
+    assert share(Share(0, 0)) is None
+    found = share(Share(9, 10))
+    assert (found["right"], found["of"], found["value"]) == (9, 10, 0.9)
+    assert found["interval"] == pytest.approx([0.596, 0.982], abs=1e-3)  # Wilson's interval of 9 in 10
+
+
+@pytest.fixture
+def judged_store(service):
+    """Two people agree on three pairs and differ on one; ann is right on gold, bob is wrong."""
+    store = service.store
+    enrol(store, "ann", "bob")
+    tasks = store.ask([pair(str(number)) for number in range(4)])
+    (gold,) = store.ask([pair("gold", purpose="gold", overlap=0, gold={"preference": 2})])
+    for number, task in enumerate(tasks):
+        answer(store, task, "ann", 1 if number < 2 else -1)
+        answer(store, task, "bob", 1 if number in (0, 1, 3) else -1)
+    answer(store, gold, "ann", 1)
+    answer(store, gold, "bob", -1)
+    return store
+
+
+def test_the_overview_counts_and_compares(judged_store):
+    found = overview(judged_store).plain()
+    assert found["events"] == 10
+    assert {one["purpose"]: (one["tasks"], one["open"], one["judgements"]) for one in found["progress"]} == {
+        "ask": (4, 0, 8), "gold": (1, 1, 2),
+    }  # fmt: skip
+    ann, bob = found["annotators"]
+    assert (ann["name"], ann["done"], ann["gold"]["value"], bob["gold"]["value"]) == ("ann", 5, 1.0, 0.0)
+    (agreement,) = found["agreement"]
+    # Units (1,1), (1,1), (-1,-1), (-1,1): o = 2 of 8 differ; 5 and 3 values: e = 2·5·3 / (8·7); alpha = 1 - (2/8) / (30/56).
+    assert agreement["alpha"] == pytest.approx(1 - (2 / 8) / (30 / 56), abs=1e-6)
+    assert agreement["units"] == 4
+    low, high = agreement["interval"]
+    assert low <= agreement["alpha"] <= high
+
+
+def test_every_axis_has_its_own_agreement(service):
+    store = service.store
+    enrol(store, "ann", "bob")
+    tasks = store.ask([pair(str(number), axes=("overall", "tone")) for number in range(2)])
+    for number, task in enumerate(tasks):
+        for name in ("ann", "bob"):
+            store.hand_out(task, name)
+            store.submit(vote(task, name, f"{name}{number}", 1, axes={"tone": 2 * number - 1}))
+    found = {one.axis: (one.alpha, one.units) for one in overview(store).agreement}
+    assert found["tone"] == (1.0, 2)
+    assert math.isnan(found["overall"][0])  # all the same: chance alone explains it
+    assert overview(store).plain()["agreement"][0]["alpha"] is None
+
+
+def test_an_empty_store_has_an_overview(service):
+    found = overview(service.store).plain()
+    assert (found["events"], found["annotators"], found["days"]) == (0, [], [])

@@ -1,0 +1,87 @@
+"""What the votes of a round say about a policy, by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from feedback_examples import HandClock, pair
+
+from penstock.feedback.asked import Asked
+from penstock.feedback.asking import Votes
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.exchange import Labels, snapshot
+from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.records import Annotator, Submission
+from penstock.feedback.store import Store
+from penstock.feedback.verdicts import gate_of, judged
+
+RANDOM = [Asked(pair(f"r{i}"), (1.0,)) for i in range(8)]
+DUELS = [Asked(pair(f"d{i}", strategy="duel"), (1.0,)) for i in range(4)]
+LENIENT = {"accuracy": 0.0, "threshold": 1000.0, "length": 1.0}
+
+
+@pytest.fixture
+def verdict(tmp_path):
+    """``verdict(signs, gate, earlier)``: of one vote on each question."""
+
+    def of(signs, gate=None, earlier=(), asked=(*RANDOM, *DUELS)):
+        with Store.open(tmp_path / "feedback.db", QueuePolicy(held=50), now=HandClock()) as store:
+            store.enrol(Annotator("ann"))
+            store.ask([one.task for one in asked])
+            for one, sign in zip(asked, signs, strict=True):
+                store.hand_out(one.task.id, "ann")
+                store.submit(Submission("vote", one.task.id, "ann", f"v:{one.task.id}", {"preference": sign}))
+            votes = Votes.of(snapshot(store), Labels(weights="equal"))
+        return judged("ask-2", asked, votes, [], earlier, gate)
+
+    return of
+
+
+def test_a_policy_that_nothing_is_judged_against_has_no_card(verdict):
+    found = verdict([1] * 12)
+    assert found.card is None
+    assert (found.votes, found.questions) == (12, {"random": 8, "duel": 4})
+    assert found.told()[0]["what"] == "annotator"
+
+
+def test_a_card_counts_agreement_and_duels(verdict):
+    found = verdict([1] * 6 + [-1] * 2 + [1, 1, 1, -1], LENIENT)
+    assert (found.card.accuracy.right, found.card.accuracy.of) == (9, 12)
+    assert (found.card.wins.right, found.card.wins.of) == (3, 4)
+    assert found.expected_wins == 1.0
+    assert found.card.passed
+    assert found.metrics()["card/wins"] == 0.75
+
+
+def test_what_was_expected_and_what_was_won_are_summed_over_rounds(verdict):
+    found = verdict([1] * 8 + [1, -1, -1, -1], LENIENT, [{"proxy": [0.0, 0.5], "gold": [0.0, 0.3], "card": None}])
+    assert found.proxy == pytest.approx([0.0, 0.5, 1.0])
+    assert found.gold == pytest.approx([0.0, 0.3, 0.05])
+
+
+def test_drift_is_measured_from_the_accuracy_of_the_card_before(verdict):
+    before = {"proxy": [0.0], "gold": [0.0], "card": {"accuracy": {"right": 10, "of": 10}}}
+    strict = LENIENT | {"threshold": 3.0}
+    drifted = verdict([-1] * 8 + [1] * 4, strict, [before])
+    assert "has drifted below 100.0%" in drifted.because()
+    at_first = replace(drifted, card=None)
+    assert at_first.because() == ""
+
+
+def test_a_gate_without_votes_on_random_pairs_cannot_be_passed(verdict):
+    with pytest.raises(FeedbackError, match="no vote on a random pair"):
+        verdict([0] * 8, LENIENT, asked=RANDOM)
+
+
+def test_numbers_that_are_undefined_are_left_out_of_metrics_and_null_in_json(verdict):
+    found = verdict([1] * 8, asked=RANDOM)
+    assert math.isnan(found.expected_wins)
+    assert "card/wins" not in found.metrics()
+    assert all(math.isfinite(value) for value in found.metrics().values())
+    assert found.plain()["expected_wins"] is None
+
+
+def test_a_gate_is_made_of_known_fields():
+    assert gate_of({"accuracy": 0.6, "cell": 20.0}).cell == 20
+    with pytest.raises(FeedbackError, match="unknown field 'accurracy'"):
+        gate_of({"accurracy": 0.6})
