@@ -71,6 +71,42 @@ def test_a_weight_that_is_no_number_is_refused():
         DPO(weight="w").rows(PAIR | {"w": -1}, TOKENIZER)
 
 
+def test_each_pair_has_the_soft_label_that_its_column_says():
+    units = with_reference([DPO(probability="p").rows(PAIR | {"p": p}, TOKENIZER) for p in (1.0, 0.75)], -1.0)
+    batch, fields = lay_out(units)
+    logp = (-0.5, -1.0, -0.5, -2.0, -1.0) * 2  # β h = 1 in both pairs
+    loss, _ = DPO(beta=0.5, probability="p").loss()(outputs_of(*logp), fields, batch, count(units))
+    likes, dislikes = math.log1p(math.exp(-1)), math.log1p(math.exp(1))
+    assert loss.item() == pytest.approx((likes + 0.75 * likes + 0.25 * dislikes) / 2)
+
+
+def test_equal_soft_labels_are_conservative_dpo():
+    units = with_reference([DPO(probability="p").rows(PAIR | {"p": 0.9}, TOKENIZER)], -1.0)
+    batch, fields = lay_out(units)
+    given = outputs_of(-0.5, -1.0, -0.5, -2.0, -1.0), fields, batch, count(units)
+    assert DPO(probability="p").loss()(*given)[0].item() == pytest.approx(DPO(smoothing=0.1).loss()(*given)[0].item())
+
+
+def test_a_soft_label_of_one_half_does_not_tell_the_two_apart():
+    units = with_reference([DPO(probability="p").rows(PAIR | {"p": 0.5}, TOKENIZER)], -1.0)
+    batch, fields = lay_out(units)
+    liked, _ = DPO(probability="p").loss()(outputs_of(-0.5, -1.0, -0.5, -2.0, -1.0), fields, batch, count(units))
+    disliked, _ = DPO(probability="p").loss()(outputs_of(-1.5, -1.0, -1.5, 0.0, -1.0), fields, batch, count(units))
+    assert liked.item() == pytest.approx(disliked.item())
+
+
+@pytest.mark.parametrize("p", [1.5, -0.1, None, True])
+def test_a_soft_label_that_is_no_probability_is_refused(p):
+    with pytest.raises(DataError, match='"p" gives the probability'):
+        DPO(probability="p").rows(PAIR | {"p": p}, TOKENIZER)
+
+
+@pytest.mark.parametrize("more", [{"smoothing": 0.1}, {"objective": "ipo"}, {"objective": {"sigmoid": 1, "bco": 1}}])
+def test_soft_labels_go_with_the_sigmoid_alone(more):
+    with pytest.raises(SpecError, match="probability="):
+        DPO(probability="p", **more)
+
+
 def test_length_normalised_dpo_compares_means_of_log_ratios():
     units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.0)
     batch, fields = lay_out(units)

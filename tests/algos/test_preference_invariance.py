@@ -20,7 +20,7 @@ from penstock.data.layout import count as real_count
 from penstock.data.layout import lay_out
 from penstock.loops.learn import Trainer
 from penstock.loops.offline import OfflineLabeller
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 SMOOTHING = {"robust": 0.1, "exo": 0.01}
 ALL = {
@@ -132,8 +132,8 @@ def test_token_budget_and_shared_prefix_change_neither_loss_nor_gradient(name, t
             for parameter in model.network.parameters():
                 parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
         spec = LearnerSpec(learning_rate=1e-3, token_budget=budget, share_prefix=share, clip_norm=0)
-        learner = DeviceLearner(model, spec, lay_out, total_steps=1)
-        reference = DeviceLearner(frozen, spec, lay_out, total_steps=1)
+        learner = DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=1))
+        reference = DeviceLearner(frozen, spec, lay_out, LearnerPlan(total_steps=1))
         units = OfflineLabeller(algorithm, learner, reference).label(real_units(algorithm, tiny_models.tokens))
         metrics = Trainer(learner, algorithm.loss(), lay_out, real_count, budget, share).step(units)
         found.append((metrics["loss"], metrics["gradient_norm"]))
@@ -143,10 +143,10 @@ def test_token_budget_and_shared_prefix_change_neither_loss_nor_gradient(name, t
 
 def test_at_the_reference_the_loss_of_dpo_is_log_two_and_half_the_pairs_are_right(text):
     model, frozen, algorithm = tiny_models.build("qwen2", text), tiny_models.build("qwen2", text), DPO()
-    learner = DeviceLearner(model, LearnerSpec(), lay_out, total_steps=1)
-    units = OfflineLabeller(algorithm, learner, DeviceLearner(frozen, LearnerSpec(), lay_out, total_steps=1)).label(
-        real_units(algorithm, tiny_models.tokens)
-    )
+    learner = DeviceLearner(model, LearnerSpec(), lay_out, LearnerPlan(total_steps=1))
+    units = OfflineLabeller(
+        algorithm, learner, DeviceLearner(frozen, LearnerSpec(), lay_out, LearnerPlan(total_steps=1))
+    ).label(real_units(algorithm, tiny_models.tokens))
     metrics = Trainer(learner, algorithm.loss(), lay_out, real_count, 4096).step(units)
     assert metrics["loss"] == pytest.approx(float(np.log(2)), abs=1e-6)
     assert metrics["pair/margin"] == pytest.approx(0.0, abs=1e-4)

@@ -20,7 +20,7 @@ from penstock.flow.stream import Stream
 from penstock.loops.learn import Labeller, Trainer
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import LanguageModel
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.weights.alias import AliasChannel
 
 PROMPTS = [np.array([20 + i, 40, 41], np.int32) for i in range(5)]
@@ -135,7 +135,9 @@ def online(
 ) -> Online:
     """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``, ``refill``, ``scaling``."""
     sampling: Sampling = more.get("sampling", Sampling(max_new_tokens=6, temperature=0.8))
-    learner = DeviceLearner(model, learner_spec, lay_out, total_steps=more.get("steps", 100), temperature=sampling.temperature)
+    learner = DeviceLearner(
+        model, learner_spec, lay_out, LearnerPlan(total_steps=more.get("steps", 100), temperature=sampling.temperature)
+    )
     generator = embedded_generator(model, slots=64)
     control, scaling = algorithm.initial_control(), more.get("scaling", NO_SCALING)
     labeller = Labeller(algorithm, learner, None, sampling.temperature, control, scaling)

@@ -25,7 +25,7 @@ from penstock.loops.learn import Plan, Trainer, learn
 from penstock.loops.offline import offline
 from penstock.loops.rollout import rollout
 from penstock.models.scratch import build_model
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 FAST = LearnerSpec(learning_rate=0.02)
 
@@ -142,7 +142,7 @@ def test_several_turns_are_refused_before_anything_is_trained_on(t5):
 
 def fit(model, algorithm, unit_of, steps, **spec):
     """Train offline; gives the learner and the steps' metrics."""
-    learner = DeviceLearner(model, LearnerSpec(**spec), lay_out, total_steps=steps)
+    learner = DeviceLearner(model, LearnerSpec(**spec), lay_out, LearnerPlan(total_steps=steps))
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, 4096)
 
     async def run():

@@ -59,7 +59,7 @@ def test_a_wrong_temperature_stops_the_run_before_anything_is_trained(algorithm,
     critic = "separate" if "value" in algorithm.needs else "none"
     parts = online(tiny(), algorithm, replace(FAST, critic=critic), sampling=Sampling(max_new_tokens=6, temperature=0.7))
     parts.labeller.reference = parts.learner
-    parts.learner.temperature = 1.0
+    parts.learner.plan = replace(parts.learner.plan, temperature=1.0)
     before = weights_of(parts.model)
     with pytest.raises(SentinelError, match=r"sentinel log-prob gap, step 1: .* same temperature"):
         train(parts, Plan(steps=2, minibatches=2))
@@ -388,7 +388,7 @@ def test_means_of_the_start_are_those_of_the_first_batches():
 
 def test_told_to_warn_a_fatal_sentinel_warns_once(tiny):
     parts = online(tiny(), GRPO(), SLOW, sampling=Sampling(max_new_tokens=6, temperature=0.5))
-    parts.learner.temperature = 1.0
+    parts.learner.plan = replace(parts.learner.plan, temperature=1.0)
     parts.trainer.sentinels.mode = "warn"
     steps = train(parts, Plan(steps=3))
     alarms = [alarm for step in steps for alarm in step.alarms if alarm.sentinel == "log-prob gap"]

@@ -19,7 +19,7 @@ from penstock.flow.local import run_roles
 from penstock.loops.learn import Plan, Trainer, learn
 from penstock.loops.offline import offline
 from penstock.loops.rollout import rollout
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 FAST = LearnerSpec(learning_rate=0.02)
 
@@ -177,7 +177,9 @@ def supervised(model, seed=0):
         tokens_T = np.concatenate([prompt, np.full(5, prompt[0], np.int32)])
         return (Row(tokens_T, np.arange(8) >= 3, {"weight": np.ones(5, np.float32)}),)
 
-    learner = DeviceLearner(model, LearnerSpec(learning_rate=0.01, dropout=0.05), lay_out, total_steps=30, seed=seed)
+    learner = DeviceLearner(
+        model, LearnerSpec(learning_rate=0.01, dropout=0.05), lay_out, LearnerPlan(total_steps=30, seed=seed)
+    )
     return unit_of, learner, Trainer(learner, SFT().loss(), lay_out, count, 4096)
 
 

@@ -50,9 +50,17 @@ class DPO(FromPairs):
     weight: str = ""
     """Column with what each pair counts, such as the discount of old votes (Son et al. 2024, arXiv 2407.18676); empty: all
     alike."""
+    probability: str = ""
+    """Column with the chance (0 to 1) that the preferred completion of each pair is the better one, for ``sigmoid``; empty:
+    the same for all, ``1 - smoothing``."""
 
     def __post_init__(self) -> None:
         check_objective(self.objective, self.beta, self.smoothing)
+        require(
+            not self.probability or (set(self._weights()) <= {"sigmoid", "sft"} and not self.smoothing),
+            f'probability="{self.probability}" is the label of "sigmoid" alone and replaces smoothing; set objective="sigmoid" '
+            "and smoothing=0, or leave probability out",
+        )
 
     @property
     def needs(self) -> frozenset[str]:
@@ -62,13 +70,14 @@ class DPO(FromPairs):
         """Two rows, preferred first, whose actions are the completion and its end token.
 
         Raises:
-            DataError: a text is missing, or the weight's column holds no number of 0 or more.
+            DataError: a text is missing, the weight's column holds no number of 0 or more, or the probability's none to 1.
         """
-        unit = super().rows(example, tokenizer)
-        if not self.weight:
-            return unit
-        weight = number(example, self.weight, "weight", float("inf"))
-        return tuple(replace(row, fields={**row.fields, "weight": weight}) for row in unit)
+        unit, more = super().rows(example, tokenizer), {}
+        if self.weight:
+            more["weight"] = number(example, self.weight, "weight", float("inf"))
+        if self.probability:
+            more["probability"] = number(example, self.probability, "probability", 1.0)
+        return tuple(replace(row, fields={**row.fields, **more}) for row in unit) if more else unit
 
     def _weights(self) -> Mapping[str, float]:
         return {self.objective: 1.0} if isinstance(self.objective, str) else self.objective
@@ -161,6 +170,8 @@ class DirectPreferenceLoss:
         from penstock.algos.pair_losses import PAIR_LOSSES
 
         more: tuple[Any, ...] = (self.smoothing,) if name in SMOOTHED else ()
+        if "probability" in fields:
+            more = (1 - preference.pairs(fields["probability"], fields["preferred"], batch.unit_B)[0],)
         if name == "bco":
             more = (preference.pairs(fields["baseline"], fields["preferred"], batch.unit_B)[0],)
         return PAIR_LOSSES[name](ratios.chosen_U, ratios.rejected_U, self.beta, *more)

@@ -33,6 +33,8 @@ class OnlineDPO:
         require(getattr(self.preference, "data", "") == "pairs", f"preference={name} does not learn from pairs; use DPO")
         needs = self.preference.needs
         require("score" not in needs, f"preference={name} trains a score head, not a policy; use DPO")
+        columns = [name for name in ("weight", "probability") if getattr(self.preference, name, "")]
+        require(not columns, f"preference reads a column ({''.join(columns[:1])}), and samples have none; leave it out")
         require("baseline" not in needs, f"preference={name} needs the mean of all rewards (bco, KTO), unknown online; use DPO")
 
     @property

@@ -21,11 +21,12 @@ MOST_LIKELY = -1e-6
 """The highest mean log-prob whose odds are told apart; at probability 1 they are infinite."""
 
 
-def sigmoid(chosen_U: Tensor, rejected_U: Tensor, beta: float, smoothing: float = 0.0) -> Tensor:
+def sigmoid(chosen_U: Tensor, rejected_U: Tensor, beta: float, smoothing: Tensor | float = 0.0) -> Tensor:
     """``-(1 - ε) log σ(β h) - ε log σ(-β h)`` with ``h = chosen - rejected`` and ε = ``smoothing``.
 
     DPO (Rafailov et al. 2023, arXiv 2305.18290, eq. 7); with ε > 0, the chance that a label is wrong, it is conservative
-    DPO (Mitchell 2023, "A note on DPO with noisy preferences & relationship to IPO", eq. 3), whose minimum is finite.
+    DPO (Mitchell 2023, "A note on DPO with noisy preferences & relationship to IPO", eq. 3), whose minimum is finite. With
+    an ε ``[U]`` of its own, each pair has a soft label: the loss is least where ``σ(β h) = 1 - ε``.
     """
     margin_U = beta * (chosen_U - rejected_U)
     return (1 - smoothing) * functional.softplus(-margin_U) + smoothing * functional.softplus(margin_U)

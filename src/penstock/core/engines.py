@@ -28,6 +28,9 @@ class VLLM:
     """Bytes of the KV cache on a CPU."""
     dtype: str = "auto"
     """Arithmetic of the engine; ``auto``: that of the model's weights."""
+    adapters: bool = True
+    """Where low-rank adapters are trained, send these alone and let vLLM apply them; False: send whole matrices, adapters
+    merged."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further engine arguments of vLLM, by its own names."""
 

@@ -33,7 +33,12 @@ def read_lanes(folder: Path) -> list[Lane]:
 
     The life of a process that was killed, or still runs, reaches to its last span.
     """
-    found = [read_lane(path) for path in sorted(folder.glob("*.jsonl"), key=_order)]
+    return lanes_of(folder.glob("*.jsonl"))
+
+
+def lanes_of(files: Iterable[Path]) -> list[Lane]:
+    """The lanes in some files, in the same order."""
+    found = [read_lane(path) for path in sorted(files, key=_order)]
     return [lane for lane in found if lane.spans or lane.lives]
 
 

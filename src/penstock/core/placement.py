@@ -140,7 +140,7 @@ def _default(run: Run, role: str) -> Resources:
     """A core, and with ``device="cuda"`` the accelerators that the role computes on."""
     gpus = 0.0
     if run.device == "cuda":
-        ranks = max(getattr(stage.learner.strategy, "ranks", 1) for stage in run.stages)
+        ranks = max(getattr(stage.learner.strategy, "ranks", 1) for stage in run.stages if hasattr(stage, "learner"))
         rewards = [reward for stage in run.stages for reward in getattr(stage, "rewards", ())]
         models = any(reward.function.startswith(("model:", "process:")) for reward in rewards)
         engine = getattr(run.roles.engine, "tensor_parallel", 1)

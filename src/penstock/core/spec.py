@@ -141,6 +141,8 @@ def _a(kind: Any) -> str:
 def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
     if isinstance(value, Mapping) and "kind" in value:
         named = {option.__name__: option for option in options if isinstance(option, type)}
+        if value["kind"] not in named and AnySpec in options:
+            return _convert_registered(value, path)
         if value["kind"] not in named:
             raise SpecError(f'{path}: unknown kind "{value["kind"]}"{suggestion(str(value["kind"]), named)}')
         return parse(named[value["kind"]], value, path)

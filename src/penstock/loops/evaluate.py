@@ -17,7 +17,8 @@ from penstock.loops.rollout import Rollout
 async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, list[Group]]:
     """Generate and score held-out prompts; gives ``evaluation/…`` metrics and the groups.
 
-    Beside rewards and lengths: ``distinct_1`` to ``distinct_3``, the share of n-grams of answer tokens that are different.
+    Beside rewards and lengths: ``distinct_1`` to ``distinct_3``, the share of n-grams of answer tokens that are different; and
+    ``arm/NAME``, the reward of each arm of an experiment that the prompts' column ``arm`` names.
 
     Takes no slots and trains nothing. Waits for the generator and the rewards. All tokens of a group must come from one
     version, which the caller ensures by not publishing meanwhile.
@@ -36,7 +37,7 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
         "evaluation/length": float(np.mean([sample.action_T.sum() for sample in samples])),
         "evaluation/failed": float(len(samples) - len(scored)),
     }
-    metrics |= _diversity(samples)
+    metrics |= _diversity(samples) | _by_arm(groups)
     named: dict[str, list[float]] = {}
     for sample in scored:
         for name, value in sample.extras.get("rewards", {}).items():
@@ -49,6 +50,15 @@ def _diversity(samples: Sequence[Sample]) -> Metrics:
     answers = [sample.tokens_T[sample.action_T].tolist() for sample in samples]
     longest = max(map(len, answers), default=0)
     return {f"evaluation/distinct_{n}": distinct_ngrams(answers, n) for n in (1, 2, 3) if n <= longest}
+
+
+def _by_arm(groups: Sequence[Group]) -> Metrics:
+    rewards: dict[str, list[float]] = {}
+    for group in groups:
+        name = group.prompt.columns.get("arm")
+        if isinstance(name, str):
+            rewards.setdefault(name, []).extend(float(sample.reward or 0.0) for sample in group.samples if sample.valid)
+    return {f"evaluation/arm/{name}": float(np.mean(values)) for name, values in rewards.items() if values}
 
 
 def best_of(groups: Sequence[Group], sizes: Sequence[int], rank_by: str = "") -> Metrics:

@@ -18,6 +18,7 @@ from penstock.core.tape import NO_LEASES, LeaseLog
 from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version, added
 from penstock.flow.rules import Lease, Rules
 from penstock.loops.lag import lag_counts, lag_metrics
+from penstock.loops.look import Seen, due, look
 from penstock.loops.sentinels import Sentinels, Watch
 from penstock.rewards.scaling import Moments, scaled
 
@@ -35,6 +36,8 @@ class Step:
     groups: tuple[Group, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     """Sentinels that tripped or cleared."""
+    seen: tuple[Seen, ...] = ()
+    """Samples to be shown, where the plan looks at this step."""
 
 
 @dataclass
@@ -193,6 +196,8 @@ class Plan:
     epochs: int = 1
     minibatches: int = 1
     seed: int = 0
+    look: bool = False
+    """Whether some samples are scored before they are trained on, to be shown."""
 
 
 class Leasing(Protocol):
@@ -240,6 +245,8 @@ async def learn(
         with trainer.watch(index, groups, stream.rules.max_lag) as watch:
             with spans.span("label", step=index):
                 units = labeller.label(groups)
+                shown = plan.look and due(index + 1, plan.steps)
+                seen = look(trainer.learner, groups, labeller.temperature) if shown else ()
             parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
                 for epoch in range(plan.epochs):
@@ -252,7 +259,7 @@ async def learn(
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         with spans.span("publish", version=index + 1):
             await channel.publish(index + 1)
-        yield Step(index, index + 1, metrics, groups, tuple(watch.alarms))
+        yield Step(index, index + 1, metrics, groups, tuple(watch.alarms), seen)
         await stream.release(lease)
 
 

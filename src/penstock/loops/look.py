@@ -1,0 +1,131 @@
+"""What the event log shows of a batch: a few samples, and for each token how far learner and generator are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.core.contracts import Scores
+from penstock.core.types import FloatArray, Group, IntArray, Row, Sample, Unit
+
+PROMPTS, SIBLINGS = 3, 2
+"""Prompts of a batch whose samples are shown, and samples of each."""
+STEPS = 100
+"""Samples are shown at about so many steps of a stage."""
+TOKENS = 256
+"""Tokens of a sample that are shown one by one."""
+
+LONGEST_CHARACTER = 8
+"""Tokens that one character may need; more without one are no text."""
+
+COLUMNS = ("arm", "corrections_used")
+"""Columns of a prompt's row that are shown, where it has them: which corrections stand in it, and whether any may."""
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A sample that is shown, with its group; ``logp_A`` are the learner's log-probs of its actions before the batch was
+    trained on, None where nobody asked."""
+
+    group: Group
+    sample: Sample
+    logp_A: FloatArray | None = None
+
+
+class Scoring(Protocol):
+    """A learner's verb that gives log-probs."""
+
+    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores: ...
+
+
+def due(done: int, steps: int) -> bool:
+    """Whether the samples of the ``done``-th step (from 1) of a stage are shown."""
+    return done == 1 or done % max(1, steps // STEPS) == 0
+
+
+def chosen(groups: Sequence[Group]) -> list[Seen]:
+    """Samples of the first groups: the first of each, then the second of each. A failed one, if there is any, is among them."""
+    some = groups[:PROMPTS]
+    seen = [Seen(group, group.samples[place]) for place in range(SIBLINGS) for group in some if place < len(group.samples)]
+    failed = [Seen(group, sample) for group in groups for sample in group.samples if sample.error is not None]
+    if failed and all(one.sample.error is None for one in seen):
+        seen[-1] = failed[0]
+    return seen
+
+
+def look(learner: Scoring, groups: Sequence[Group], temperature: float) -> tuple[Seen, ...]:
+    """The samples to be shown, with the learner's log-probs of their actions; to be asked before it trains on them."""
+    seen = chosen(groups)
+    acted = [one for one in seen if one.sample.action_T.any()]
+    units: list[Unit] = [(Row(one.sample.tokens_T, one.sample.action_T),) for one in acted]
+    found = learner.score(units, frozenset({"logp"}), temperature).logp if units else []
+    scored = dict(zip(map(id, acted), found, strict=True))
+    return tuple(Seen(one.group, one.sample, scored.get(id(one))) for one in seen)
+
+
+def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) -> list[dict[str, Any]]:
+    """Rows for the event log; ``evaluated`` is the version of the weights that an evaluation measured.
+
+    ``version`` is that of the oldest weights that drew an action, ``tokens`` holds for each of the first actions its text
+    (``pieces``), the drawing policy's log-prob (``logp``) and the learner's less that (``gap``), in nats.
+    """
+    rows: list[dict[str, Any]] = []
+    for one in seen:
+        sample = one.sample
+        row: dict[str, Any] = {
+            "prompt": one.group.prompt.text,
+            "text": sample.text,
+            "reward": sample.reward,
+            "rewards": dict(sample.extras.get("rewards", {})),
+            "length": int(sample.action_T.sum()),
+            "finish": sample.finish,
+            "error": sample.error,
+            "key": str(sample.key),
+            "version": sample.oldest_version if evaluated is None else evaluated,
+            "held_out": evaluated is not None,
+        }
+        row |= {name: one.group.prompt.columns[name] for name in COLUMNS if name in one.group.prompt.columns}
+        if one.logp_A is not None:
+            row["tokens"] = token_row(sample, one.logp_A, decode)
+        rows.append(row)
+    return rows
+
+
+def token_row(sample: Sample, logp_A: FloatArray, decode: Decode) -> dict[str, list[Any]]:
+    """The first actions of a sample: text, log-prob when drawn and gap of each."""
+    drawn_A = sample.logp_T[sample.action_T][:TOKENS]
+    gap_A = np.asarray(logp_A[:TOKENS], np.float64) - drawn_A
+    return {
+        "pieces": pieces(sample.tokens_T[sample.action_T][:TOKENS], decode),
+        "logp": [float(f"{value:.4g}") for value in drawn_A],
+        "gap": [float(f"{value:.3g}") for value in gap_A],
+    }
+
+
+def pieces(tokens_A: IntArray, decode: Decode) -> list[str]:
+    """The text that each token adds. Where a character needs several tokens, the last of them brings it, the others "".
+
+    A token alone may be no whole character, and what it says can depend on the one before it (a space at the start).
+    """
+    found: list[str] = []
+    window: list[int] = []
+    told = waiting = 0
+    for token in tokens_A.tolist():
+        window.append(token)
+        text = decode(window)
+        waiting = waiting + 1 if text.endswith("\ufffd") else 0
+        if 0 < waiting < LONGEST_CHARACTER:
+            found.append("")
+            continue
+        found.append(text[told:])
+        if len(window) >= 32:
+            window, text = window[-4:], decode(window[-4:])
+        told, waiting = len(text), 0
+    if waiting:  # the sample ended within a character
+        found[-1] = decode(window)[told:]
+    return found

@@ -1,0 +1,312 @@
+"""Runs that ask: what is kept of every sample, that nothing is asked twice, who is promoted, and what is trained on."""
+
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_recipes import DATA, LEARNER, SETTINGS, sft
+
+pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
+
+from penstock.algos import BradleyTerry
+from penstock.cli.commands.train import execute
+from penstock.cli.judging import group_of
+from penstock.cli.main import main
+from penstock.cli.session import Interrupted
+from penstock.core.ask import Ask, Judge, Simulated
+from penstock.core.errors import DataError, PenstockError
+from penstock.core.events import read_events
+from penstock.core.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
+from penstock.core.types import Sampling
+from penstock.feedback.asked import read
+from penstock.feedback.records import Annotator, Submission
+from penstock.feedback.store import Store
+from penstock.models.files import load_model, load_text
+
+HERE = __file__
+PEOPLE = tuple(Simulated(name=name, noise=0.1) for name in ("ann", "ben"))
+
+
+def much(sample, columns):
+    return float(len(sample.text))
+
+
+TRUTH = RewardSpec(function=f"{HERE}:much", name="much")
+ASK = Ask(
+    name="ask-1",
+    model=ModelSpec(path="@sft"),
+    data=DATA,
+    sampling=Sampling(max_new_tokens=4),
+    annotators=PEOPLE,
+    truth=TRUTH,
+    prompts=6,
+    samples=2,
+    questions=5,
+    overlap=2,
+)
+REWARD = Offline(
+    name="reward-a",
+    model=ModelSpec(path="@sft"),
+    data=DataSpec(source="feedback:@run", options={"natures": ["simulated"]}),
+    algorithm=BradleyTerry(probability="probability"),
+    learner=LEARNER,
+    batch=4,
+    steps=2,
+)
+LENIENT = {"accuracy": 0.0, "length": 1.0, "threshold": 1000.0, "wins": 0.0, "anchors": 0.0}
+AGAIN = replace(
+    ASK,
+    name="ask-2",
+    model=ModelSpec(path="@other"),
+    against=ModelSpec(path="@ask-1"),
+    scorers="@reward-a",
+    duels=3,
+    anchors=2,
+    gate=LENIENT,
+    annotators=(*PEOPLE, Judge(name="model", reward=RewardSpec(function="model:@reward-a"))),
+)
+
+
+def a_run(*stages, name="asks"):
+    return Run(name=name, stages=stages, **SETTINGS)
+
+
+def carry_out(run, folder, resuming=False):
+    return execute(run, folder, resuming, progress=False)
+
+
+def told(folder, what):
+    return [event for event in read_events(folder / "events.jsonl") if event.get("what") == what]
+
+
+def weights_of(folder):
+    return {name: tensor.detach().numpy() for name, tensor in load_model(str(folder)).policy_weights()}
+
+
+def same(one, other):
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """A finished run of one Ask stage; not to be changed."""
+    folder = tmp_path_factory.mktemp("once") / "asks"
+    carry_out(a_run(sft(steps=1), ASK), folder)
+    return folder
+
+
+def test_every_response_is_kept_with_its_exact_tokens_and_where_it_comes_from(once):
+    text = load_text(str(once / "models" / "sft"))
+    asked = read(once / "asked" / "ask-1.jsonl")
+    for response in (response for one in asked for response in one.task.item.responses):
+        assert (response.run, response.stage, response.version) == ("asks", "sft", 1)
+        assert response.sampling["max_new_tokens"] == 4
+        drawn = response.tokens[-len(response.logp) :]
+        assert text.decode(drawn) in (response.text, response.text + text.tokenizer.eos_token)
+
+
+def test_kept_log_probs_are_those_of_the_weights(once):
+    from penstock.core.types import Row
+    from penstock.data.layout import lay_out
+    from penstock.train.learner import Scoring
+
+    asked = read(once / "asked" / "ask-1.jsonl")
+    group = group_of(asked[0].task.item)
+    scorer = Scoring(load_model(str(once / "models" / "sft")), lay_out)
+    rows = tuple(Row(sample.tokens_T, sample.action_T) for sample in group.samples)
+    for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"})).logp, strict=True):
+        assert sample.logp_T[sample.action_T] == pytest.approx(logp_A, abs=1e-4)
+
+
+def test_votes_of_simulated_annotators_are_marked_as_such_and_complete(once):
+    with Store.open(once / "feedback.db") as store:
+        assert {one.nature for one in store.annotators()} == {"simulated"}
+        count = store.counts()["ask"]
+        assert (count.tasks, count.open, count.judgements) == (5, 0, 10)
+    assert len(told(once, "annotator")) == 2
+
+
+def test_lineage_is_told_by_a_command(judged, capsys):
+    _, folder = judged
+    place = str(folder / "feedback.db")
+    assert main(["feedback", "lineage", place, "--runs", str(folder.parent), "--event", "6"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:3] == ["  about a response of judged/sft version 1"] * 2
+    assert "  judged/reward-a (versions 1 to 2): learns from it" in said
+    assert main(["feedback", "lineage", place, "--runs", str(folder), "--stage", "reward-a"]) == 0
+    assert "learned from 10 events" in capsys.readouterr().out
+    assert main(["feedback", "lineage", place, "--runs", str(folder)]) == 2
+
+
+def test_the_model_of_a_stage_that_judges_nothing_is_the_one_it_asked_about(once):
+    assert same(weights_of(once / "model"), weights_of(once / "models" / "sft"))
+    assert json.loads((once / "asked" / "ask-1.json").read_text())["promoted"]["stage"] == "sft"
+
+
+def test_people_are_waited_for_and_a_resume_asks_nothing_twice(tmp_path):
+    real = replace(ASK, annotators=(), truth=None, deadline=0.1)
+    run, folder = a_run(sft(steps=1), real), tmp_path / "run"
+    with pytest.raises(PenstockError, match=r"0 votes \(of nobody\) of at least 10 .* penstock feedback serve .*feedback\.db"):
+        carry_out(run, folder)
+    asked = (folder / "asked" / "ask-1.jsonl").read_bytes()
+    with Store.open(folder / "feedback.db") as store:
+        tasks = store.tasks()
+        for name in ("ann", "ben"):
+            store.enrol(Annotator(name))
+            while lease := store.next_task(name):
+                store.submit(Submission("vote", lease.task, name, f"{name}:{lease.task}", {"preference": 1}))
+    carry_out(run, folder, resuming=True)
+    with Store.open(folder / "feedback.db") as store:
+        assert [name for name in store.tasks() if name in tasks] == tasks
+        assert store.counts()["ask"].tasks == 5
+    assert (folder / "asked" / "ask-1.jsonl").read_bytes() == asked
+
+
+def test_a_deadline_with_enough_votes_goes_on(tmp_path):
+    run, folder = a_run(sft(steps=1), replace(ASK, annotators=(), truth=None, deadline=0.1, least=1)), tmp_path / "run"
+    with pytest.raises(PenstockError, match="of at least 1"):
+        carry_out(run, folder)
+    with Store.open(folder / "feedback.db") as store:
+        store.enrol(Annotator("ann"))
+        lease = store.next_task("ann")
+        store.submit(Submission("vote", lease.task, "ann", "a-vote", {"preference": 1}))
+    carry_out(run, folder, resuming=True)
+    assert told(folder, "deadline passed")[0]["votes"] == 1
+
+
+def test_ctrl_c_while_people_are_waited_for_stops_at_once_and_a_resume_waits_on(tmp_path):
+    run, folder = a_run(sft(steps=1), replace(ASK, annotators=(), truth=None)), tmp_path / "run"
+
+    def interrupt():
+        while not told(folder, "asked"):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    waiting = threading.Thread(target=interrupt, daemon=True)
+    folder.mkdir()
+    (folder / "events.jsonl").touch()
+    waiting.start()
+    with pytest.raises(Interrupted, match="stopped after step 0 of 5 of stage ask-1"):
+        carry_out(run, folder)
+    waiting.join(10)
+    with Store.open(folder / "feedback.db") as store:
+        for name in ("ann", "ben"):
+            store.enrol(Annotator(name))
+            while lease := store.next_task(name):
+                store.submit(Submission("vote", lease.task, name, f"{name}:{lease.task}", {"preference": -1}))
+    assert carry_out(run, folder, resuming=True)["stages"]["ask-1"]["metrics"]["asked/votes"] == 10.0
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A finished run with a reward model and a second Ask stage that judges other weights, and lets them pass."""
+    folder = tmp_path_factory.mktemp("judged") / "judged"
+    judges = (*PEOPLE, Judge(name="counter", reward=TRUTH))
+    run = a_run(sft(steps=1), replace(ASK, annotators=judges), REWARD, sft("other", steps=3), AGAIN, name="judged")
+    carry_out(run, folder)
+    return run, folder
+
+
+def test_weights_that_pass_are_promoted(judged):
+    _, folder = judged
+    (promoted,) = told(folder, "promoted")
+    assert (promoted["stage"], promoted["goes_on_with"]) == ("ask-2", "version 3 of other")
+    assert told(folder, "asked")[1]["step"] == 0  # not the step at which the stage before ended
+    assert same(weights_of(folder / "model"), weights_of(folder / "models" / "other"))
+
+
+def test_weights_that_fail_their_card_are_not_promoted(judged, tmp_path):
+    run, folder = judged
+    failing = replace(AGAIN, gate={"accuracy": 1.0})
+    carry_out(replace(run, name="held", stages=(*run.stages[:-1], failing)), tmp_path / "held")
+    assert "accuracy" in told(tmp_path / "held", "not promoted")[0]["because"]
+    assert same(weights_of(tmp_path / "held" / "model"), weights_of(folder / "models" / "sft"))
+
+
+def test_duels_and_anchors_are_asked_beside_the_questions(judged):
+    _, folder = judged
+    asked = read(folder / "asked" / "ask-2.jsonl")
+    assert {one.task.strategy for one in asked} == {"random", "duel", "anchor"}
+    first = {one.task.item.id for one in read(folder / "asked" / "ask-1.jsonl")}
+    assert all(one.task.item.id in first for one in asked if one.task.strategy == "anchor")
+    for one in asked:
+        if one.task.strategy == "duel":
+            assert [response.stage for response in one.task.item.responses] == ["other", "sft"]
+
+
+def test_a_judge_takes_no_seat_from_people_and_is_compared_with_them(judged):
+    _, folder = judged
+    with Store.open(folder / "feedback.db") as store:
+        natures = {one.name: one.nature for one in store.annotators()}
+        votes = [event for event in store.events() if event.annotator == "counter"]
+        copies = store.tasks_of(votes)
+    assert natures["counter"] == "judge"
+    assert len(votes) == 5
+    assert all(copies[event.task].origin for event in votes)
+    lines = {line["judge"]: line for line in told(folder, "judge beside people")}
+    assert lines["counter"]["pairs"] == 5
+
+
+def test_a_reward_model_judges_as_its_scores_say(judged):
+    _, folder = judged
+    margins = {one.task.id: one.margin for one in read(folder / "asked" / "ask-2.jsonl") if one.task.purpose == "ask"}
+    with Store.open(folder / "feedback.db") as store:
+        votes = [event for event in store.events() if event.annotator == "model"]
+        said = {task.origin: vote.body["preference"] for vote in votes for task in [store.task(vote.task)]}
+    assert len(margins) > 3
+    assert {name: said[name] for name in margins} == {name: int(np.sign(margin)) for name, margin in margins.items()}
+
+
+def test_a_stage_that_reads_votes_is_pinned_when_it_begins(judged):
+    _, folder = judged
+    pins = json.loads((folder / "pins.json").read_text())
+    assert pins["reward-a.data"]["until"] == 15  # five questions by two people and a judge
+    assert len(pins["reward-a.data"]["content"]) == 64
+
+
+def test_a_stage_goes_on_with_the_rows_it_began_with_and_refuses_others(tmp_path):
+    run, folder = a_run(sft(steps=1), ASK, REWARD), tmp_path / "run"
+    carry_out(run, folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["stages"]["reward-a"], summary["headline"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    before = json.loads((folder / "pins.json").read_text())
+    with Store.open(folder / "feedback.db") as store:  # somebody votes on
+        store.enrol(Annotator("zoe", nature="simulated"))
+        store.ask([replace(read(folder / "asked" / "ask-1.jsonl")[0].task, round="later")])
+        lease = store.next_task("zoe")
+        store.submit(Submission("vote", lease.task, "zoe", "z", {"preference": 3}))
+    carry_out(run, folder, resuming=True)
+    assert json.loads((folder / "pins.json").read_text()) == before
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["stages"]["reward-a"], summary["headline"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "pins.json").write_text(json.dumps({"reward-a.data": {"until": 10, "content": "0" * 64}}))
+    with pytest.raises(DataError, match="is it the same store"):
+        carry_out(run, folder, resuming=True)
+
+
+def test_samples_are_measured_before_and_after(tmp_path):
+    measured = EvaluationSpec(data=replace(DATA, size=3), rewards=(TRUTH,), temperature=1.0)
+    summary = carry_out(a_run(sft(steps=1), replace(ASK, evaluation=measured)), tmp_path / "run")
+    stage = summary["stages"]["ask-1"]
+    assert stage["first"]["evaluation/much"] == stage["last"]["evaluation/much"] > 0
+
+
+def test_a_typing_error_in_the_mix_or_the_gate_is_found_before_anything_starts(tmp_path):
+    wrong = replace(AGAIN, model=ModelSpec(path="@sft"), gate={"acuracy": 0.5})
+    with pytest.raises(PenstockError, match=r"ask-2: gate: unknown field 'acuracy'"):
+        carry_out(a_run(sft(), ASK, REWARD, wrong), tmp_path / "run")
+    with pytest.raises(PenstockError, match=r"ask-2: random=0\.1; at least 0\.2"):
+        carry_out(a_run(sft(), ASK, REWARD, replace(wrong, gate={}, mix={"random": 0.1, "near_tie": 0.9})), tmp_path / "run")
+
+
+def test_a_policy_without_variety_has_nothing_to_ask(tmp_path):
+    certain = replace(ASK, sampling=Sampling(max_new_tokens=1, top_k=1))
+    with pytest.raises(DataError, match="every two samples are equal"):
+        carry_out(a_run(sft(steps=1), certain), tmp_path / "run")
