@@ -47,6 +47,7 @@ KNOWN = {
 GROUPS = (
     ("Reward", ("reward", "accuracy", "margin")),
     ("Evaluation", ("evaluation",)),
+    ("Votes", ("asked", "card", "weight")),
     ("Divergence from the reference", ("kl",)),
     ("Exploration", ("entropy", "length", "finish", "truncated")),
     ("Loss", ("loss", "policy", "value")),
@@ -118,6 +119,11 @@ def value_of(name: str, value: float) -> str:
     if known.share and math.isfinite(value):
         return f"{value:.1%}"
     return f"{text_of(value)} {known.unit}".rstrip()
+
+
+def named_value(name: str, value: float) -> dict[str, str]:
+    """A metric's label and its value with the unit."""
+    return {"label": shown(name).label, "value": value_of(name, value)}
 
 
 def numbers(values: Any) -> dict[str, float]:

@@ -94,11 +94,11 @@ class StageView:
         return sorted(names) if len(names) > 1 else []
 
 
-def clean(text: Any) -> str:
+def clean(text: Any, limit: int = TEXT_LIMIT) -> str:
     """Untrusted text fit for a file: half characters (lone surrogates) and NUL replaced, very long text cut with a note."""
     whole = _LONE_SURROGATE.sub("�", str(text)).replace("\0", "�")
-    rest = len(whole) - TEXT_LIMIT
-    return whole if rest <= 0 else f"{whole[:TEXT_LIMIT]}… ({rest:,} more characters)"
+    rest = len(whole) - limit
+    return whole if rest <= 0 else f"{whole[:limit]}… ({rest:,} more characters)"
 
 
 def cell(value: Any) -> str:

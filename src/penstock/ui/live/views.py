@@ -1,0 +1,187 @@
+"""What the page is told of a run: plain JSON values, every text cleaned and cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from penstock.core.lanes import Lane
+from penstock.core.spec import difference
+from penstock.ui import metrics
+from penstock.ui.lanes import pictures
+from penstock.ui.live.index import LogIndex, StageIndex
+from penstock.ui.live.runs import RunFiles, state_of
+from penstock.ui.live.series import gains_of
+from penstock.ui.report import clean, plain_text, stages_of, summary_rows, timeline_view
+from penstock.ui.sentinels import tripped, verdict
+from penstock.ui.timeline import account
+from penstock.ui.timeline_text import account_view
+from penstock.web.refusals import Refusal
+
+SHOWN_TOKENS = 1024
+"""Most tokens of a sample that are told one by one."""
+LONGEST_TEXT, PIECE = 24_000, 200
+"""Characters of a prompt or an answer, and of a token or a small field; the rest is counted."""
+KNOWN = ("prompt", "text", "reward", "rewards", "length", "finish", "error", "key", "version", "held_out", "tokens")
+"""Fields of a row that have a place on the page; others are told by their names."""
+DIFFERENCES = 60
+"""Most lines in which two specs are told apart."""
+
+
+def reading(index: LogIndex) -> dict[str, Any]:
+    """How far the log is read, and the number by which the page knows whether anything has changed."""
+    return {
+        "version": f"{index.generation}.{index.changes}",
+        "complete": index.complete,
+        "share": index.offset / index.size if index.size else 1.0,
+    }
+
+
+def run_view(run: RunFiles, index: LogIndex, now: float) -> dict[str, Any]:
+    """A run's head: stages and how far they are, what tripped, what happened."""
+    spec, summary = run.spec(), run.summary()
+    alarms = {name: tripped(stage.alarms) for name, stage in index.stages.items()}
+    kinds = stages_of(spec)
+    names = [*kinds, *(name for name in index.stages if name not in kinds)]
+    return reading(index) | {
+        "id": run.id,
+        "name": clean(spec.get("name") or run.name),
+        "folder": run.name,
+        "state": state_of(summary, run.end(), now),
+        "headline": clean(summary.get("headline") or ""),
+        "sentinels": verdict(list(alarms.values()), spec),
+        "seed": spec.get("seed"),
+        "stages": [
+            stage_view(name, kinds[name].kind if name in kinds else "", kinds[name].steps if name in kinds else 0, index)
+            for name in names
+        ],
+        "alarms": [
+            {"stage": clean(name), "name": clean(one.name), "severity": clean(one.severity), "step": one.step,
+             "until": one.until, "message": clean(one.message), "fatal": one.fatal}
+            for name, found in alarms.items() for one in found
+        ],
+        "events": timeline_view(index.lifecycle),
+        "events_left_out": index.left_out,
+        "summary": summary_rows(summary),
+    }  # fmt: skip
+
+
+def stage_view(name: str, kind: str, steps: int, index: LogIndex) -> dict[str, Any]:
+    """One stage: steps done of how many, time, first and last evaluation."""
+    stage = index.stages.get(name) or StageIndex(name)
+    seconds = stage.last - stage.first if stage.first is not None and stage.last is not None else None
+    return {
+        "name": name,
+        "kind": kind,
+        "steps": steps,
+        "done": stage.done,
+        "took": "" if seconds is None else metrics.duration(seconds),
+        "gains": gains_of(stage),
+        "sampled": len(stage.steps),
+    }
+
+
+def stage_in(index: LogIndex, name: str) -> StageIndex:
+    """A stage by its name. Raises Refusal."""
+    if name not in index.stages:
+        known = ", ".join(index.stages) or "none yet"
+        raise Refusal(404, f'the log has no stage "{name[:100]}"; it has: {known[:300]}', code="not_found")
+    return index.stages[name]
+
+
+def sample_view(row: Any, place: int) -> dict[str, Any]:
+    """One sample as the page shows it; ``row`` is its place among those of its step."""
+    row = row if isinstance(row, Mapping) else {"text": row}
+    rewards = row.get("rewards")
+    return {
+        "row": place,
+        "prompt": clean(row.get("prompt") or "", LONGEST_TEXT),
+        "text": clean(row.get("text") or "", LONGEST_TEXT),
+        "reward": written(row.get("reward")),
+        "rewards": {clean(k): written(v) for k, v in rewards.items()} if isinstance(rewards, Mapping) else {},
+        "length": written(row.get("length")),
+        "finish": clean(row.get("finish") or ""),
+        "error": clean(row.get("error") or ""),
+        "key": clean(row.get("key") or ""),
+        "version": row["version"] if isinstance(row.get("version"), int) else None,
+        "held_out": row.get("held_out") is True,
+        "tokens": tokens_view(row.get("tokens")),
+        "others": {clean(name)[:PIECE]: plain_text(value)[:PIECE] for name, value in row.items() if other(name, value)},
+    }
+
+
+def other(name: str, value: Any) -> bool:
+    """Whether a field of a row is one that the page has no place for, and small enough to be told as it is."""
+    return name not in KNOWN and isinstance(value, str | int | float | bool)
+
+
+def written(value: Any) -> str:
+    """A number as people read it; "" where there is none."""
+    found = metrics.number(value)
+    return "" if found is None else metrics.text_of(found)
+
+
+def tokens_view(tokens: Any) -> dict[str, list[Any]] | None:
+    """Pieces, log-probs and gaps if all are there and of one length; None otherwise. What is not finite becomes null."""
+    if not isinstance(tokens, Mapping):
+        return None
+    parts = [tokens.get(name) for name in ("pieces", "logp", "gap")]
+    if not all(isinstance(part, list) for part in parts) or len({len(part) for part in parts if part is not None}) != 1:
+        return None
+    pieces, logp, gap = ([] if part is None else part[:SHOWN_TOKENS] for part in parts)
+    return {"pieces": [clean(piece)[:PIECE] for piece in pieces], "logp": _finite(logp), "gap": _finite(gap)}
+
+
+def _finite(values: Sequence[Any]) -> list[float | None]:
+    found = [metrics.number(value) for value in values]
+    return [value if value is not None and abs(value) < 1e30 else None for value in found]
+
+
+def samples_view(index: LogIndex, stage: str, step: int, offset: int, limit: int) -> dict[str, Any]:
+    """Some of the samples of a step."""
+    rows = index.rows(stage_in(index, stage).name, step)
+    shown = [sample_view(row, place) for place, row in enumerate(rows)][offset : offset + limit]
+    return {"stage": stage, "step": step, "count": len(rows), "rows": shown}
+
+
+def same_prompt(index: LogIndex, stage: str, step: int, row: int, most: int = 200) -> dict[str, Any]:
+    """Other steps at which the prompt of a sample was sampled: all of them, or ``most`` spread evenly. Raises Refusal."""
+    rows = index.rows(stage_in(index, stage).name, step)
+    if not 0 <= row < len(rows) or not isinstance(rows[row], Mapping):
+        raise Refusal(404, f"step {step} of {stage} has no sample {row}; it has {len(rows)}", code="not_found")
+    prompt = rows[row].get("prompt")
+    if not isinstance(prompt, str):
+        return {"steps": []}
+    wanted = b'"prompt": ' + json.dumps(prompt, ensure_ascii=False).encode("utf-8", "surrogatepass") + b","
+    found = sorted(set(index.steps_with(stage, wanted)))
+    if len(found) > most:
+        found = [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
+    return {"steps": found}
+
+
+def time_view(lanes: Sequence[Lane]) -> dict[str, Any]:
+    """Where the time went: drawings of the lanes, a table of the roles, idle shares, tokens by lag."""
+    found = account(lanes)
+    total = sum(found.lags.values())
+    return {
+        "pictures": [asdict(picture) for picture in pictures(lanes)],
+        "account": account_view(found),
+        "roles": [
+            {"role": clean(role.role), "alive": role.alive, "work": role.work, "idle": role.idle, "seconds": role.seconds}
+            for role in found.roles
+        ],
+        "lags": [{"lag": lag, "tokens": count, "share": count / total} for lag, count in found.lags.items()],
+        "mean_lag": found.mean_lag if found.lags else None,
+    }
+
+
+def spec_differences(specs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How each run's spec differs from the first one's, name left out."""
+    (first, base), *others = specs.items()
+    found = []
+    for name, spec in others:
+        lines = [clean(line) for line in difference(dict(base), dict(spec)) if not line.startswith("name:")]
+        found.append({"run": name, "from": first, "lines": lines[:DIFFERENCES], "left_out": max(0, len(lines) - DIFFERENCES)})
+    return found

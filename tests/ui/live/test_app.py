@@ -1,0 +1,238 @@
+"""The live page's server: what it answers, to whom, and that it can change nothing but the store."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live_examples import log_of, row, run_folder, small_run
+from penstock.core.spans import Spans
+from penstock.ui.live import runs as runs_module
+from penstock.ui.live.app import PAGE
+from penstock.ui.live.runs import Runs
+
+RUN = "/api/runs/small"
+READING = [
+    "/", "/static/app.js", "/health", "/api/runs", RUN, f"{RUN}/curves?stage=grpo", f"{RUN}/steps?stage=grpo",
+    f"{RUN}/samples?stage=grpo&step=2", f"{RUN}/same?stage=grpo&step=2&row=0", f"{RUN}/time", f"{RUN}/spec",
+    "/api/compare?runs=small",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", READING)
+def test_every_answer_carries_the_content_policy(asked, tmp_path: Path, path: str) -> None:
+    small_run(tmp_path)
+    answer = asked(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert (answer.headers["x-content-type-options"], answer.headers["cache-control"]) == ("nosniff", "no-store")
+
+
+def test_a_refusal_carries_it_as_well(asked) -> None:
+    answer = asked("/api/runs/none")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert "content-security-policy" in answer.headers
+
+
+def test_the_page_holds_no_inline_script_or_style() -> None:
+    text = (PAGE / "index.html").read_text()
+    assert "<style" not in text
+    assert "style=" not in text
+    assert "<script>" not in text
+    assert "http:" not in text.replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "app.py", "", "index.html/..", "/etc/passwd"])
+def test_only_the_pages_own_files_are_served(asked, name: str) -> None:
+    assert asked(f"/static/{name}").status_code == 404
+
+
+def test_a_run_tells_its_stages_alarms_and_events(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    head = asked("/api/runs/small").json()
+    assert [(stage["name"], stage["done"], stage["steps"]) for stage in head["stages"]] == [("sft", 0, 10), ("grpo", 10, 10)]
+    assert [(one["name"], one["step"], one["severity"]) for one in head["alarms"]] == [("log-prob gap", 3, "warning")]
+    assert [one["what"] for one in head["events"]] == ["stage started"]
+    assert (head["complete"], head["state"], head["sentinels"]) == (True, "running", "1 tripped")
+
+
+def test_what_has_not_changed_is_not_sent_again(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    version = asked("/api/runs/small").json()["version"]
+    assert asked(f"/api/runs/small?since={version}").json() == {"version": version, "same": True}
+    assert asked(f"/api/runs/small/curves?stage=grpo&since={version}").json() == {"version": version, "same": True}
+
+
+def test_curves_come_with_label_unit_and_points(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    reward, loss = asked("/api/runs/small/curves?stage=grpo").json()["curves"]
+    assert (reward["label"], reward["steps"], reward["last"]) == ("reward", list(range(1, 11)), "1")
+    assert reward["values"][:2] == [0.1, 0.2]
+    assert loss["bad"] == [4]
+
+
+def test_samples_come_by_page_with_their_place(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    answer = asked("/api/runs/small/samples?stage=grpo&step=2&offset=1&limit=1").json()
+    assert (answer["count"], [(one["row"], one["text"]) for one in answer["rows"]]) == (3, [(1, "The answer is four.")])
+
+
+def test_the_gap_of_each_token_is_told(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    first, second, *_ = asked("/api/runs/small/samples?stage=grpo&step=2").json()["rows"]
+    assert first["tokens"] == {"pieces": ["A", "é"], "logp": [-1.5, -0.25], "gap": [0.0004, -0.3]}
+    assert (first["version"], second["tokens"]) == (1, None)
+
+
+def test_fields_that_the_page_has_no_place_for_are_told_by_their_names(asked, tmp_path: Path) -> None:
+    fields = {"arm": "with", "used": True, "odd": [1], "none": None}
+    log_of(run_folder(tmp_path, "small", "s"), "s").samples(1, [row("a", "b", **fields)])
+    (shown,) = asked("/api/runs/small/samples?stage=s&step=1").json()["rows"]
+    assert shown["others"] == {"arm": "with", "used": "true"}
+
+
+def test_a_very_long_answer_is_cut_and_the_rest_counted(asked, tmp_path: Path) -> None:
+    log_of(run_folder(tmp_path, "small", "s"), "s").samples(1, [row("a", "x" * 30_000)])
+    (shown,) = asked("/api/runs/small/samples?stage=s&step=1").json()["rows"]
+    assert shown["text"] == "x" * 24_000 + "… (6,000 more characters)"
+
+
+DAMAGED = [3, {"pieces": ["a"]}, {"pieces": ["a"], "logp": [1, 2], "gap": [0]}, {"pieces": "a", "logp": [1], "gap": [1]}]
+
+
+@pytest.mark.parametrize("tokens", DAMAGED)
+def test_damaged_tokens_are_left_out(asked, tmp_path: Path, tokens: Any) -> None:
+    rows = [row("a", "b", tokens=tokens), "no row", None, 7]
+    event = {"kind": "samples", "time": 1.0, "stage": "s", "step": 1, "rows": rows}
+    (run_folder(tmp_path, "small", "s") / "events.jsonl").write_text(json.dumps(event) + "\n")
+    shown = asked("/api/runs/small/samples?stage=s&step=1").json()["rows"]
+    assert [one["tokens"] for one in shown] == [None] * 4
+
+
+def test_steps_at_which_a_prompt_came_again_are_named(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    assert asked("/api/runs/small/same?stage=grpo&step=2&row=2").json() == {"steps": [2, 4, 6, 8, 10]}
+
+
+def test_lanes_roles_and_lag_come_as_numbers(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    found = asked("/api/runs/small/time").json()
+    assert [(one["lag"], one["tokens"], one["share"]) for one in found["lags"]] == [(0, 30, 0.75), (1, 10, 0.25)]
+    assert found["roles"][0]["role"] == "learner"
+    assert found["roles"][0]["seconds"] == {"train": 3.0, "wait": 1.0}
+
+
+def test_the_time_is_drawn_again_when_more_is_recorded(tmp_path: Path) -> None:
+    (run,) = Runs(small_run(tmp_path)).scan()
+    drawn = [run.drawn(lambda lanes: len(lanes[0].spans)), run.drawn(lambda lanes: -1)]
+    Spans(run.folder / "spans" / "learner.jsonl", "learner").close()
+    assert [*drawn, run.drawn(lambda lanes: len(lanes[0].lives))] == [2, 2, 2]
+
+
+def test_more_spans_than_can_be_drawn_are_refused_with_the_command_that_can(
+    asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path)
+    monkeypatch.setattr(runs_module, "LARGEST_LANES", 10)
+    answer = asked("/api/runs/small/time")
+    assert answer.status_code == 413
+    assert "penstock timeline" in answer.json()["error"]["message"]
+
+
+def test_runs_are_laid_over_each_other_with_what_their_specs_differ_in(asked, tmp_path: Path) -> None:
+    small_run(tmp_path, "a", seed=1)
+    small_run(tmp_path, "b", seed=2)
+    found = asked("/api/compare?runs=a,b").json()
+    assert (found["stage"], found["families"]) == ("grpo", [["a", "b"]])
+    band = next(one for one in found["metrics"] if one["name"] == "reward/mean")["bands"][0]
+    assert (band["low"][0], band["median"][0], band["high"][0]) == (1.1, 1.6, 2.1)
+    assert found["differences"] == [{"run": "b", "from": "a", "lines": ["seed: 1 → 2"], "left_out": 0}]
+
+
+SENSELESS = [
+    f"{RUN}/curves?stage=none", f"{RUN}/curves?stage=grpo&points=5", f"{RUN}/curves?stage=grpo&points=1e9",
+    f"{RUN}/samples?stage=grpo&step=-1", f"{RUN}/samples?stage=grpo&step=2&limit=100000", f"{RUN}/samples",
+    f"{RUN}/same?stage=grpo&step=2&row=99", "/api/compare", "/api/compare?runs=none", "/api/runs/%2e%2e/spec",
+    f"/api/compare?runs={','.join(map(str, range(99)))}", "/api/nothing", "/nothing",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SENSELESS)
+def test_what_makes_no_sense_is_refused_in_one_shape(asked, tmp_path: Path, path: str) -> None:
+    small_run(tmp_path)
+    answer = asked(path)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["message"]
+
+
+VISITORS = [({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403), ({}, 200)]
+
+
+@pytest.mark.parametrize(("headers", "status"), VISITORS)
+def test_pages_of_other_hosts_get_nothing(asked, headers: dict[str, str], status: int) -> None:
+    assert asked("/api/runs", headers=headers).status_code == status
+
+
+def test_beyond_this_machine_reading_needs_the_token_too(asked) -> None:
+    assert asked("/api/runs", local=False).status_code == 403
+    assert asked("/api/runs", local=False, token=True).status_code == 200
+    assert asked("/", local=False).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("path", READING)
+def test_no_reading_route_takes_anything_else(asked, tmp_path: Path, path: str, method: str) -> None:
+    small_run(tmp_path)
+    assert asked(path, method, token=True).status_code == 405
+
+
+def state(root: Path) -> dict[str, tuple[int, ...]]:
+    """Everything there is below a folder: inode, mode, size and time of the last change."""
+    found = {}
+    for folder, _, files in os.walk(root):
+        for path in [Path(folder), *(Path(folder) / name for name in files)]:
+            one = path.stat()
+            found[str(path)] = (one.st_ino, one.st_mode, one.st_size, one.st_mtime_ns)
+    return found
+
+
+def test_reading_leaves_a_run_as_it_is(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    before = state(tmp_path)
+    for path in READING:
+        asked(path)
+    assert state(tmp_path) == before
+
+
+def test_a_run_that_holds_its_folder_is_read_and_a_run_that_is_read_can_be_held(asked, tmp_path: Path) -> None:
+    folder = small_run(tmp_path)
+    with open(folder / ".lock", "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert asked("/api/runs/small").status_code == 200
+    asked("/api/runs/small/curves?stage=grpo")
+    with open(folder / ".lock", "w") as again, open(folder / "events.jsonl", "ab") as log:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert log.write(b"\n") == 1
+
+
+DAMAGE = [
+    b"", b"\n\n", b"{", b"\xff\xfe\n", b"[1, 2]\n" * 5, b'{"kind": "metrics"}\n',
+    b'{"kind": "samples", "time": 1, "stage": "\\x", "step": 1, "rows": [}\n',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_log_is_shown_as_far_as_it_goes(asked, tmp_path: Path, damage: bytes) -> None:
+    folder = small_run(tmp_path)
+    with open(folder / "events.jsonl", "r+b") as file:
+        whole = file.read()
+        file.seek(0)
+        file.write(damage + b"\n" + whole)
+    assert asked("/api/runs/small").json()["stages"][1]["done"] == 10

@@ -1,0 +1,108 @@
+"""Samples put to people: what becomes a question, what is refused, and what the store then hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live_examples import log_of, row, run_folder, small_run
+
+pytest.importorskip("sqlalchemy", reason="sqlalchemy is not installed: pip install penstock[feedback]")
+
+from penstock.feedback.records import Annotator, Response
+from penstock.feedback.store import Store
+from penstock.ui.live.ask import task_of
+from penstock.web.refusals import Refusal
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "feedback.db") as opened:
+        yield opened
+
+
+def question(*rows: int, step: int = 2, **fields: Any) -> dict[str, Any]:
+    return {"run": "small", "stage": "grpo", "samples": [{"step": step, "row": place} for place in rows], **fields}
+
+
+def test_two_samples_of_a_prompt_become_a_pair_that_is_handed_out(asked, store: Store, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    answer = asked("/api/ask", "POST", token=True, store=store, json=question(0, 1, overlap=2))
+    assert answer.status_code == 200
+    store.enrol(Annotator("ann"))
+    lease = store.next_task("ann")
+    assert lease is not None
+    task = store.task(lease.task)
+    assert [task.id] == answer.json()["tasks"]
+    assert (task.form, task.overlap, task.item.prompt, task.item.key) == ("pair", 2, "2 + 2 =", "sums/0/2")
+    assert task.item.responses[0] == Response("The answer is 2.", run="small", stage="grpo", version=1)
+    assert task.strategy != "random"
+
+
+def test_asking_again_asks_nothing_twice(asked, store: Store, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    for _ in range(2):
+        asked("/api/ask", "POST", token=True, store=store, json=question(0, 1))
+    assert store.counts()["ask"].tasks == 1
+
+
+def test_the_same_prompt_at_two_steps_is_a_pair(asked, store: Store, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    body = question(0) | {"samples": [{"step": 2, "row": 0}, {"step": 9, "row": 0}]}
+    (name,) = asked("/api/ask", "POST", token=True, store=store, json=body).json()["tasks"]
+    assert [one.text for one in store.task(name).item.responses] == ["The answer is 2.", "The answer is 9."]
+
+
+@pytest.mark.parametrize(("count", "form"), [(1, "rating"), (2, "pair"), (3, "ranking")])
+def test_the_form_follows_from_how_many_are_chosen(count: int, form: str) -> None:
+    assert task_of("run", "s", [(1, row("a", f"text {place}")) for place in range(count)], 3).form == form
+
+
+def test_without_a_store_the_answer_names_the_flag(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    answer = asked("/api/ask", "POST", token=True, json=question(0, 1))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_store")
+    assert "--store" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-penstock-token": "wrong"}, {"x-penstock-token": b"\xff\xfe"}])
+def test_without_the_token_nothing_is_asked(asked, store: Store, tmp_path: Path, headers: dict[str, str]) -> None:
+    small_run(tmp_path)
+    answer = asked("/api/ask", "POST", store=store, headers=headers, json=question(0, 1))
+    assert (answer.status_code, store.counts()) == (403, {})
+
+
+def test_a_form_of_another_site_cannot_ask(asked, store: Store, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    answer = asked("/api/ask", "POST", token=True, store=store, data={"run": "small"})
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (question(0, 2), 400), (question(0, 99), 404), (question(), 400), (question(*[0] * 9), 400), (question(0, 0), 400),
+        (question(0, 1, overlap=0), 400), (question(0, 1, other=1), 400), (question(0) | {"samples": ["x"]}, 400),
+        (question(0) | {"samples": 5}, 400), (question(0) | {"run": "../small"}, 404), (question(0) | {"stage": "none"}, 404),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_question_is_refused(asked, store: Store, tmp_path: Path, body: dict[str, Any], status: int) -> None:
+    small_run(tmp_path)
+    assert (asked("/api/ask", "POST", token=True, store=store, json=body).status_code, store.counts()) == (status, {})
+
+
+def test_half_a_character_is_refused_and_not_stored(asked, store: Store, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "small", "grpo")
+    log_of(folder, "grpo").close()
+    line = '{"kind": "samples", "time": 1, "stage": "grpo", "step": 2, "rows": [{"prompt": "p", "text": "\\ud800"}]}\n'
+    (folder / "events.jsonl").write_text(line)
+    answer = asked("/api/ask", "POST", token=True, store=store, json=question(0))
+    assert (answer.status_code, store.counts()) == (400, {})
+
+
+def test_a_sample_without_text_is_no_question() -> None:
+    with pytest.raises(Refusal, match="without text"):
+        task_of("run", "s", [(1, row("a", ""))], 3)
