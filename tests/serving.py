@@ -18,8 +18,9 @@ from penstock.cli.receiver import ModelReceiver
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.language_model import LanguageModel
 from penstock.serve.guard import Access
-from penstock.serve.server import listen, server_of
+from penstock.serve.server import server_of
 from penstock.serve.service import Limits, Service
+from penstock.web.server import listen
 
 TOKEN = "a token of the tests, of some length".replace(" ", "-")
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

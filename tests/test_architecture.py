@@ -23,7 +23,7 @@ TESTS = ROOT / "tests"
 
 LAYERS = (
     {"core"},
-    {"algos", "models", "data", "sandbox"},
+    {"algos", "models", "data", "sandbox", "web"},
     {"rewards", "envs", "engine", "serve", "train", "weights", "ckpt", "feedback"},
     {"flow"},
     {"loops"},
@@ -35,10 +35,12 @@ RANK = {folder: rank for rank, folders in enumerate(LAYERS) for folder in folder
 
 HOME = {
     "ray": ("flow/ray.py",),
+    "transfer_queue": ("flow/transfer_queue.py",),
+    "tensordict": ("flow/transfer_queue.py",),
     "vllm": ("serve/vllm", "weights/vllm_transfer.py"),
     "deepspeed": ("train/deepspeed.py",),
-    "starlette": ("serve/",),
-    "uvicorn": ("serve/", "cli/commands/serve.py"),
+    "starlette": ("web/", "serve/", "feedback/service/", "ui/"),
+    "uvicorn": ("web/",),
     "httpx": ("serve/",),
     "peft": ("models/lora.py",),
     "torchao": ("train/adam8bit.py",),
@@ -48,7 +50,7 @@ HOME = {
     "reasoning_gym": ("data/gym.py",),
     "math_verify": ("rewards/math.py",),
     "msgpack": ("flow/wire.py", "train/frames.py"),
-    "jinja2": ("data/render.py", "ui/report.py"),
+    "jinja2": ("data/render.py", "ui/report.py", "feedback/service/"),
     "rich": ("ui/",),
     "tyro": ("cli/",),
     "transformers": ("models/", "engine/", "train/"),
@@ -57,6 +59,9 @@ HOME = {
     "xxhash": ("weights/",),
     "sqlalchemy": ("feedback/",),
     "pyarrow": ("feedback/files.py",),
+    "argon2": ("feedback/service/passwords.py",),
+    "markdown_it": ("feedback/service/markdown.py",),
+    "nh3": ("feedback/service/markdown.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "serve/vllm"),
     "numpy": ("",),
@@ -232,22 +237,23 @@ def test_settable_fields_stay_under_budget() -> None:
     assert len(fields) < SETTABLE_FIELDS, f"{len(fields)} fields: {', '.join(fields)}"
     importlib.import_module("penstock.algos")
     registered = importlib.import_module("penstock.core.spec")._REGISTRY.values()
-    open_ended = ("penstock.algos", "penstock.core.engines", "penstock.core.strategies", "penstock.core.placement")
+    places = ("ask", "engines", "placement", "strategies", "streams")
+    open_ended = ("penstock.algos", *(f"penstock.core.{place}" for place in places))
     chosen = [kind for kind in registered if kind.__module__.startswith(open_ended)]
-    assert len(chosen) > 20, "algorithms, engines, strategies and placements register their specs"
+    assert len(chosen) > 20, "algorithms, engines, strategies, placements and what asks register their specs"
     for kind in chosen:
         assert len(leaf_fields(kind)) <= ALGORITHM_FIELDS, f"{kind.__name__}: {', '.join(leaf_fields(kind))}"
 
 
 def asserts(node: ast.AST) -> bool:
-    """Whether a test contains an assertion: ``assert``, ``raises``/``warns``, or a helper named ``assert…``."""
+    """Whether a test contains an assertion: ``assert``, ``raises``/``warns``, a browser's ``expect``, a helper ``assert…``."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Assert):
             return True
         if isinstance(inner, ast.Call):
             target = inner.func
             called = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
-            if called in ("raises", "warns") or called.lstrip("_").startswith("assert"):
+            if called in ("raises", "warns", "expect") or called.lstrip("_").startswith("assert"):
                 return True
     return False
 
@@ -262,3 +268,9 @@ def test_every_test_asserts() -> None:
                     silent.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert seen > 10
     assert silent == []
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """Tests are no package, so pytest would take the second file of a name for the first, once all are collected."""
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.commands.explain import explain
-from penstock.cli.engine_choice import command_of, require_engine, with_engine
+from penstock.cli.engine_choice import command_of, require_engine, sends_adapters, with_engine
 from penstock.cli.recipe import build
 from penstock.core.engines import VLLM, Embedded
 from penstock.core.errors import SpecError
-from penstock.core.run import Run
+from penstock.core.learner import LoRA
+from penstock.core.run import Online, Run
+from penstock.core.strategies import DDP
 from penstock.recipes.quickstart import quickstart
 
 USUAL = (sys.executable, "-m", "penstock.cli.role")
@@ -73,3 +75,33 @@ def test_other_engines_ask_for_no_python() -> None:
 def test_explain_names_the_engine() -> None:
     assert any("generators run vLLM in vllm/bin/python" in line for line in explain(on_vllm("vllm/bin/python")))
     assert any("generators run Penstock's own" in line for line in explain(replace(quickstart(), runtime="procs")))
+
+
+def adapted(engine: object, strategy: object = None) -> tuple[Run, Online]:
+    run = on_vllm()
+    stage = run.stages[-1]
+    assert isinstance(stage, Online)
+    learner = replace(stage.learner, lora=LoRA(rank=8), **({"strategy": strategy} if strategy else {}))
+    stage = replace(stage, learner=learner)
+    return replace(run, stages=(*run.stages[:-1], stage), roles=replace(run.roles, engine=engine)), stage
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy", "alone"),
+    [
+        (VLLM(), None, True),
+        (VLLM(adapters=False), None, False),
+        (Embedded(), None, False),
+        (VLLM(), DDP(ranks=2), False),
+    ],
+)
+def test_adapters_travel_alone_to_vllm_from_one_device(engine: object, strategy: object, alone: bool) -> None:
+    assert sends_adapters(*adapted(engine, strategy)) is alone
+
+
+def test_explain_counts_adapters_alone_where_they_travel_alone() -> None:
+    def sent(engine: object) -> str:
+        return next(line for line in explain(adapted(engine)[0]) if "moved a step" in line)
+
+    assert "weights 311 kB" in sent(VLLM())
+    assert "weights 3.6 MB" in sent(VLLM(adapters=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from cli_examples import RECIPES, Penstock
 from processes import events
 
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 
 def alarms(folder: Path) -> list[tuple[str, str, str, int]]:
@@ -25,8 +26,8 @@ def wrong_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     made = DeviceLearner.__init__
 
     @functools.wraps(made)
-    def init(self: Any, *words: Any, **named: Any) -> None:
-        made(self, *words, **(named | {"temperature": 3.0} if "temperature" in named else named))
+    def init(self: Any, model: Any, spec: Any, lay_out: Any, plan: LearnerPlan) -> None:
+        made(self, model, spec, lay_out, replace(plan, temperature=3.0))
 
     monkeypatch.setattr(DeviceLearner, "__init__", init)
 

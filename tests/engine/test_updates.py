@@ -15,7 +15,7 @@ from penstock.core.types import Request, Sampling, WeightUpdate
 from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.updates import checksum
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 from tiny_models import request
 
 LONG = [request(np.arange(20, 26), sample=g, max_new_tokens=40) for g in range(4)]
@@ -203,7 +203,7 @@ def test_the_generator_reads_the_parameters_that_a_learner_trains(tiny):
     """Aliasing: one optimizer step, and the next token's log-prob is that of the new weights, with nothing copied."""
     model = tiny()
     generator = EmbeddedGenerator(model)
-    learner = DeviceLearner(model, LearnerSpec(learning_rate=0.05), lay_out, total_steps=1)
+    learner = DeviceLearner(model, LearnerSpec(learning_rate=0.05), lay_out, LearnerPlan(total_steps=1))
     (before,) = run(generator, LONG[:1])
     unit = (tiny_models.row(np.arange(20, 26), np.arange(40, 50), weight=np.ones(10, np.float32)),)
     (batch,) = lay_out([unit], 4096, True)

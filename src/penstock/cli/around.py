@@ -28,12 +28,15 @@ class Processes:
 @dataclass(frozen=True)
 class Around:
     """What a stage finds around it: where its spans go, what hears its notes (``report(what, **fields)``), the other
-    processes of ``runtime="procs"``, and the folder in which schedules are recorded."""
+    processes of ``runtime="procs"``, the folder in which schedules are recorded, the run's folder, and whether the run was
+    asked to stop."""
 
     recorder: Recorder = NO_RECORDER
     report: Callable[..., None] = lambda what, **fields: None
     processes: Processes | None = None
     schedule: Path | None = None
+    folder: Path | None = None
+    stopped: Callable[[], bool] = lambda: False
 
 
 NOTHING_AROUND = Around()

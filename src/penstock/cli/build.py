@@ -19,7 +19,7 @@ from penstock.cli.check import row_name
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.environment import EnvironmentSpec
 from penstock.core.errors import DataError, RewardError, SpecError
-from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Stage, models_behind
+from penstock.core.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, models_behind
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
 from penstock.data.layout import lay_out
@@ -72,7 +72,7 @@ class Models:
             self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
         return self.policy
 
-    def reference(self, stage: Stage, start: LanguageModel) -> Scoring:
+    def reference(self, stage: Offline | Online, start: LanguageModel) -> Scoring:
         """The frozen model of a stage: where it starts unless the stage names another. Call it before the learner is made.
 
         Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with

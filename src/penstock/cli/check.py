@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.pinning import asked
+from penstock.cli.sole import require_more_than_signals
+from penstock.core.ask import Ask
 from penstock.core.errors import ModelError, PenstockError
 from penstock.core.run import DataSpec, Offline, Online, RewardSpec, Run, models_behind, references
 from penstock.core.types import PromptKey
@@ -25,10 +28,13 @@ def check_stages(run: Run, base: Path) -> None:
     Raises:
         PenstockError: something is missing or does not fit; names the stage.
     """
+    require_more_than_signals(run)
     seen: list[tuple[DataSpec, str]] = []
     for stage in run.stages:
         with named(stage.name):
             evaluation = stage.evaluation
+            if isinstance(stage, Ask):
+                check_ask(stage, base)
             if isinstance(stage, Online):
                 check_rewards(stage.rewards, base)
                 if stage.environment is not None:
@@ -37,11 +43,22 @@ def check_stages(run: Run, base: Path) -> None:
                 check_rewards(evaluation.rewards, base)
             kind = stage.algorithm.data if isinstance(stage, Offline) else "prompts"
             for data in (stage.data, evaluation.data) if evaluation else (stage.data,):
-                if (data, kind) not in seen:
+                if (data, kind) not in seen and data.source not in asked(run, stage):
                     check_data(data, kind, base)
                     seen.append((data, kind))
             for path in references(stage):
                 check_model(path)
+
+
+def check_ask(stage: Ask, base: Path) -> None:
+    """The mix, the gate and the rewards of a stage that asks."""
+    from penstock.feedback.select import Mix
+    from penstock.feedback.verdicts import gate_of
+
+    Mix(stage.mix)
+    gate_of(stage.gate)
+    for reward in stage.named_rewards():
+        check_rewards((reward,), base)
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from penstock.core.engines import ENGINES, VLLM, Served, SGLang
 from penstock.core.errors import SpecError
-from penstock.core.run import Run
+from penstock.core.run import Online, Run
 from penstock.core.spec import suggestion
+from penstock.core.strategies import OneDevice
 from penstock.flow.supervisor import Role
 
 USUAL = Path(".venv-vllm/bin/python")
@@ -79,6 +80,12 @@ def command_of(run: Run, kind: str, usual: Sequence[str]) -> tuple[str, ...]:
     if kind == "generator" and isinstance(engine, VLLM) and engine.python:
         return (engine.python, *ROLE)
     return tuple(usual)
+
+
+def sends_adapters(run: Run, stage: Online) -> bool:
+    """Whether weights travel to the generators as low-rank adapters alone, beside matrices that never change."""
+    engine, learner = run.roles.engine, stage.learner
+    return isinstance(engine, VLLM) and engine.adapters and learner.lora is not None and isinstance(learner.strategy, OneDevice)
 
 
 def described(run: Run) -> str:

@@ -26,17 +26,20 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(spec: Any, folder: Path, device: Any, *, slots: int, shared: Path) -> AsyncIterator[Opened]:
+async def opened(
+    spec: Any, folder: Path, device: Any, *, slots: int, shared: Path, adapters: bool = False
+) -> AsyncIterator[Opened]:
     """Open an engine over a model folder; it ends with the block. Its weights are of no version yet (-1).
 
-    ``shared`` is a folder that this generator alone uses to hand weights to processes of the engine.
+    ``shared`` is a folder that this generator alone uses to hand weights to processes of the engine. With ``adapters`` the
+    matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them.
 
     Raises:
         SpecError: the engine cannot run this model.
         GenerationError: the engine does not start.
     """
     if isinstance(spec, VLLM):
-        async with _vllm(spec, folder, slots, shared) as found:
+        async with _vllm(spec, folder, slots, shared, adapters) as found:
             yield found
     elif isinstance(spec, Embedded):
         yield _embedded(folder, device, slots)
@@ -63,10 +66,10 @@ def _embedded(folder: Path, device: Any, slots: int) -> Opened:
 
 
 @asynccontextmanager
-async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path) -> AsyncIterator[Opened]:
-    from penstock.models.files import config_of, load_text, weight_shapes
+async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path, adapters: bool) -> AsyncIterator[Opened]:
+    from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
     from penstock.models.language_model import longest_sequence
-    from penstock.serve.vllm_open import Transfer, vllm_generator
+    from penstock.serve.vllm_open import Opening, Transfer, vllm_generator
     from penstock.weights.folder import OwnedFolder
     from penstock.weights.handover import Handover
 
@@ -75,10 +78,11 @@ async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path) -> AsyncIter
         raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
     owned = OwnedFolder(shared)
     transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", Handover(owned.path))
-    own, context = weight_shapes(folder), longest_sequence(config)
+    adapter, context = adapter_of(folder) if adapters else None, longest_sequence(config)
     try:
         text = load_text(str(folder))
-        async with vllm_generator(str(folder), spec, transfer, text, own, slots=slots, context=context) as engine:
+        model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
+        async with vllm_generator(model, spec, transfer, slots=slots) as engine:
             yield Opened(engine, text, engine.sums)
     finally:
         owned.close()

@@ -25,6 +25,7 @@ from penstock.loops.rollout import Rollout, rollout
 from penstock.loops.sentinels import Sentinels
 from penstock.models.language_model import LanguageModel
 from penstock.train.device import threads
+from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import AnyLearner, learner_of
 from penstock.weights.alias import AliasChannel
 
@@ -57,7 +58,9 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
             f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
         )
     updates = stage.steps * stage.epochs * stage.minibatches
-    learner = learner_of(model, stage.learner, lay_out, total_steps=updates, temperature=sampling.temperature, seed=seed)
+    learner = learner_of(
+        model, stage.learner, lay_out, LearnerPlan(total_steps=updates, temperature=sampling.temperature, seed=seed)
+    )
     if "teacher" in algorithm.needs and reference is not None:
         check_vocabulary(reference.model, model, stage.name)
         learner.teacher = reference
@@ -75,7 +78,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
     source = prompts(stage.data, base, seed)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
-    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed)
+    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed, look=True)
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 
 

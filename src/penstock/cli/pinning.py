@@ -1,15 +1,22 @@
-"""Data that grows, pinned when a run begins: what its spec says then is what a resume reads."""
+"""Data that grows, pinned when a run begins: what its spec says then is what a resume reads.
+
+What an earlier stage of the run itself asks for is not there then; it is pinned when the stage that reads it begins, in
+``pins.json`` in the run's folder.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock.core.run import DataSpec, Run
+from penstock.cli.folder import write_json
+from penstock.core.ask import OWN_STORE, Ask
+from penstock.core.run import DataSpec, Offline, Online, Run, Stage
 
 GROWING = "feedback:"
-PINS = ("until", "content")
+PINS = ("until", "at", "content")
 
 
 def pinned(run: Run, base: Path, kept: Run | None = None) -> Run:
@@ -18,19 +25,62 @@ def pinned(run: Run, base: Path, kept: Run | None = None) -> Run:
     Raises:
         DataError: a store cannot be read.
     """
-    stages = []
+    stages: list[Stage] = []
     for stage in run.stages:
+        if isinstance(stage, Ask):
+            stages.append(stage)
+            continue
         before = next((other for other in kept.stages if other.name == stage.name), None) if kept else None
-        stage = replace(stage, data=_pinned(stage.data, base, before.data if before else None))
-        if stage.evaluation is not None:
+        later = asked(run, stage)
+        made: Offline | Online = replace(stage, data=_pinned(stage.data, base, before.data if before else None, later))
+        if made.evaluation is not None:
             then = before.evaluation.data if before and before.evaluation else None
-            stage = replace(stage, evaluation=replace(stage.evaluation, data=_pinned(stage.evaluation.data, base, then)))
-        stages.append(stage)
+            evaluation = replace(made.evaluation, data=_pinned(made.evaluation.data, base, then, later))
+            made = replace(made, evaluation=evaluation)
+        stages.append(made)
     return run if tuple(stages) == run.stages else replace(run, stages=tuple(stages))
 
 
-def _pinned(data: DataSpec, base: Path, kept: DataSpec | None) -> DataSpec:
-    if not data.source.startswith(GROWING) or "content" in data.options:
+def asked(run: Run, stage: Stage) -> set[str]:
+    """The sources that stages before this one fill with votes."""
+    names = [other.name for other in run.stages]
+    earlier = run.stages[: names.index(stage.name)]
+    return {GROWING + other.store for other in earlier if isinstance(other, Ask)}
+
+
+def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
+    """The stage with data that the run itself has asked for pinned: to where it was when the stage was first begun, or to now.
+
+    Raises:
+        DataError: the store gives no rows, or others than when the stage was first begun.
+    """
+    if isinstance(stage, Ask) or not asked(run, stage):
+        return stage
+    path = folder / "pins.json"
+    pins: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def pinned_here(data: DataSpec, what: str) -> DataSpec:
+        if data.source not in asked(run, stage):
+            return data
+        from penstock.feedback.source import pin
+
+        if data.source == GROWING + OWN_STORE:
+            data = replace(data, source=f"{GROWING}{(folder / 'feedback.db').resolve()}", name=data.name or "feedback")
+        known = pins.get(f"{stage.name}.{what}")
+        data = replace(data, options={**data.options, **known}) if known else pin(data, base)
+        pins[f"{stage.name}.{what}"] = {name: data.options[name] for name in PINS if name in data.options}
+        return data
+
+    made: Stage = replace(stage, data=pinned_here(stage.data, "data"))
+    if made.evaluation is not None:
+        evaluation = replace(made.evaluation, data=pinned_here(made.evaluation.data, "evaluation"))
+        made = replace(made, evaluation=evaluation)
+    write_json(path, pins)
+    return made
+
+
+def _pinned(data: DataSpec, base: Path, kept: DataSpec | None, later: set[str]) -> DataSpec:
+    if not data.source.startswith(GROWING) or "content" in data.options or data.source in later:
         return data
     if kept is not None:
         pins: dict[str, Any] = {name: kept.options[name] for name in PINS if name in kept.options}

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.around import Around, Processes
+from penstock.cli.engine_choice import sends_adapters
 from penstock.cli.online import OnlineParts
+from penstock.cli.storing import payloads_of
 from penstock.cli.supervise import exam_folder, rules_of
 from penstock.core.run import Run
 from penstock.core.sentinels import Alarm
@@ -73,7 +75,9 @@ class ProcsFlow:
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
         kind, roles = self.run.roles.channel, self.run.roles
         options = {"generators": roles.generators} if kind == "process group" and folder == self.processes.weights else {}
-        return open_publisher(kind, self.parts.learner.weights, folder, post, incarnation, **options)
+        trained = folder == self.processes.weights and sends_adapters(self.run, self.parts.stage)
+        weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
+        return open_publisher(kind, weights, folder, post, incarnation, **options)
 
     def background(self) -> list[Any]:
         return []
@@ -87,8 +91,11 @@ class ProcsFlow:
         """Hand the model over, begin the stage at the hub, train, end it."""
         parts, name, stream = self.parts, self.parts.stage.name, self.stream
         if not (self.processes.handed(name) / "config.json").exists():
-            save_model(parts.model, self.processes.handed(name))
-        async with joined(self.processes.hub, "learner", "learner", dict) as client:
+            save_model(parts.model, self.processes.handed(name), adapted=not sends_adapters(self.run, parts.stage))
+        async with (
+            joined(self.processes.hub, "learner", "learner", dict) as client,
+            payloads_of(self.run, client, name, "learner") as stream.payloads,
+        ):
             incarnation = await stream.begin(client, name)
             publisher = self._publisher(self.processes.weights, stream.post, incarnation)
             self._aside.incarnation = incarnation

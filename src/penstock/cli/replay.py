@@ -349,7 +349,7 @@ async def replay(
     found: asyncio.Queue[Step | None] = asyncio.Queue(maxsize=1)
 
     async def main() -> None:
-        async for step in learn(stream, parts.labeller, parts.trainer, weights, replace(parts.plan, steps=steps)):
+        async for step in learn(stream, parts.labeller, parts.trainer, weights, replace(parts.plan, steps=steps, look=False)):
             await found.put(step)
         await found.put(None)
 

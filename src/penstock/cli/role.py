@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.around import Processes
 from penstock.cli.main import guarded
+from penstock.cli.storing import payloads_of
 from penstock.core.errors import ConnectionLost, PenstockError, RoleError
 from penstock.core.run import Online, Run
 from penstock.core.spec import parse
@@ -124,6 +125,7 @@ async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[A
 
 async def generator(greeting: Greeting) -> None:
     """Draw groups with an engine of its own, whose weights follow the learner's."""
+    from penstock.cli.engine_choice import sends_adapters
     from penstock.cli.engines import opened
     from penstock.train.device import set_up
 
@@ -131,7 +133,8 @@ async def generator(greeting: Greeting) -> None:
     device = set_up(run.device, greeting["threads"])
     handed, weights = processes_of(greeting).handed(stage.name), Path(greeting["weights"])
     shared = weights.with_name(f"{weights.name}-{greeting['name']}")
-    async with opened(run.roles.engine, handed, device, slots=stage.slots, shared=shared) as found:
+    alone = sends_adapters(run, stage)
+    async with opened(run.roles.engine, handed, device, slots=stage.slots, shared=shared, adapters=alone) as found:
         await draw(greeting, found)
 
 
@@ -171,8 +174,11 @@ async def draw(greeting: Greeting, found: Opened) -> None:
         stats = engine.stats()
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
-    async with joined(greeting["hub"], name, "generator", counts) as client:
-        drawing = RemoteDrawing(client)
+    async with (
+        joined(greeting["hub"], name, "generator", counts) as client,
+        payloads_of(run, client, stage.name, name) as payloads,
+    ):
+        drawing = RemoteDrawing(client, payloads=payloads)
         notes = Notes(client, holding, found)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         drains = stage.kv == "drain"
@@ -242,8 +248,11 @@ async def reward(greeting: Greeting) -> None:
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, text, Path(greeting["base"]))
     rewards.spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with joined(greeting["hub"], name, "reward", dict) as client:
-        columns = RemoteColumns(client)
+    async with (
+        joined(greeting["hub"], name, "reward", dict) as client,
+        payloads_of(run, client, stage.name, name) as payloads,
+    ):
+        columns = RemoteColumns(client, payloads)
         await client.call("ready_now", deadline=30.0)
 
         async def one(ticket: Ticket, group: Group) -> None:
@@ -292,8 +301,11 @@ async def reference(greeting: Greeting) -> None:
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     scorer = models.reference(stage, models.load(stage.model, corpus_of(stage.data, base)))
     spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with joined(greeting["hub"], name, "reference", dict) as client:
-        columns = RemoteColumns(client)
+    async with (
+        joined(greeting["hub"], name, "reference", dict) as client,
+        payloads_of(run, client, stage.name, name) as payloads,
+    ):
+        columns = RemoteColumns(client, payloads)
         await client.call("ready_now", deadline=30.0)
 
         async def one(ticket: Ticket, group: Group) -> None:

@@ -19,7 +19,9 @@ from penstock.cli.around import Around, Processes
 from penstock.cli.build import Models
 from penstock.cli.check import check_stages, named
 from penstock.cli.folder import RunFolder, write_json
+from penstock.cli.pinning import GROWING, settled
 from penstock.cli.stages import Ready, prepare, step_through
+from penstock.core.ask import Ask
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, blame
 from penstock.core.events import Event, EventLog
@@ -28,12 +30,9 @@ from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
 from penstock.loops.learn import Step
+from penstock.loops.look import chosen, due, rows_of
 from penstock.models.files import save_model
 from penstock.train.device import RandomStates, set_up
-
-SAMPLE_ROWS = 3
-SAMPLE_STEPS = 100
-"""Samples are logged at about this many steps of a stage."""
 
 
 class Interrupted(Exception):
@@ -157,6 +156,7 @@ class Session:
         self.log.lifecycle(self.step, what, **fields)
 
     def _stages(self, resume: bool, stop: StopSignal) -> None:
+        self.stop = stop
         loaded = self.store.load_newest() if resume else None
         self.begun = resume
         for number, stage in enumerate(self.run.stages):
@@ -166,26 +166,36 @@ class Session:
             here = loaded if loaded is not None and loaded.entry.position.number == number else None
             self._announce(stage, here)
             with named(stage.name):
+                stage = settled(stage, self.run, self.base, self.folder.path)
+                self._tell_votes(stage)
                 ready = prepare(stage, self.run, self.models, self.base, self._around(stage))
             self.begun = True
             if resume:  # without a checkpoint the evaluation before the first step comes again as well
                 self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
             with stop.between_saves():
                 asyncio.run(StageRun(self, number, stage, stop, ready).execute(here))
-            if stop.asked and stage is not self.run.stages[-1]:
+            if stop.asked and stage.name != self.run.stages[-1].name:
                 raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
         self.log.stage = ""
         self.summary["headline"] = headline(self.run, self.summary)
         write_json(self.folder.summary, self.summary)
         self.log.lifecycle(0, "finished", headline=self.summary["headline"])
 
+    def _tell_votes(self, stage: Stage) -> None:
+        """Note which part of a feedback store a stage learns from: so many votes, or entries of another log of the store's."""
+        if not isinstance(stage, Ask) and stage.data.source.startswith(GROWING):
+            options, form = stage.data.options, stage.data.options.get("form", "pairs")
+            what = "reads votes" if form in ("pairs", "completions", "corrections") else f"reads {form}"
+            self.log.lifecycle(0, what, events=f"1 to {options.get('until')}", content=options.get("content"))
+
     def _around(self, stage: Stage) -> Around:
-        return Around(self.recorder, self._report, self.processes, self.folder.schedule / stage.name)
+        schedule, stopped = self.folder.schedule / stage.name, lambda: self.stop.asked
+        return Around(self.recorder, self._report, self.processes, schedule, self.folder.path, stopped)
 
     def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
+        self.step = loaded.entry.position.step if loaded is not None else 0
         if loaded is not None:
-            step = loaded.entry.position.step
-            self.log.lifecycle(step, "resumed", after=f"step {step} of {stage.steps}")
+            self.log.lifecycle(self.step, "resumed", after=f"step {self.step} of {stage.steps}")
         else:
             self.log.lifecycle(0, "stage started", steps=stage.steps)
 
@@ -247,7 +257,7 @@ class StageRun:
     def _measured(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.session.log.metrics(step, metrics)
         if groups:
-            self.session.log.samples(step, sample_rows(groups, SAMPLE_ROWS))
+            self.session.log.samples(step, rows_of(chosen(groups), self.ready.model.text.decode, evaluated=step))
         self.progressed.last = metrics
 
     async def _evaluate_if_due(self, done: int) -> None:
@@ -268,8 +278,9 @@ class StageRun:
         self.session.log.metrics(done, step.metrics)
         self._tell(step.alarms)
         self.progressed.metrics = step.metrics
-        if step.groups and (done % max(1, total // SAMPLE_STEPS) == 0 or done == 1):
-            self.session.log.samples(done, sample_rows(step.groups, SAMPLE_ROWS))
+        if step.groups and due(done, total):
+            seen = step.seen or chosen(step.groups)
+            self.session.log.samples(done, rows_of(seen, self.ready.model.text.decode))
         await self._evaluate_if_due(done)
         every, asked = self.session.run.checkpoint.every, self.stop.asked  # once: a signal between save and stop comes later
         if asked or done == total or (every and done % every == 0):
@@ -292,26 +303,6 @@ class StageRun:
         self.session.recorder.flush()
         self.progressed.seconds = spent
         self.ready.acknowledge()
-
-
-def sample_rows(groups: Sequence[Group], count: int) -> list[dict[str, Any]]:
-    """One sample of each of the first groups, as rows for the event log; a failed one, if there is any, is among them."""
-    chosen = [(group, group.samples[0]) for group in groups[:count]]
-    failed = [(group, sample) for group in groups for sample in group.samples if sample.error is not None]
-    if failed and all(sample.error is None for _, sample in chosen):
-        chosen[-1] = failed[0]
-    return [
-        {
-            "prompt": group.prompt.text,
-            "text": sample.text,
-            "reward": sample.reward,
-            "rewards": dict(sample.extras.get("rewards", {})),
-            "length": int(sample.action_T.sum()),
-            "finish": sample.finish,
-            "error": sample.error,
-        }
-        for group, sample in chosen
-    ]
 
 
 def headline(run: Run, summary: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from penstock.cli.audit import reward_accuracy
 from penstock.cli.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.cli.online import LocalFlow, online_parts, trainer_of
 from penstock.cli.procs import Aside, ProcsFlow
+from penstock.core.ask import Ask
 from penstock.core.contracts import Holder
 from penstock.core.errors import SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, Offline, Online, Run, Stage
@@ -26,6 +27,7 @@ from penstock.loops.learn import Step
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
+from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import AnyLearner, learner_of
 
 Evaluation = tuple[Metrics, Sequence[Group]]
@@ -55,6 +57,8 @@ class Ready:
 
 def prepare(stage: Stage, run: Run, models: Models, base: Path, around: Around = NOTHING_AROUND) -> Ready:
     """Load and build everything a stage needs; errors in data, models or rewards surface here."""
+    if isinstance(stage, Ask):
+        return prepare_ask(stage, run, models, base, around)
     if isinstance(stage, Offline):
         return prepare_offline(stage, run, models, base, around.recorder)
     if run.runtime != "local" and around.processes is None:
@@ -77,7 +81,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     reference = models.reference(stage, model) if "reference" in algorithm.needs else None
     if "q" in algorithm.needs:
         model.add_q_heads(algorithm.target_rate, algorithm.target_every)
-    learner = learner_of(model, stage.learner, lay_out, total_steps=stage.steps, seed=seed)
+    learner = learner_of(model, stage.learner, lay_out, LearnerPlan(total_steps=stage.steps, seed=seed))
     trainer = trainer_of(algorithm, run, learner)
     labeller = OfflineLabeller(algorithm, learner, reference)
 
@@ -108,6 +112,28 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
             await rewards.close()
 
     return Ready(model, {"learner": learner, "sentinels": trainer.sentinels}, steps, assess, close, epoch=epoch)
+
+
+def prepare_ask(stage: Ask, run: Run, models: Models, base: Path, around: Around) -> Ready:
+    """Asking people; the extra ``feedback`` is needed only here."""
+    from penstock.cli.asking import Asking, evaluated
+
+    asking = Asking(stage, run, models, base, around)
+
+    async def steps(start: int) -> AsyncIterator[Step]:
+        async for step in asking.steps(start):
+            ready.model = asking.model
+            yield step
+
+    async def close() -> None:
+        pass
+
+    async def measure() -> Evaluation:
+        found: Evaluation = await evaluated(asking, evaluator)
+        return found
+
+    ready = Ready(asking.model, {}, steps, measure if stage.evaluation else None, close, epoch=len(asking.source))
+    return ready
 
 
 def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: Around) -> Ready:

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.cli.engine_choice import command_of, require_engine
 from penstock.cli.folder import RunFolder
+from penstock.cli.storing import require_stream, storing
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.placement import bundles
 from penstock.core.run import Online, Run
@@ -31,9 +32,10 @@ def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> 
 
     Raises:
         RoleError: the learner died again and again without getting on.
-        SpecError: the generators' engine cannot be started.
+        SpecError: the generators' engine, or the store of groups, cannot be started.
     """
     require_engine(run)
+    require_stream(run)
     return asyncio.run(Supervised(run, folder, resuming, progress).execute())
 
 
@@ -106,13 +108,16 @@ class Supervised:
         """From the first process to the last; all are gone when this returns."""
         try:
             await self.place.open(self.hub.note)
-            return await self._attend()
+            async with storing(self.run, self.place, self.hub):
+                return await self._attend()
         finally:
             await self.place.close()
 
     async def _attend(self) -> int:
         self.address = await self.hub.start(self.place.host)
-        self.supervisor = Supervisor(self.hub.note, self.hub.readiness, self.hub.seen, spawn=self._spawn)
+        self.supervisor = Supervisor(
+            self.hub.note, self.hub.readiness, self.hub.seen, spawn=self._spawn, moments=self.hub.moments
+        )
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

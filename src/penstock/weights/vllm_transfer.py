@@ -8,17 +8,22 @@ loads it through the model's own loader, layer by layer, which packs the weights
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from penstock.core.errors import WeightError
 from penstock.weights.handover import take
 
+ADAPTER = 1
+"""Number of the only adapter, which requests name."""
 BACKEND = "penstock"
 """What ``WeightTransferConfig.backend`` is set to."""
 
@@ -39,6 +44,8 @@ class Sent(WeightTransferUpdateInfo):
     """What ``update_weights`` is called with: a manifest of :class:`penstock.weights.handover.Handover`."""
 
     manifest: Mapping[str, Any]
+    adapter: Mapping[str, float] = field(default_factory=dict)
+    """Rank and alpha where the weights are low-rank adapters; empty: they are the model's own."""
 
 
 class Transfer(WeightTransferEngine[Opening, Sent]):
@@ -51,6 +58,10 @@ class Transfer(WeightTransferEngine[Opening, Sent]):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.taken: tuple[list[tuple[str, Tensor]], Sequence[str]] | None = None
+        self.adapters: Any = None
+        """vLLM's own manager of adapters, where the engine was opened for them."""
+        self.adapter: LoRAModel | None = None
+        """The adapter that has been taken."""
         self.sums: Sequence[str] = ()
         """Checksums of the image whose weights are in use."""
 
@@ -58,17 +69,22 @@ class Transfer(WeightTransferEngine[Opening, Sent]):
         self.taken, self.sums = None, ()
 
     def start_weight_update(self) -> None:
-        self.taken = None
+        self.taken = self.adapter = None
 
     def receive_weights(self, update_info: Sent) -> None:
         """Raises WeightError where the image is not what its manifest says; nothing has changed then."""
         self.taken = take(update_info.manifest)
+        if update_info.adapter:
+            self.adapter = adapter_model(self.taken[0], update_info.adapter, self.adapters.lora_config.lora_dtype)
 
     def finish_weight_update(self) -> None:
         """Switch over. An error from here on leaves a model that is neither old nor new: the engine must be ended."""
         if self.taken is None:
             raise WeightError("finish_weight_update came without weights; call update_weights first")
         (tensors, sums), self.taken = self.taken, None
+        if self.adapter is not None:
+            self.sums = sums
+            return
         initialize_layerwise_reload(self.model)
         wanted = {name for name, parameter in self.model.named_parameters() if parameter.numel()}
         loaded = self.model.load_weights(iter(tensors))
@@ -77,8 +93,29 @@ class Transfer(WeightTransferEngine[Opening, Sent]):
             settle_tied(self.model, loaded, wanted - loaded)
         self.sums = sums
 
+    def replace_adapter(self) -> None:
+        """Put the adapter that was taken in the place of the one before it, under the same number: requests in flight go on
+        with it. To be called after :meth:`finish_weight_update`, at whose end vLLM forgets all adapters.
+
+        Raises:
+            WeightError: none was taken.
+        """
+        if self.adapter is None:
+            raise WeightError("replace_adapter came without an adapter; call update_weights first")
+        self.adapters.remove_adapter(ADAPTER)
+        self.adapters.add_adapter(self.adapter)
+        self.adapters.activate_adapter(ADAPTER)
+        self.adapter = None
+
     def shutdown(self) -> None:
-        self.taken = None
+        self.taken = self.adapter = None
+
+
+def adapter_model(tensors: list[tuple[str, Tensor]], scale: Mapping[str, float], dtype: torch.dtype) -> LoRAModel:
+    """vLLM's form of adapters with peft's names. A copy: vLLM scales and packs it in place."""
+    peft = PEFTHelper(r=int(scale["rank"]), lora_alpha=scale["alpha"], target_modules=[])  # type: ignore[arg-type]
+    copies = {name: tensor.clone() for name, tensor in tensors}
+    return LoRAModel.from_lora_tensors(ADAPTER, copies, peft, device="cpu", dtype=dtype)
 
 
 def settle_tied(model: Any, loaded: set[str], lost: set[str]) -> None:
@@ -100,6 +137,14 @@ class WorkerExtension:
     """What vLLM's worker class learns beside its own methods (``worker_extension_cls``)."""
 
     weight_transfer_engine: Any
+    model_runner: Any
+
+    def penstock_adapters(self) -> None:
+        """Let the transfer replace adapters; the engine was opened with room for one."""
+        self.weight_transfer_engine.adapters = self.model_runner.lora_manager._adapter_manager
+
+    def penstock_replace_adapter(self) -> None:
+        self.weight_transfer_engine.replace_adapter()
 
     def penstock_sums(self) -> list[str]:
         """Checksums of the image that the worker's weights were loaded from."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.recipe import build, take, wants_help
+from penstock.core.ask import Ask
 from penstock.core.errors import SpecError
 from penstock.core.run import ModelSpec, Online, Run, Stage
 
@@ -52,7 +53,8 @@ def run(words: Sequence[str]) -> int:
 
 def pick(made: Run, name: str) -> Stage:
     """The stage to evaluate with: an online one, or one whose evaluation names rewards of generated samples."""
-    able = [s for s in made.stages if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
+    trained = [s for s in made.stages if s.evaluation is not None and not isinstance(s, Ask)]
+    able = [s for s in trained if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
     chosen = [stage for stage in able if stage.name == name] if name else able[-1:]
     if not chosen:
         known = ", ".join(stage.name for stage in able) or "none"

@@ -7,17 +7,20 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.engine_choice import described
+from penstock.cli.engine_choice import described, sends_adapters
 from penstock.cli.placing import moved, placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
 from penstock.cli.supervise import rules_of, threads_of
+from penstock.core.ask import Ask
 from penstock.core.errors import SpecError
 from penstock.core.learner import LearnerSpec
-from penstock.core.run import ModelSpec, Offline, Online, Run, Stage
+from penstock.core.run import ModelSpec, Offline, Online, Run
 from penstock.core.strategies import DDP, OneDevice
 from penstock.models.memory import footprint, rank_footprint, trained_parameters
 from penstock.models.presets import Shape, preset_shape, shape_of
 
+FLOAT_BYTES = 4.0
+"""Of a number of an adapter, which are trained in float32."""
 HELP = """usage: penstock explain RECIPE [--placement P] [--field value …]
 
 Shows derived sizes, a memory estimate and what will run where."""
@@ -45,6 +48,9 @@ def explain(made: Run) -> list[str]:
     when = f"every {every} steps and at the end of a stage" if every else "at the end of each stage"
     lines.append(f"  checkpoints {when}; kept: newest {made.checkpoint.keep}, the best, the last good one")
     for stage in made.stages:
+        if isinstance(stage, Ask):
+            lines += ["", f"stage {stage.name} (ask)", *(f"  {name:<24}{value}" for name, value in asking_facts(stage))]
+            continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
         lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
     return lines
@@ -53,8 +59,8 @@ def explain(made: Run) -> list[str]:
 def placement(made: Run) -> list[str]:
     """Where the roles live."""
     if made.runtime == "local":
-        strategies = [stage.learner.strategy for stage in made.stages]
-        ranks = max(strategy.ranks for strategy in strategies)
+        strategies = [stage.learner.strategy for stage in made.stages if not isinstance(stage, Ask)]
+        ranks = max((strategy.ranks for strategy in strategies), default=1)
         if ranks == 1:
             return ["  runtime local: one process; the generator reads the learner's own parameters"]
         kinds = ", ".join(sorted({type(strategy).__name__ for strategy in strategies if strategy.ranks > 1}))
@@ -83,7 +89,21 @@ def shape(spec: ModelSpec, made: Run) -> Shape | None:
     return shape_of(Path(spec.path)) if Path(spec.path).is_dir() else None
 
 
-def facts(stage: Stage, made: Run) -> list[tuple[str, str]]:
+def asking_facts(stage: Ask) -> list[tuple[str, str]]:
+    """(what, value) of a stage that asks."""
+    mix = ", ".join(f"{share:.0%} {strategy}" for strategy, share in stage.mix.items())
+    who = ", ".join(f"{one.name} ({type(one).__name__.lower()})" for one in stage.annotators) or "people"
+    found = [
+        ("about", stage.model.path + (f" against {stage.against.path}" if stage.against else "")),
+        ("samples", f"{stage.prompts} prompts × {stage.samples}"),
+        ("questions", f"{stage.questions} pairs ({mix}), {stage.duels} duels, {stage.anchors} anchors"),
+        ("votes", f"{stage.overlap} each = {stage.steps * stage.overlap:,} at most, by {who}"),
+        ("store", stage.store),
+    ]
+    return found + ([("chosen by", stage.scorers)] if stage.scorers else [])
+
+
+def facts(stage: Offline | Online, made: Run) -> list[tuple[str, str]]:
     """(what, value) of one stage."""
     sized = shape(stage.model, made)
     found = [
@@ -105,8 +125,9 @@ def facts(stage: Stage, made: Run) -> list[tuple[str, str]]:
         found += memory(stage, sized)
         if made.runtime != "local" and isinstance(stage, Online):
             weights = footprint(sized, learner).weights
+            sent = FLOAT_BYTES * trained_parameters(sized, learner) if sends_adapters(made, stage) else weights
             found.append(("memory: a generator", f"about {_size(weights + cache(stage, sized))} of its own"))
-            found += [("moved a step", f"{what} {_size(count)} {way}") for what, count, way in moved(stage, made, weights)]
+            found += [("moved a step", f"{what} {_size(count)} {way}") for what, count, way in moved(stage, made, sent)]
     return found
 
 
@@ -127,7 +148,7 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     ]
 
 
-def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
+def memory(stage: Offline | Online, sized: Shape) -> list[tuple[str, str]]:
     """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
     learner = stage.learner
     reference = "reference" in getattr(stage.algorithm, "needs", ())
@@ -154,8 +175,9 @@ def memory(stage: Stage, sized: Shape) -> list[tuple[str, str]]:
 
 
 def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[tuple[str, str]]:
-    """What each rank of a learner holds, and what rank 0 holds beside."""
+    """What each rank of a learner holds, and what rank 0 holds beside. Ranks of a sequence share its ``activations``."""
     strategy, each = learner.strategy, rank_footprint(sized, learner)
+    activations /= getattr(strategy, "sequence", 1)
     copy = 0.0 if isinstance(strategy, DDP) else footprint(sized, learner).weights
     optimizer, weights = _size(each.masters + each.gradients + each.moments), _size(each.weights)
     told = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"

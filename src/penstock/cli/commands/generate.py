@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.extras import require
 from penstock.cli.recipe import no_more_flags, take, wants_help
 from penstock.core.errors import DataError, ModelError, RewardError, SpecError
 
 HELP = """usage: penstock generate MODEL --prompt TEXT [--samples N] [--temperature T] [--max-new-tokens N]
                         [--top-p P] [--stop TEXT] [--seed N] [--chat] [--device auto|cpu|cuda]
                         [--best-by REWARD]
+                        [--corrections STORE --tenant NAME [--request ID] [--embedder hashed|FOLDER]]
        penstock generate MODEL --prompts FILE.txt   (one prompt a line)
 
 MODEL is a model folder (runs/NAME/model), a run folder, or a hub name. With --best-by only the best of the samples is
-shown; REWARD is model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION."""
+shown; REWARD is model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION. With --corrections, approved
+corrections of a product's users stand before each prompt (docs/feedback_product.md), except in the arm without them."""
 
 
 def run(words: Sequence[str]) -> int:
     """Generate and print."""
     left, own = take(
         words, prompt="", prompts="", samples=1, temperature=1.0, max_new_tokens=64, top_p=1.0, stop="", seed=0,
-        chat=False, device="auto", best_by="",
+        chat=False, device="auto", best_by="", corrections="", tenant="", request="", embedder="hashed",
     )  # fmt: skip
     if wants_help(left):
         print(HELP)
@@ -46,7 +50,9 @@ def run(words: Sequence[str]) -> int:
     )
     if own["device"] not in ("auto", "cpu", "cuda"):
         raise SpecError(f"--device={own['device']} is not one of auto, cpu, cuda")
-    for text, answers in answer(left[0], texts, sampling, own["samples"], own["chat"], own["device"], own["best_by"]):
+    asked = with_corrections(texts, left[0], own)
+    found = answer(left[0], asked, sampling, own["samples"], own["chat"], own["device"], own["best_by"])
+    for text, (_, answers) in zip(texts, found, strict=True):
         for reply in answers:
             print(f"{text}{reply}" if not own["chat"] else reply)
     return 0
@@ -69,6 +75,34 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     if not found:
         raise DataError(f"{file}: no prompts in it")
     return found
+
+
+def with_corrections(texts: Sequence[str], model: str, own: Mapping[str, Any]) -> list[str]:
+    """The prompts with what was corrected before, each in the arm of its request, which is told on standard error."""
+    if not own["corrections"]:
+        if own["tenant"] or own["request"]:
+            raise SpecError("--tenant and --request go with --corrections STORE")
+        return list(texts)
+    if not own["tenant"]:
+        raise SpecError("--corrections needs --tenant NAME: corrections are shown to nobody but their own product")
+    require("generate --corrections", "feedback", "sqlalchemy", "alembic")
+    from penstock.cli.commands.feedback import opened
+    from penstock.feedback.product_log import tenant
+    from penstock.feedback.product_source import embedder_of
+    from penstock.feedback.records import digest
+    from penstock.feedback.retrieval import Corrections
+    from penstock.models.files import load_text
+
+    marks, made = load_text(model_path(model)).marks, []
+    with opened(own["corrections"]) as store:
+        corrections = Corrections(store, tenant(store, own["tenant"]), embedder_of(own["embedder"], Path.cwd()))
+        for place, text in enumerate(texts):
+            request = own["request"] or digest(text)[:16]
+            request += f"/{place}" if len(texts) > 1 else ""
+            found = corrections.retrieve(text, request, marks)
+            print(f"request {request}: {found.arm}, {len(found.used)} used", file=sys.stderr)
+            made.append(found.text + text)
+    return made
 
 
 def answer(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.commands.generate import model_path
+from penstock.cli.extras import require
 from penstock.cli.recipe import no_more_flags, take, wants_help
 from penstock.core.errors import SpecError
 
@@ -43,13 +44,11 @@ def run(words: Sequence[str]) -> int:
             raise SpecError(f"--{name} {own[name]}; at least {low}")
     if own["device"] not in ("auto", "cpu", "cuda"):
         raise SpecError(f"--device={own['device']} is not one of auto, cpu, cuda")
-    try:
-        import uvicorn  # noqa: F401 - the extra is there
-    except ImportError as error:
-        raise SpecError("penstock serve needs packages of the extra: pip install 'penstock[serve]'") from error
-    from penstock.serve.guard import Access, read_secret
-    from penstock.serve.server import listen
+    require("serve", "serve", "starlette", "uvicorn")
+    from penstock.serve.guard import Access
     from penstock.serve.server import run as serve
+    from penstock.web.guard import read_secret
+    from penstock.web.server import listen
 
     secrets = {kind: read_secret(own[f"{kind}_file"]) for kind in ("token", "key") if own[f"{kind}_file"]}
     access = Access(own["host"], **secrets)
