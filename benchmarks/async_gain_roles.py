@@ -12,6 +12,7 @@ Conditions are imposed on whoever generates, alike in all arms: each sample's le
 environment that waits. They are functions of a sample's key and the run's seed alone.
 """
 
+import atexit
 import json
 import os
 import select
@@ -91,6 +92,7 @@ def attend(connection: socket.socket) -> int:
 
             traceback.print_exc()
         finally:
+            atexit._run_exitfuncs()  # spans are written there; a short run has written none before
             sys.stdout.flush(), sys.stderr.flush()
             os._exit(code)
     for stream in streams:
