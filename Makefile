@@ -34,7 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DEVELOP): $(INSTALLED)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,transferqueue,feedback,postgres,serve]'
 	@touch $@
 
 setup: $(INSTALLED)
@@ -68,7 +68,7 @@ test-slow: develop
 
 test-vllm: vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
-	  tests/serve/test_vllm_run.py
+	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_run.py
 
 format: develop
 	$(BIN)/ruff check --fix .
