@@ -58,7 +58,7 @@ HOME = {
     "safetensors": ("models/", "weights/", "ckpt/"),
     "xxhash": ("weights/",),
     "sqlalchemy": ("feedback/",),
-    "pyarrow": ("feedback/files.py",),
+    "pyarrow": ("feedback/exchange/files.py",),
     "argon2": ("feedback/service/passwords.py",),
     "markdown_it": ("feedback/service/markdown.py",),
     "nh3": ("feedback/service/markdown.py",),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from feedback_examples import HandClock
 
-from penstock.feedback.product_log import Tenant, new_token, record, tenant_of
-from penstock.feedback.product_records import Reply, Signal
+from penstock.feedback.product.log import Tenant, new_token, record, tenant_of
+from penstock.feedback.product.signals import Reply, Signal
 from penstock.feedback.records import Annotator, Response
 from penstock.feedback.store import Store
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from penstock.feedback.agreement import bootstrap_interval, cohen_kappa, krippendorff_alpha, wilson_interval
 from penstock.feedback.errors import FeedbackError
+from penstock.feedback.quality.agreement import bootstrap_interval, cohen_kappa, krippendorff_alpha, wilson_interval
 
 X = math.nan
 PUBLISHED = [

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from penstock.feedback.dawid_skene import dawid_skene, vote_weights
 from penstock.feedback.errors import FeedbackError
+from penstock.feedback.quality.dawid_skene import dawid_skene, vote_weights
 
 
 def test_unanimous_annotators_are_believed():

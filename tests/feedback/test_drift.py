@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.feedback.drift import (
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.judgements import Unit
+from penstock.feedback.quality.drift import (
     JudgedPair,
     accuracy,
     anchor_change,
@@ -18,10 +20,8 @@ from penstock.feedback.drift import (
     length_bias,
     time_weights,
 )
-from penstock.feedback.errors import FeedbackError
-from penstock.feedback.judgements import Unit
-from penstock.feedback.quality import Share
-from penstock.feedback.report_card import Evidence, Gate, report_card
+from penstock.feedback.quality.reliability import Share
+from penstock.feedback.quality.report_card import Evidence, Gate, report_card
 
 
 def judged(sign, margin, lengths=(10, 10), **groups):

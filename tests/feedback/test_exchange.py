@@ -8,7 +8,10 @@ import pytest
 from feedback_examples import HandClock, pair, vote
 
 from penstock.feedback.errors import FeedbackError, NotAllowed
-from penstock.feedback.exchange import (
+from penstock.feedback.exchange.files import csv_text, read_rows, write_rows
+from penstock.feedback.exchange.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
+from penstock.feedback.exchange.imports import hh_rlhf, load, rt_polarity
+from penstock.feedback.exchange.snapshot import (
     COMMON_WEIGHT,
     Labels,
     content_hash,
@@ -17,9 +20,6 @@ from penstock.feedback.exchange import (
     preference_pairs,
     snapshot,
 )
-from penstock.feedback.files import csv_text, read_rows, write_rows
-from penstock.feedback.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
-from penstock.feedback.imports import hh_rlhf, load, rt_polarity
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 from penstock.feedback.store import Store

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.feedback.judgements import Unit
 from penstock.feedback.judges import BothOrders, compare, fence, place_share, question, read_answer
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 
 
 @pytest.mark.parametrize(("text", "answer"), [("A", "A"), (" b.\n", "B"), ("tie", "TIE"), ("TIE .", "TIE")])

@@ -7,7 +7,7 @@ from feedback_examples import HandClock, answer, pair
 
 from penstock.feedback.asked import Asked, write
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange import content_hash, preference_pairs, snapshot
+from penstock.feedback.exchange.snapshot import content_hash, preference_pairs, snapshot
 from penstock.feedback.lineage import behind, influence, origins, recorded, runs_in, told
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Item, Response, Task

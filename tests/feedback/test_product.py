@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from feedback_examples import HandClock
 from product_examples import opened, reply, signal, tenant, thumbs
 
-from penstock.feedback import product
 from penstock.feedback.errors import FeedbackError, KeyReused, NotFound
-from penstock.feedback.product import Policy, labels
-from penstock.feedback.product_log import Caps, new_token, record, revoke_tokens, snapshot, tenant_of
-from penstock.feedback.product_records import Reply, Signal
+from penstock.feedback.product import labels as product
+from penstock.feedback.product.labels import Policy, labels
+from penstock.feedback.product.log import Caps, new_token, record, revoke_tokens, snapshot, tenant_of
+from penstock.feedback.product.signals import Reply, Signal
 from penstock.feedback.records import Response
 
 EVERYTHING = Policy(signals=("thumbs_up", "thumbs_down", "copy", "regenerate", "rating"))

@@ -17,10 +17,10 @@ from penstock.core.errors import DataError, SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey, Sampling
 from penstock.data.sources import open_source
-from penstock.feedback.product_log import record
-from penstock.feedback.product_records import Signal
-from penstock.feedback.retrieval_effect import Outcome, of_groups
-from penstock.feedback.retrieval_quarantine import rule, waiting
+from penstock.feedback.corrections.effect import Outcome, of_groups
+from penstock.feedback.corrections.quarantine import rule, waiting
+from penstock.feedback.product.log import record
+from penstock.feedback.product.signals import Signal
 from penstock.feedback.source import pin
 
 CLICKS = DataSpec(source="feedback:f.db", options={"form": "product"})

@@ -6,7 +6,7 @@ import pytest
 from feedback_examples import pair
 
 from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_preference, ratings, sign_table
-from penstock.feedback.quality import (
+from penstock.feedback.quality.reliability import (
     Share,
     assess,
     coin_chance,

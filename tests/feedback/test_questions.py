@@ -8,7 +8,7 @@ from feedback_examples import HandClock, answer, pair
 from penstock.feedback.asked import Asked, read, write
 from penstock.feedback.asking import Answered, Tally, Votes, anchored, candidates, duels, judged_pairs, questions, repeated, won
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange import Labels, snapshot
+from penstock.feedback.exchange.snapshot import Labels, snapshot
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Response, Submission
 from penstock.feedback.select import Mix

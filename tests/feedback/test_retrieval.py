@@ -8,15 +8,15 @@ import pytest
 from feedback_examples import HandClock, pair
 from product_examples import opened, people, reply, tenant, thumbs
 
-from penstock.feedback import retrieval_quarantine as quarantine
+from penstock.feedback.corrections import quarantine
+from penstock.feedback.corrections.effect import Outcome, compare_arms, effect
+from penstock.feedback.corrections.quarantine import Correction, approved, gather, length, propose, rows_of, rule, waiting
+from penstock.feedback.corrections.search import Corrections, HashedEmbedder, Retrieval, arm
+from penstock.feedback.corrections.text import block, fence_mark, folded, quoted, suspicions, visible
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound
-from penstock.feedback.product_log import record
-from penstock.feedback.product_records import Signal
+from penstock.feedback.product.log import record
+from penstock.feedback.product.signals import Signal
 from penstock.feedback.records import Annotator, Submission
-from penstock.feedback.retrieval import Corrections, HashedEmbedder, Retrieval, arm
-from penstock.feedback.retrieval_effect import Outcome, compare_arms, effect
-from penstock.feedback.retrieval_quarantine import Correction, approved, gather, length, propose, rows_of, rule, waiting
-from penstock.feedback.retrieval_text import block, fence_mark, folded, quoted, suspicions, visible
 
 ALWAYS = Retrieval(control=0.0, least=0.2)
 ZERO_WIDTH, RIGHT_TO_LEFT = "\u200b", "\u202e"

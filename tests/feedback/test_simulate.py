@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from feedback_examples import HandClock, pair
 
-from penstock.feedback.exchange import Labels, annotator_weights, preference_pairs, snapshot
+from penstock.feedback.exchange.snapshot import Labels, annotator_weights, preference_pairs, snapshot
 from penstock.feedback.judgements import comparisons
-from penstock.feedback.quality import assess, preference_probability
+from penstock.feedback.quality.reliability import assess, preference_probability
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.simulate import SimulatedAnnotator, answer_all, vote_on
 from penstock.feedback.store import Store

@@ -11,7 +11,7 @@ from penstock.cli.pinning import pinned
 from penstock.core.errors import DataError
 from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.data.sources import open_source
-from penstock.feedback.exchange import content_hash
+from penstock.feedback.exchange.snapshot import content_hash
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.source import pin
 from penstock.feedback.store import Store

@@ -9,7 +9,7 @@ from feedback_examples import HandClock, pair
 from penstock.feedback.asked import Asked
 from penstock.feedback.asking import Votes
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange import Labels, snapshot
+from penstock.feedback.exchange.snapshot import Labels, snapshot
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store

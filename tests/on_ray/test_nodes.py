@@ -180,7 +180,8 @@ def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
     run = start(*words)
     run.until_step(3)
     cluster = own_cluster(run.process.pid)
-    assert cluster and len(with_word(cluster)) > 1
+    assert cluster
+    assert len(with_word(cluster)) > 1
     os.killpg(run.process.pid, number)
     assert run.wait() == (130 if number == signal.SIGINT else -number), run.everything()
     deadline = time.monotonic() + 20

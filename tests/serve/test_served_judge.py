@@ -21,7 +21,7 @@ from penstock.core.errors import ConnectionLost, GenerationError
 from penstock.core.parts import DataSpec, ModelSpec
 from penstock.feedback.asked import Asked
 from penstock.feedback.judges import place_share
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.store import Store
 from serving import TOKEN, running, service_of, serving

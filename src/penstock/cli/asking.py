@@ -24,7 +24,7 @@ from penstock.feedback import asked as written
 from penstock.feedback.asked import Asked
 from penstock.feedback.asking import Answered, Tally, Votes, duels, questions, repeated
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange import Labels, snapshot
+from penstock.feedback.exchange.snapshot import Labels, snapshot
 from penstock.feedback.records import Response
 from penstock.feedback.select import Mix
 from penstock.feedback.simulate import SimulatedAnnotator, answer_all

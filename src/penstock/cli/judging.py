@@ -18,10 +18,10 @@ from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.feedback.asked import Asked
 from penstock.feedback.asking import Votes
 from penstock.feedback.errors import AlreadyAnswered, SeatTaken
-from penstock.feedback.exchange import Labels, Snapshot, counted
+from penstock.feedback.exchange.snapshot import Labels, Snapshot, counted
 from penstock.feedback.judgements import Unit
 from penstock.feedback.judges import BothOrders, JudgeReport, compare, place_share, question, read_answer
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Annotator, Item, Submission, Task
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from penstock.feedback.asked import DUEL, Asked
-from penstock.feedback.drift import AnchorChange, JudgedPair, anchor_change
-from penstock.feedback.exchange import Labels, Snapshot, annotator_weights, counted
+from penstock.feedback.exchange.snapshot import Labels, Snapshot, annotator_weights, counted
 from penstock.feedback.judgements import Comparison, Unit
-from penstock.feedback.quality import Share, preference_probability
+from penstock.feedback.quality.drift import AnchorChange, JudgedPair, anchor_change
+from penstock.feedback.quality.reliability import Share, preference_probability
 from penstock.feedback.records import JUDGEMENTS, WITHDRAWALS, Event, Item, Response, Task
 from penstock.feedback.select import Mix, anchors, select
 

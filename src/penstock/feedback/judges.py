@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.feedback.agreement import cohen_kappa
 from penstock.feedback.judgements import Comparison, Unit
-from penstock.feedback.quality import Share, coin_chance
+from penstock.feedback.quality.agreement import cohen_kappa
+from penstock.feedback.quality.reliability import Share, coin_chance
 
 Answer = Literal["A", "B", "TIE"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange import FORMS, LABELLED, Labels, Snapshot, content_hash
+from penstock.feedback.exchange.snapshot import FORMS, LABELLED, Labels, Snapshot, content_hash
 from penstock.feedback.records import Event
 from penstock.feedback.state import fold
 

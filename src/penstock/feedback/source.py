@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.errors import DataError, blame
 from penstock.core.run import DataSpec
 from penstock.core.spec import suggestion
-from penstock.feedback.exchange import FORMS, Labels, content_hash, snapshot
+from penstock.feedback.exchange.snapshot import FORMS, Labels, content_hash, snapshot
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -76,7 +76,7 @@ def _read(place: str, base: Path, options: Mapping[str, Any]) -> tuple[list[dict
     with _named(f"{SCHEME}{place}"), Store.open(where) as store:
         if form in FORMS:
             return _votes(store, form, options)
-        from penstock.feedback import product_source
+        from penstock.feedback.product import source as product_source
 
         return product_source.read(store, options, base)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.feedback.agreement import krippendorff_alpha
 from penstock.feedback.asked import Asked
 from penstock.feedback.asking import Votes, anchored, judged_pairs, won
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, sign_table
-from penstock.feedback.quality import AnnotatorQuality, Share, assess
-from penstock.feedback.report_card import Evidence, Gate, ReportCard, report_card
+from penstock.feedback.quality.agreement import krippendorff_alpha
+from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
+from penstock.feedback.quality.report_card import Evidence, Gate, ReportCard, report_card
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 from penstock.feedback.service.overview import Overview
 
 

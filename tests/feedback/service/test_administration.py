@@ -6,7 +6,7 @@ import pytest
 from feedback_examples import answer, enrol, pair
 from served import code, csrf_of
 
-from penstock.feedback.exchange import content_hash, preference_pairs, snapshot
+from penstock.feedback.exchange.snapshot import content_hash, preference_pairs, snapshot
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.service import admin as admin_module
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from feedback_examples import answer, enrol, pair, vote
 
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Event
 from penstock.feedback.service.overview import SITTING_SECONDS, overview, share, speeds, votes_a_day
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from served import code, strings
 
-from penstock.feedback.product import labels
-from penstock.feedback.product_log import new_token, revoke_tokens, snapshot
-from penstock.feedback.retrieval import Retrieval
+from penstock.feedback.corrections.search import Retrieval
+from penstock.feedback.product.labels import labels
+from penstock.feedback.product.log import new_token, revoke_tokens, snapshot
 from penstock.feedback.service.app import App
 from penstock.feedback.service.context import Context
 from penstock.feedback.service.product import Allowance

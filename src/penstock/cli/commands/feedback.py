@@ -83,9 +83,9 @@ def serve(words: Sequence[str]) -> None:
     )  # fmt: skip
     (place,) = arguments("serve", left, own, "STORE")
     require("feedback serve", "feedback", "starlette", "uvicorn", "argon2", "nh3", "markdown_it")
-    from penstock.feedback.product_source import embedder_of
+    from penstock.feedback.corrections.search import Retrieval
+    from penstock.feedback.product.source import embedder_of
     from penstock.feedback.queue import QueuePolicy
-    from penstock.feedback.retrieval import Retrieval
     from penstock.feedback.service.context import GUIDELINE, Context, Settings
     from penstock.feedback.service.server import Transport
     from penstock.feedback.service.server import run as serve_forever
@@ -122,7 +122,7 @@ def guideline(path: Path) -> str:
 def import_(words: Sequence[str]) -> None:
     left, own = take(words, annotator="", most=0, ask=0)
     place, kind, file = arguments("import", left, own, "STORE", "FORMAT", "FILE")
-    from penstock.feedback import files, formats, imports
+    from penstock.feedback.exchange import files, formats, imports
 
     path, most = Path(file), own["most"] or None
     named = {"annotator": own["annotator"] or kind}
@@ -146,7 +146,8 @@ def import_(words: Sequence[str]) -> None:
 def export(words: Sequence[str]) -> None:
     left, own = take(words, form="pairs", out="")
     (place,) = arguments("export", left, own, "STORE")
-    from penstock.feedback import exchange, files
+    from penstock.feedback.exchange import files
+    from penstock.feedback.exchange import snapshot as exchange
 
     if own["form"] not in exchange.FORMS or not own["out"]:
         raise SpecError(f"penstock feedback export STORE --out FILE --form {'|'.join(exchange.FORMS)}")
@@ -163,7 +164,7 @@ def lineage(words: Sequence[str]) -> None:
     if bool(own["event"]) == bool(own["stage"]):
         raise SpecError("penstock feedback lineage STORE --runs FOLDER: add either --event N or --stage NAME")
     from penstock.feedback import lineage as trace
-    from penstock.feedback.exchange import snapshot
+    from penstock.feedback.exchange.snapshot import snapshot
 
     runs = [trace.recorded(folder) for folder in trace.runs_in(Path(own["runs"]).expanduser())]
     with opened(place) as store:

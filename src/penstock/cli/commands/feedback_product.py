@@ -42,7 +42,7 @@ def read(command: str, words: Sequence[str], names: Sequence[str], **flags: Any)
 def product(words: Sequence[str], opened: Opened) -> None:
     """Print a new token of a tenant, or switch off all of them."""
     given = read("product", words, ("STORE", "TENANT"), revoke=False)
-    from penstock.feedback.product_log import new_token, revoke_tokens
+    from penstock.feedback.product.log import new_token, revoke_tokens
 
     place, tenant = given.arguments
     with opened(place) as store:
@@ -58,7 +58,7 @@ def corrections(words: Sequence[str], opened: Opened) -> None:
     Texts are printed as JSON: a terminal must not obey what a stranger wrote.
     """
     given = read("corrections", words, ("STORE",), tenant="", gather="")
-    from penstock.feedback.retrieval_quarantine import gather, waiting
+    from penstock.feedback.corrections.quarantine import gather, waiting
 
     with opened(given.arguments[0]) as store:
         if given.flags["gather"]:
@@ -74,7 +74,7 @@ def corrections(words: Sequence[str], opened: Opened) -> None:
 def rule(words: Sequence[str], opened: Opened) -> None:
     """Decide about a correction, as an adjudicator."""
     given = read("rule", words, ("STORE", "CORRECTION", "VERDICT"), by="", note="", days=180.0)
-    from penstock.feedback import retrieval_quarantine as quarantine
+    from penstock.feedback.corrections import quarantine
 
     place, name, verdict = given.arguments
     if verdict not in quarantine.VERDICTS:
@@ -90,7 +90,7 @@ def rule(words: Sequence[str], opened: Opened) -> None:
 def effect(words: Sequence[str], opened: Opened) -> None:
     """Compare the arms of a tenant's requests."""
     given = read("effect", words, ("STORE", "TENANT"))
-    from penstock.feedback.retrieval_effect import effect as measured
+    from penstock.feedback.corrections.effect import effect as measured
 
     place, tenant = given.arguments
     with opened(place) as store:

@@ -87,10 +87,10 @@ def with_corrections(texts: Sequence[str], model: str, own: Mapping[str, Any]) -
         raise SpecError("--corrections needs --tenant NAME: corrections are shown to nobody but their own product")
     require("generate --corrections", "feedback", "sqlalchemy", "alembic")
     from penstock.cli.commands.feedback import opened
-    from penstock.feedback.product_log import tenant
-    from penstock.feedback.product_source import embedder_of
+    from penstock.feedback.corrections.search import Corrections
+    from penstock.feedback.product.log import tenant
+    from penstock.feedback.product.source import embedder_of
     from penstock.feedback.records import digest
-    from penstock.feedback.retrieval import Corrections
     from penstock.models.files import load_text
 
     marks, made = load_text(model_path(model)).marks, []

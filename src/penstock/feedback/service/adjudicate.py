@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from starlette.responses import Response
 
 from penstock.feedback import schema
-from penstock.feedback.exchange import Labels, annotator_weights, counted, snapshot
-from penstock.feedback.quality import to_adjudicate
+from penstock.feedback.exchange.snapshot import Labels, annotator_weights, counted, snapshot
+from penstock.feedback.quality.reliability import to_adjudicate
 from penstock.feedback.queue import display_order
 from penstock.feedback.records import JUDGEMENTS, Event, Task
 from penstock.feedback.service import tasks

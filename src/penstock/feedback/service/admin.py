@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.feedback import exchange, files
+from penstock.feedback.exchange import files
+from penstock.feedback.exchange import snapshot as exchange
 from penstock.feedback.records import ROLES, Event, Role, Task
 from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.service.calls import Call, Route, Routes, reply

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from penstock.feedback.retrieval import Embedder, HashedEmbedder, Retrieval
+from penstock.feedback.corrections.search import Embedder, HashedEmbedder, Retrieval
 from penstock.feedback.service.accounts import Accounts
 from penstock.feedback.service.calls import Text
 from penstock.feedback.service.markdown import html_of

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from penstock.feedback.agreement import alpha_of_counts, bootstrap_interval, value_counts
-from penstock.feedback.exchange import Snapshot, snapshot
+from penstock.feedback.exchange.snapshot import Snapshot, snapshot
 from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_preference, sign_table
-from penstock.feedback.quality import AnnotatorQuality, Share, assess
+from penstock.feedback.quality.agreement import alpha_of_counts, bootstrap_interval, value_counts
+from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
 from penstock.feedback.records import Annotator, Event
 from penstock.feedback.state import State, fold
 from penstock.feedback.store import Count, Store

@@ -10,12 +10,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.feedback import product, product_log, records
-from penstock.feedback import retrieval_quarantine as quarantine
+from penstock.feedback import records
+from penstock.feedback.corrections import quarantine
+from penstock.feedback.corrections.search import Corrections
 from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound
-from penstock.feedback.product_log import MOST_TOGETHER, Tenant
-from penstock.feedback.product_records import LONGEST_USER, REASONS, SIGNALS, Reason, Reply, Signal, SignalKind
-from penstock.feedback.retrieval import Corrections
+from penstock.feedback.product import labels as product
+from penstock.feedback.product import log as product_log
+from penstock.feedback.product.log import MOST_TOGETHER, Tenant
+from penstock.feedback.product.signals import LONGEST_USER, REASONS, SIGNALS, Reason, Reply, Signal, SignalKind
 from penstock.feedback.service.calls import Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
 from penstock.web.fields import Fields

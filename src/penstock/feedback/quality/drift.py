@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Unit
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 
 Floats = NDArray[np.float64]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from penstock.feedback import retrieval_quarantine as quarantine
 from penstock.feedback import schema
+from penstock.feedback.corrections import quarantine
 from penstock.feedback.errors import FeedbackError, KeyReused, NotFound
-from penstock.feedback.product_records import Reply, Signal, SignalEvent, Standing, user_hash
+from penstock.feedback.product.signals import Reply, Signal, SignalEvent, Standing, user_hash
 from penstock.feedback.records import Response, canonical, require_name
 
 if TYPE_CHECKING:

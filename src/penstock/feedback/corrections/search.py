@@ -18,14 +18,14 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
-from penstock.feedback import retrieval_quarantine as quarantine
 from penstock.feedback import schema
+from penstock.feedback.corrections import quarantine
+from penstock.feedback.corrections.text import block, fence_mark
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.queue import uniform
-from penstock.feedback.retrieval_text import block, fence_mark
 
 if TYPE_CHECKING:
-    from penstock.feedback.product_log import Tenant
+    from penstock.feedback.product.log import Tenant
     from penstock.feedback.store import Store
 
 Floats = NDArray[np.float32]

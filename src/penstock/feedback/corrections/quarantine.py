@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
+from penstock.feedback.corrections.text import suspicions, visible
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound
-from penstock.feedback.product_records import LONGEST_EDIT, user_hash
+from penstock.feedback.product.signals import LONGEST_EDIT, user_hash
 from penstock.feedback.records import canonical, digest
-from penstock.feedback.retrieval_text import suspicions, visible
 from penstock.feedback.state import fold
 
 if TYPE_CHECKING:

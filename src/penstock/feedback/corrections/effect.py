@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.types import Group
-from penstock.feedback import product_log
-from penstock.feedback.agreement import bootstrap_interval
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.product import Policy
+from penstock.feedback.product import log as product_log
+from penstock.feedback.product.labels import Policy
+from penstock.feedback.quality.agreement import bootstrap_interval
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store

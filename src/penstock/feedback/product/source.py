@@ -17,10 +17,10 @@ from penstock.core.run import DataSpec
 from penstock.core.spec import parse, suggestion
 from penstock.data.render import Template
 from penstock.data.sources import open_source
-from penstock.feedback import product_log
-from penstock.feedback import retrieval_quarantine as quarantine
-from penstock.feedback.product import Policy, labels_of
-from penstock.feedback.retrieval import Corrections, Embedder, HashedEmbedder, Retrieval
+from penstock.feedback.corrections import quarantine
+from penstock.feedback.corrections.search import Corrections, Embedder, HashedEmbedder, Retrieval
+from penstock.feedback.product import log as product_log
+from penstock.feedback.product.labels import Policy, labels_of
 from penstock.feedback.store import Store
 
 Row = dict[str, Any]

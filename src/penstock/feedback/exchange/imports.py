@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.data.sources import json_rows, text_rows
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.formats import Imported, annotators_of, as_vote
+from penstock.feedback.exchange.formats import Imported, annotators_of, as_vote
 from penstock.feedback.records import Item, Response, Submission, Task
 
 if TYPE_CHECKING:

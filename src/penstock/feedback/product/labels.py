@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.feedback import product_log
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.product_log import Signals
-from penstock.feedback.product_records import SIGNALS, SignalEvent, SignalKind
+from penstock.feedback.product import log as product_log
+from penstock.feedback.product.log import Signals
+from penstock.feedback.product.signals import SIGNALS, SignalEvent, SignalKind
 from penstock.feedback.queue import uniform
 
 if TYPE_CHECKING:

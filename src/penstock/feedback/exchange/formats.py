@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.feedback.bodies import STRONGEST
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange import Snapshot
+from penstock.feedback.exchange.snapshot import Snapshot
 from penstock.feedback.judgements import comparisons
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task, digest
 from penstock.feedback.state import fold

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit, comparisons, ratings
-from penstock.feedback.quality import preference_probability, preference_share, reliability
+from penstock.feedback.quality.reliability import preference_probability, preference_share, reliability
 from penstock.feedback.records import Event, Nature, Task, canonical
 from penstock.feedback.state import fold
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.feedback.drift import (
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.quality.drift import (
     AnchorChange,
     JudgedPair,
     LengthBias,
@@ -15,8 +16,7 @@ from penstock.feedback.drift import (
     group_accuracy,
     length_bias,
 )
-from penstock.feedback.errors import FeedbackError
-from penstock.feedback.quality import Share
+from penstock.feedback.quality.reliability import Share
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.feedback.agreement import wilson_interval
-from penstock.feedback.dawid_skene import DawidSkene, dawid_skene
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit, sign_table
+from penstock.feedback.quality.agreement import wilson_interval
+from penstock.feedback.quality.dawid_skene import DawidSkene, dawid_skene
 
 
 @dataclass(frozen=True)

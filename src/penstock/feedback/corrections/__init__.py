@@ -1,0 +1,1 @@
+"""Corrections by users: quarantined, approved by somebody else, and found for a new prompt."""

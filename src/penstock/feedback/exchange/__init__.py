@@ -1,0 +1,1 @@
+"""Votes to training rows and files, and labels of others into the store."""
