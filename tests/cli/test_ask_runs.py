@@ -131,6 +131,35 @@ def test_votes_of_simulated_annotators_are_marked_as_such_and_complete(once):
     assert len(told(once, "annotator")) == 2
 
 
+def votes_in(folder):
+    """Who said what, in the order of the log."""
+    with Store.open(folder / "feedback.db") as store:
+        return [(event.annotator, event.body, event.latency) for event in store.events()]
+
+
+def test_a_run_under_another_name_has_the_same_votes_and_the_same_weights(tmp_path):
+    noisy = replace(ASK, annotators=tuple(Simulated(name=name, noise=0.4) for name in ("ann", "ben", "cleo")), questions=6)
+    for name in ("one", "two"):
+        carry_out(a_run(sft(steps=1), noisy, REWARD, name=name), tmp_path / name)
+    votes = votes_in(tmp_path / "one")
+    assert votes == votes_in(tmp_path / "two")
+    assert {1, -1} <= {np.sign(body["preference"]) for _, body, _ in votes}
+    assert same(weights_of(tmp_path / "one" / "model"), weights_of(tmp_path / "two" / "model"))
+
+
+def test_two_runs_of_one_seed_in_one_store_are_asked_apart_and_answer_alike(tmp_path):
+    shared = replace(ASK, store=str(tmp_path / "shared.db"))
+    for name in ("one", "two"):
+        carry_out(a_run(sft(steps=1), shared, name=name), tmp_path / name)
+    with Store.open(tmp_path / "shared.db") as store:
+        assert store.counts()["ask"].tasks == 10
+        said = {(event.annotator, event.task): event.body for event in store.events()}
+    first, second = (read(tmp_path / name / "asked" / "ask-1.jsonl") for name in ("one", "two"))
+    for one, two in zip(first, second, strict=True):
+        assert one.task.id != two.task.id
+        assert [said[who, one.task.id] for who in ("ann", "ben")] == [said[who, two.task.id] for who in ("ann", "ben")]
+
+
 def test_lineage_is_told_by_a_command(judged, capsys):
     _, folder = judged
     place = str(folder / "feedback.db")

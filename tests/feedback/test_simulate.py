@@ -8,7 +8,8 @@ from penstock.feedback.exchange.snapshot import Labels, annotator_weights, prefe
 from penstock.feedback.judgements import comparisons
 from penstock.feedback.quality.reliability import assess, preference_probability
 from penstock.feedback.queue import QueuePolicy
-from penstock.feedback.simulate import SimulatedAnnotator, answer_all, vote_on
+from penstock.feedback.records import Item, Lease, Response, Task
+from penstock.feedback.simulate import SimulatedAnnotator, answer_all, judge, question_of, vote_on
 from penstock.feedback.store import Store
 
 CROWD = [SimulatedAnnotator(f"sim{number}") for number in range(5)] + [SimulatedAnnotator("foe", noise=0, adversary=True)]
@@ -47,6 +48,25 @@ def test_the_adversary_is_found_in_a_store(tmp_path):
     assert set(taken.natures.values()) == {"simulated"}
     assert preference_pairs(taken) == []
     assert len(preference_pairs(taken, Labels(natures=("simulated",)))) > 100
+
+
+def asked_by(run, text="answer", stage="ppo"):
+    responses = (Response(text, run=run, stage=stage, version=3, logp=(), sampling={}), Response("other", run=run))
+    return Task(Item("prompt", responses, "key/0/1"), round=f"{run}/ask-1")
+
+
+def test_what_somebody_says_depends_on_the_question_and_not_on_the_name_of_the_run():
+    person, draws = SimulatedAnnotator("ann", noise=0.5), []
+    for task in (asked_by("one"), asked_by("two")):
+        lease = Lease(task.id, "ann", (0, 1), 0.0, 900.0)
+        draws.append([judge(person, task, lease, (1.0, 0.0), seed) for seed in range(40)])
+    assert [(said.body, said.latency) for said in draws[0]] == [(said.body, said.latency) for said in draws[1]]
+    assert not {said.key for said in draws[0]} & {said.key for said in draws[1]}  # each is an act of its own
+
+
+@pytest.mark.parametrize("other", [{"text": "another answer"}, {"stage": "sft"}])
+def test_other_texts_or_weights_are_another_question(other):
+    assert question_of(asked_by("one")) != question_of(asked_by("one", **other))
 
 
 def fit(feature_UF, probability_U, ridge=1.0):

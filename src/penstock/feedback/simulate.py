@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit
-from penstock.feedback.records import JUDGEMENT, Annotator, Lease, Submission, Task
+from penstock.feedback.records import JUDGEMENT, Annotator, Lease, Submission, Task, digest
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -51,9 +51,20 @@ class SimulatedAnnotator:
         return [-value for value in seen] if draw.random() < self.noise else seen
 
 
+def question_of(task: Task) -> str:
+    """What a task asks, by hash, without the names of runs and stores: the same in every run of the same seed."""
+    item = task.item
+    told = [[response.text, response.stage, response.version] for response in item.responses]
+    return digest([task.form, task.purpose, task.strategy, item.prompt, item.key, told])
+
+
 def judge(person: SimulatedAnnotator, task: Task, lease: Lease, truth: Sequence[float], seed: int) -> Submission:
-    """What a simulated annotator submits: a pure function of the arguments."""
-    draw = random.Random(f"{seed}/{person.name}/{task.id}")
+    """What a simulated annotator submits: a pure function of the arguments.
+
+    Chance depends on the seed, the person and :func:`question_of` the task, so a run under another name has the same votes.
+    Only ``left_bias`` follows the order shown, which belongs to the task in its store.
+    """
+    draw = random.Random(f"{seed}/{person.name}/{question_of(task)}")
     seen = person.utilities(truth, lease.order, draw)
     body: dict[str, Any]
     if task.form == "pair":
