@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.core.types import Row
+from penstock.core.types import Row, Sample
 from penstock.models.language_model import LanguageModel
 
 
@@ -18,6 +18,22 @@ def plain(model: LanguageModel) -> Any:
     network = copy.deepcopy(model.network)
     network.set_attn_implementation("eager")
     return network
+
+
+@torch.no_grad()
+def greedy(model: LanguageModel, sample: Sample, new_tokens: int, **more: Any) -> list[int]:
+    """The tokens that ``generate`` of transformers answers the prompt of a sample with; ``more`` are arguments of its own."""
+    network, prompt = plain(model), torch.from_numpy(sample.tokens_T[~sample.action_T].astype("int64"))[None]
+    found = network.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        eos_token_id=model.text.end,
+        pad_token_id=model.text.pad,
+        **more,
+    )
+    return found[0, 1 if network.config.is_encoder_decoder else prompt.shape[1] :].tolist()
 
 
 def padded(rows: Sequence[Row]) -> dict[str, Tensor]:

@@ -26,7 +26,6 @@ USES = {
 """What can be learned from: the columns of its rows, and the algorithm if none is named."""
 
 _OF_RUN = set(field_types(Run)) - {"stages"}
-_NOT_INSIDE = {"data", "evaluation", "rewards"}
 
 MakeData = Callable[[Any], DataSpec]
 MakeReward = Callable[[Any], RewardSpec]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from penstock.core.contracts import Batch, Denominator
 from penstock.core.errors import DataError
 from penstock.core.types import Row
-from penstock.data.layout import count, lay_out, shared_prefix, split_actions, unlay, waste
+from penstock.data.layout import count, lay_out, shared_prefix, waste
+from penstock.train.learner import by_row
 
 
 def row(tokens, actions=(), **fields):
@@ -122,10 +123,9 @@ def test_the_budget_holds_unless_a_single_unit_is_longer(units, budget, share):
 @given(*LAYOUTS)
 def test_fields_and_results_come_back_in_input_order(units, budget, share):
     batches = lay_out(units, budget, share)
-    logp = unlay(batches, [split_actions(batch.fields["logp"], batch) for batch in batches])
-    advantage = unlay(batches, [batch.fields["advantage"] for batch in batches])
-    assert [values.tolist() for values in logp] == [own.fields["logp"].tolist() for own in flat(units)]
-    assert advantage == [own.fields["advantage"] for own in flat(units)]
+    found = by_row(units, batches, ({"logp": b.fields["logp"], "score": b.fields["advantage"]} for b in batches))
+    assert [values.tolist() for values in found.logp] == [own.fields["logp"].tolist() for own in flat(units)]
+    assert found.score == [own.fields["advantage"] for own in flat(units)]
 
 
 @given(*LAYOUTS)
@@ -209,16 +209,6 @@ def test_a_malformed_row_is_refused_by_name(rows, says):
 def test_a_unit_without_rows_is_refused():
     with pytest.raises(DataError, match="no rows"):
         lay_out([()], 100, True)
-
-
-def test_results_of_another_shape_are_refused():
-    batches = lay_out([(row([1, 2], [1]),), (row([1, 2, 3], [1]),)], 2, True)
-    with pytest.raises(DataError, match="2 values for the 1 action"):
-        split_actions(np.zeros(2), batches[0])
-    with pytest.raises(DataError, match="0 results for the 1 rows"):
-        unlay(batches, [[1], []])
-    with pytest.raises(DataError, match="not the whole"):
-        unlay(batches[:1], [[1]])
 
 
 def word_problem_lengths():

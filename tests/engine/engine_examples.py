@@ -47,6 +47,18 @@ def learner_logp(model: LanguageModel, sample: Sample, temperature: float = 1.0)
     return Scoring(model, lay_out).score([unit], frozenset({"logp"}), temperature).logp[0]
 
 
+def assert_each_token_is_its_versions(samples: Sequence[Sample], models: Sequence[LanguageModel]) -> None:
+    """Every action token has the log-prob of the version that drew it, an index of ``models``; each drew some."""
+    seen = set()
+    for sample in samples:
+        versions, logp_A = sample.version_T[sample.action_T], sample.logp_T[sample.action_T]
+        for version, model in enumerate(models):
+            chosen = versions == version
+            np.testing.assert_allclose(logp_A[chosen], learner_logp(model, sample)[chosen], atol=1e-4)
+            seen |= {version} if chosen.any() else set()
+    assert seen == set(range(len(models)))
+
+
 def drawn(sample: Sample) -> list[int]:
     """The action tokens."""
     return sample.tokens_T[sample.action_T].tolist()

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from engine_examples import assert_same_draws, drawn, learner_logp, run, started
+from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, run, started
 
 import tiny_models
 from penstock.algos.sft import SFT
@@ -90,14 +90,7 @@ def test_after_recompute_every_token_has_the_log_prob_of_its_version(architectur
         await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
         return await asyncio.gather(*tasks)
 
-    seen = set()
-    for sample in asyncio.run(replaced()):
-        versions, logp_A = sample.version_T[sample.action_T], sample.logp_T[sample.action_T]
-        for version, weights in enumerate((old, new)):
-            chosen = versions == version
-            np.testing.assert_allclose(logp_A[chosen], learner_logp(weights, sample)[chosen], atol=1e-4)
-            seen |= {version} if chosen.any() else set()
-    assert seen == {0, 1}
+    assert_each_token_is_its_versions(asyncio.run(replaced()), (old, new))
 
 
 def test_kept_cache_goes_on_under_the_new_weights(tiny):

@@ -4,7 +4,6 @@ import json
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from product_examples import opened, people, reply, signal, tenant, thumbs
 
@@ -15,9 +14,8 @@ from penstock.cli.pinning import pinned
 from penstock.cli.sole import require_more_than_signals
 from penstock.core.errors import DataError, SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey, Sampling
+from penstock.core.types import Sampling
 from penstock.data.sources import open_source
-from penstock.feedback.corrections.effect import Outcome, of_groups
 from penstock.feedback.corrections.quarantine import rule, waiting
 from penstock.feedback.product.log import record
 from penstock.feedback.product.signals import Signal
@@ -261,14 +259,6 @@ def test_a_run_trains_with_corrections_in_its_prompts_and_measures_both_arms(tmp
     assert {row["arm"] for row in rows} == {"corrections", "control"}
     for row in rows:
         assert ("7, and nothing else" in row["prompt"]) == (row["arm"] == "corrections") == bool(row["corrections_used"])
-
-
-def test_groups_are_outcomes_of_their_arms():
-    key = PromptKey("p", 0, 0)
-    tokens = np.array([1, 2], np.int32)
-    sample = Sample(SampleKey(key, 0), tokens, np.array([False, True]), np.zeros(2, np.float32), tokens, "stop")
-    group = Group(Prompt(key, "p", columns={"arm": "control"}), (sample.scored(1.0), sample.scored(0.0), sample.failed("late")))
-    assert of_groups([group, Group(Prompt(key, "p"), group.samples)]) == [Outcome("p/0/0", "control", 0.5)]
 
 
 def test_signals_in_the_log_are_not_votes_of_the_source(tmp_path):

@@ -16,7 +16,6 @@ from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
 from penstock.core.contracts import State
 from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import OneDevice
 from penstock.core.types import Metrics, Unit, added
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
@@ -80,10 +79,6 @@ def doubled(model: LanguageModel) -> LanguageModel:
     for parameter in model.parameters():
         parameter.data = parameter.data.double()
     return model
-
-
-def one_device() -> OneDevice:
-    return OneDevice()
 
 
 def kept(state: State) -> State:

@@ -181,8 +181,8 @@ class KLPenalty:
         return replace(control, kl_coefficient=moved)
 
 
-IN_REWARD = KLPenalty(place="reward")  # type: ignore[call-arg]
+IN_REWARD = KLPenalty(place="reward")
 """A penalty in the reward, off until it is given a coefficient."""
 
-IN_LOSS = KLPenalty(place="loss", estimator="k3")  # type: ignore[call-arg]
+IN_LOSS = KLPenalty(place="loss", estimator="k3")
 """A penalty in the loss, off until it is given a coefficient."""

@@ -46,7 +46,7 @@ class LabelScore:
         Raises:
             TrainingError: the scores do not belong to these units, or there are none.
         """
-        label_B = np.array([float(row.fields["label"]) for unit in units for row in unit])  # type: ignore[arg-type]
+        label_B = np.array([float(row.fields["label"]) for unit in units for row in unit])
         score_B = np.asarray(scores.score, np.float64)
         if not len(label_B) or len(score_B) != len(label_B):
             raise TrainingError(f"{len(score_B)} scores for {len(label_B)} labelled examples; score the same units first")

@@ -83,7 +83,7 @@ def pair_metrics(units: Sequence[Unit], score_B: Sequence[float]) -> Metrics:
     Raises:
         TrainingError: the scores do not belong to these units, or there are none.
     """
-    preferred_B = np.array([float(row.fields["preferred"]) for unit in units for row in unit])  # type: ignore[arg-type]
+    preferred_B = np.array([float(row.fields["preferred"]) for unit in units for row in unit])
     scored_B = np.asarray(score_B, np.float64)
     if not len(units) or len(scored_B) != len(preferred_B) or any(len(unit) != 2 for unit in units):
         raise TrainingError(f"{len(scored_B)} scores for {len(units)} pairs; score the same units first")

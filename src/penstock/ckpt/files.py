@@ -92,7 +92,7 @@ def tensors_of(state: State, holder: str) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     seen: set[tuple[str, int]] = set()
     if hasattr(state.arrays, "table"):
-        return state.arrays  # type: ignore[return-value] # fetched one by one when they are written
+        return state.arrays  # fetched one by one when they are written
     for name, array in state.arrays.items():
         where = f'state "{holder}", array {name!r}'
         if type(name) is not str or name == "__metadata__":

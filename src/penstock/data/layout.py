@@ -1,4 +1,4 @@
-"""The packing: rows of labelled tokens laid out as micro-batches under a token budget, and back.
+"""The packing: rows of labelled tokens laid out as micro-batches under a token budget.
 
 ``B`` rows of a micro-batch, ``T`` tokens of its longest row, ``N`` packed tokens, ``A`` action tokens. Attention works on
 padded ``[B, T]`` cells, everything else on packed tokens; so rows of like length share a micro-batch, and a prefix that the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Batch, Denominator
 from penstock.core.errors import DataError
 from penstock.core.types import FloatArray, Row, Unit
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, paddin
     A unit is never split; one that is longer than the budget gets a micro-batch of its own. A micro-batch is also closed
     when the next, shorter unit would make more than the share ``padding`` of its attention cells padding, on top of what
     each unit has by itself; 1 switches that off, for fewer and fuller micro-batches where attention is cheap. ``row_ids``
-    of a batch are positions in the flattened input, so that :func:`unlay` can give results back in input order.
+    of a batch are positions in the flattened input, by which results go back in input order.
 
     Raises:
         DataError: an empty unit or row, an action on a row's first token (nothing predicts it), or fields that differ
@@ -171,7 +169,7 @@ def _int(values: NDArray[Any]) -> NDArray[np.int32]:
 
 def _field(values: Sequence[float | FloatArray]) -> FloatArray:
     if np.ndim(values[0]) == 1:
-        return np.concatenate(values).astype(np.float32)  # type: ignore[arg-type]
+        return np.concatenate(values).astype(np.float32)
     return np.array(values, np.float32)
 
 
@@ -184,29 +182,6 @@ def count(units: Iterable[Unit]) -> Denominator:
         rows=float(len(rows)),
         units=float(len(held)),
     )
-
-
-def split_actions(values_A: NDArray[Any], batch: Batch) -> list[NDArray[Any]]:
-    """An ``[A]`` array of a micro-batch as one array a row, over the row's action tokens in order."""
-    if len(values_A) != len(batch.row_A):
-        raise DataError(f"{len(values_A)} values for the {len(batch.row_A)} action tokens of a micro-batch")
-    ends = np.cumsum(np.bincount(batch.row_A, minlength=len(batch.length_B)))
-    return np.split(np.asarray(values_A), ends[:-1])
-
-
-def unlay(batches: Sequence[Batch], per_row: Sequence[Sequence[Value]]) -> list[Value]:
-    """Per-row results of all micro-batches of one :func:`lay_out`, in the order of its flattened input.
-
-    ``per_row`` has one sequence a micro-batch, of one value a row: ``split_actions(values_A, batch)``, or a ``[B]`` array.
-    """
-    placed: dict[int, Value] = {}
-    for batch, values in zip(batches, per_row, strict=True):
-        if len(values) != len(batch.row_ids):
-            raise DataError(f"{len(values)} results for the {len(batch.row_ids)} rows of a micro-batch")
-        placed.update(zip(batch.row_ids, values, strict=True))
-    if sorted(placed) != list(range(len(placed))):
-        raise DataError("these micro-batches are not the whole of one layout; pass all that lay_out returned")
-    return [placed[index] for index in range(len(placed))]
 
 
 def waste(batches: Sequence[Batch]) -> dict[str, float]:

@@ -93,24 +93,14 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
             prefix.done, prefix.version = len(prefix.tokens), self.version
         self.prefilled_tokens += len(tokens_S)
 
-    def _fork(self) -> None:
-        """Give members of encoded prompts a decode row; the next decode step draws their first token."""
-        rows: list[int] = []
-        for prefix in self.prefixes:
-            free = self.slots - len(self.running)
-            if not (prefix.done and free and prefix.members):
-                continue
-            members, prefix.members = prefix.members[:free], prefix.members[free:]
-            for sequence in members:
-                sequence.prefix, sequence.own = prefix, 1 + len(sequence.tokens)
-            prefix.users += len(members)
-            rows += range(len(self.running), len(self.running) + len(members))
-            self.running += members
-        if rows:
-            self._start_rows(rows, [s.prefix for s in self.running[rows[0] :] if s.prefix is not None])
+    def _own_tokens(self, sequence: Sequence) -> int:
+        """The start token, and what was drawn before an interruption."""
+        return 1 + len(sequence.tokens)
 
     def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
-        """Set rows up to read their last token: the start token, or the last one drawn before an interruption."""
+        """Set rows up to read their last token: the start token, or the last one drawn before an interruption. The next
+        decode step draws what follows it.
+        """
         new, device = [self.running[row] for row in rows], self.model.device
         longest = max(s.limit for s in new)
         if self.state.ensure(longest) | self.own_cache.ensure(self.slots, longest):

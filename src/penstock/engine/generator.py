@@ -309,22 +309,27 @@ class EmbeddedGenerator:
         self.prefilled_tokens += len(tokens)
 
     def _fork(self) -> None:
-        """Give members of finished prefixes a decode row and draw their first token from the prefix's logits."""
+        """Give members of prefixes that have been read whole a decode row."""
         rows: list[int] = []
         for prefix in self.prefixes:
             free = self.slots - len(self.running)
-            if prefix.logits_V is None or not free or not prefix.members:
+            if prefix.done < len(prefix.tokens) or not free or not prefix.members:
                 continue
             members, prefix.members = prefix.members[:free], prefix.members[free:]
             for sequence in members:
-                sequence.prefix, sequence.own = prefix, 0
+                sequence.prefix, sequence.own = prefix, self._own_tokens(sequence)
             prefix.users += len(members)
             rows += range(len(self.running), len(self.running) + len(members))
             self.running += members
         if rows:
             self._start_rows(rows, [s.prefix for s in self.running[rows[0] :] if s.prefix is not None])
 
+    def _own_tokens(self, sequence: Sequence) -> int:
+        """How many tokens a sequence holds in its row's own cache when it starts: all it has are its prefix's."""
+        return 0
+
     def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
+        """Draw the first token of new rows from their prefixes' logits."""
         new = [self.running[row] for row in rows]
         samplings = [s.request.sampling for s in new]
         longest = max(s.limit - len(s.tokens) for s in new)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.records import Task
 
-Strategy = Literal["random", "disagreement", "near_tie", "large_gap"]
 LEAST_RANDOM = 0.2
 
 

@@ -85,5 +85,5 @@ def _build_encoder_decoder(spec: ModelSpec, seed: int, head: Head, text: Text) -
         network = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
         for module in network.modules():
             if getattr(module, "has_relative_attention_bias", False):
-                torch.nn.init.normal_(module.relative_attention_bias.weight, std=RELATIVE_RANGE)  # type: ignore[union-attr,arg-type]
+                torch.nn.init.normal_(module.relative_attention_bias.weight, std=RELATIVE_RANGE)
     return EncoderDecoderModel(network.eval(), text, head)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from penstock.core.errors import RewardError
 
-Combine = Literal["mean", "minimum", "mean_minus_std"]
 WAYS: tuple[str, ...] = ("mean", "minimum", "mean_minus_std")
 
 

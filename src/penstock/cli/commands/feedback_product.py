@@ -81,9 +81,8 @@ def rule(words: Sequence[str], opened: Opened) -> None:
         raise SpecError(f'no verdict "{verdict}"{suggestion(verdict, quarantine.VERDICTS)}')
     if not given.flags["by"]:
         raise SpecError("say who decides: --by NAME, an adjudicator or administrator of this store")
-    chosen: quarantine.Verdict = verdict  # type: ignore[assignment]
     with opened(place) as store:
-        made = quarantine.rule(store, name, chosen, given.flags["by"], given.flags["note"], given.flags["days"])
+        made = quarantine.rule(store, name, verdict, given.flags["by"], given.flags["note"], given.flags["days"])
     print(f"ruling {made.sequence}: {made.correction} {made.verdict} by {made.annotator}")
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.types import Group
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.product import log as product_log
 from penstock.feedback.product.labels import Policy
@@ -73,16 +72,6 @@ def compare_arms(outcomes: Iterable[Outcome], *, samples: int = 2000, seed: int 
 def _difference(value_AU: NDArray[np.float64]) -> float:
     means = [row[~np.isnan(row)] for row in value_AU]
     return float(means[0].mean() - means[1].mean()) if all(len(row) for row in means) else float("nan")
-
-
-def of_groups(groups: Iterable[Group]) -> list[Outcome]:
-    """Outcomes of a run's groups whose prompts have the column ``arm``: the mean reward of a group's scored samples."""
-    found = []
-    for group in groups:
-        rewards = [sample.reward for sample in group.samples if sample.valid and sample.reward is not None]
-        if rewards and "arm" in group.prompt.columns:
-            found.append(Outcome(str(group.key), group.prompt.columns["arm"], float(np.mean(rewards))))
-    return found
 
 
 def effect(store: Store, tenant: str, policy: Policy | None = None) -> Effect:

@@ -39,7 +39,7 @@ class Correction:
 
     tenant: str
     source: str
-    """``signal:SEQUENCE``, ``event:SEQUENCE`` of the annotators' log, or a name given by who proposed it."""
+    """``signal:SEQUENCE``, or ``event:SEQUENCE`` of the annotators' log."""
     author: str
     prompt: str
     original: str
@@ -80,25 +80,6 @@ def save(connection: Connection, correction: Correction, now: float) -> bool:
     row = {name: getattr(correction, name) for name in ("id", "tenant", "source", "author")}
     connection.execute(table.insert(), {**row, "body": canonical(correction.body), "added": now})
     return True
-
-
-def propose(store: Store, correction: Correction) -> str:
-    """Put a correction of an annotator into quarantine; gives its name.
-
-    Raises:
-        NotFound: no such tenant or annotator.
-    """
-    kind, _, name = correction.author.partition(":")
-    if kind != "annotator":
-        raise FeedbackError(f"author={correction.author!r:.60}; users' edits come as signals, here give annotator:NAME")
-
-    def add(connection: Connection) -> None:
-        _secret(connection, correction.tenant)
-        rows.load_annotator(connection, name)
-        save(connection, correction, store.now())
-
-    store.database.commit(add)
-    return correction.id
 
 
 def gather(store: Store, tenant: str) -> int:

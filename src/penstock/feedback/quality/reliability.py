@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,7 +128,6 @@ def _log_choose(total: int, chosen: int) -> float:
 class Reliability:
     """Dawid-Skene on two labels, the first response is better (0) or the second (1); ties say nothing here."""
 
-    units: tuple[Unit, ...]
     annotators: tuple[str, ...]
     estimate: DawidSkene
 
@@ -140,10 +139,6 @@ class Reliability:
         """How often each annotator is estimated to be right."""
         return dict(zip(self.annotators, self.estimate.accuracy_A.tolist(), strict=True))
 
-    def posterior(self) -> dict[Unit, float]:
-        """The chance that the first response of each unit is better."""
-        return dict(zip(self.units, self.estimate.posterior_UK[:, 0].tolist(), strict=True))
-
 
 def reliability(found: Sequence[Comparison]) -> Reliability | None:
     """Annotators' accuracies and units' labels, estimated together; None without a judgement that takes a side."""
@@ -151,7 +146,20 @@ def reliability(found: Sequence[Comparison]) -> Reliability | None:
     if not units:
         return None
     label_AU = np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1)
-    return Reliability(tuple(units), tuple(annotators), dawid_skene(label_AU, 2))
+    return Reliability(tuple(annotators), dawid_skene(label_AU, 2))
+
+
+def shared(found: Iterable[Comparison]) -> list[Comparison]:
+    """Judgements that take a side, on units where two or more annotators do; repeats left out.
+
+    Only these compare anybody with somebody else. A unit that one annotator alone has judged agrees with them by itself: enough
+    of those, and whoever contradicts all others would be estimated to be the one who is right.
+    """
+    sided = [comparison for comparison in found if comparison.sign and comparison.purpose != "repeat"]
+    judges: dict[Unit, set[str]] = defaultdict(set)
+    for comparison in sided:
+        judges[comparison.unit].add(comparison.annotator)
+    return [comparison for comparison in sided if len(judges[comparison.unit]) > 1]
 
 
 def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], limits: Limits | None = None) -> list[AnnotatorQuality]:
@@ -166,15 +174,11 @@ def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], limits: Limi
     by_annotator: dict[str, list[Comparison]] = defaultdict(list)
     for comparison in found:
         by_annotator[comparison.annotator].append(comparison)
-    estimated = reliability([comparison for comparison in found if comparison.purpose != "repeat"])
+    estimated = reliability(shared(found))
     accuracies = estimated.accuracies() if estimated else {}
     weights = estimated.weights() if estimated else {}
-    judges: dict[Unit, set[str]] = defaultdict(set)
-    for comparison in found:
-        judges[comparison.unit].add(comparison.annotator)
     report = []
     for name, mine in sorted(by_annotator.items()):
-        shared = any(len(judges[comparison.unit]) > 1 for comparison in mine)
         quality = AnnotatorQuality(
             annotator=name,
             judgements=len({comparison.sequence for comparison in mine}),
@@ -182,8 +186,8 @@ def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], limits: Limi
             consistency=self_consistency(mine),
             hasty=hasty_share(mine, limits.reading),
             left=left_share(mine),
-            accuracy=accuracies.get(name, float("nan")) if shared else float("nan"),
-            weight=weights.get(name, 0.0) if shared else 0.0,
+            accuracy=accuracies.get(name, float("nan")),
+            weight=weights.get(name, 0.0),
             concerns=(),
         )
         report.append(_with_concerns(quality, limits, len(by_annotator)))
