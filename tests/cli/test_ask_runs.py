@@ -58,7 +58,7 @@ REWARD = Offline(
     batch=4,
     steps=2,
 )
-LENIENT = {"accuracy": 0.0, "length": 1.0, "threshold": 1000.0, "wins": 0.0, "anchors": 0.0}
+LENIENT = {"sure": 0.0}
 AGAIN = replace(
     ASK,
     name="ask-2",
@@ -251,9 +251,9 @@ def test_weights_that_pass_are_promoted(judged):
 
 def test_weights_that_fail_their_card_are_not_promoted(judged, tmp_path):
     run, folder = judged
-    failing = replace(AGAIN, gate={"accuracy": 1.0})
+    failing = replace(AGAIN, gate={"sure": 1.0})
     carry_out(replace(run, name="held", stages=(*run.stages[:-1], failing)), tmp_path / "held")
-    assert "accuracy" in told(tmp_path / "held", "not promoted")[0]["because"]
+    assert "not surely better than the weights before" in told(tmp_path / "held", "not promoted")[0]["because"]
     assert same(weights_of(tmp_path / "held" / "model"), weights_of(folder / "models" / "sft"))
 
 
@@ -266,6 +266,7 @@ def test_duels_and_anchors_are_asked_beside_the_questions(judged):
     for one in asked:
         if one.task.strategy == "duel":
             assert [response.stage for response in one.task.item.responses] == ["other", "sft"]
+    assert {one.task.strategy: one.task.overlap for one in asked} == {"random": 2, "duel": 1, "anchor": 2}
 
 
 def test_a_judge_takes_no_seat_from_people_and_is_compared_with_them(judged):

@@ -47,6 +47,8 @@ def test_an_algorithm_is_no_stage():
         ({"duels": 1}, "an opponent"),
         ({"mix": {"random": 0.5, "near_tie": 0.5}}, "needs reward models"),
         ({"against": ModelSpec(path="before")}, "report card needs reward models"),
+        ({"against": ModelSpec(path="before"), "scorers": "@a"}, "judged by its duels"),
+        ({"duel_overlap": 0}, "duel_overlap=0"),
         ({"annotators": (Simulated(name="ann"),) * 2, "truth": TRUTH}, "names repeat"),
         ({"annotators": (Simulated(name="ann"),), "truth": TRUTH}, "overlap=3 of 1"),
         ({"annotators": tuple(Simulated(name=name) for name in "abc")}, "need a truth"),

@@ -6,9 +6,20 @@ import pytest
 from feedback_examples import HandClock, answer, pair
 
 from penstock.feedback.asked import Asked, read, write
-from penstock.feedback.asking import Answered, Tally, Votes, anchored, candidates, duels, judged_pairs, questions, repeated, won
+from penstock.feedback.asking import (
+    Answered,
+    Tally,
+    Votes,
+    anchored,
+    candidates,
+    duels,
+    fought,
+    judged_pairs,
+    questions,
+    repeated,
+)
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import Labels, snapshot
+from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, snapshot
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Response, Submission
 from penstock.feedback.select import Mix
@@ -109,6 +120,7 @@ def test_a_side_is_the_weighted_majority(store):
     asked = [Asked(pair(name, overlap=3)) for name in "abc"]
     votes = voted(store, asked, (1, 1, -1), (-1, 0, 0), (1, -1))
     assert [votes.side(one.task.id) for one in asked] == [1, -1, 0]
+    assert [votes.log_odds(one.task.id) for one in asked] == pytest.approx([COMMON_WEIGHT, -COMMON_WEIGHT, 0])
     assert votes.side("nobody asked this") == 0
 
 
@@ -121,23 +133,17 @@ def test_judged_pairs_are_random_questions_and_duels_with_a_side(store):
         Asked(pair("e", strategy="duel"), (2.0,)),
     ]
     found = judged_pairs(asked, voted(store, asked, (-1,), (1,), (0,), (1,), (1,)))
-    assert [(one.sign, one.margin, one.correct) for one in found] == [(-1, 1.0, False), (1, 2.0, True)]
+    worth = COMMON_WEIGHT
+    assert [(one.log_odds, one.margin, one.correct) for one in found] == [(-worth, 1.0, False), (worth, 2.0, True)]
     assert found[0].lengths == (len("first a"), len("second a"))
 
 
-def test_duels_are_counted_without_ties_and_beside_what_was_expected(store):
-    asked = [
+def test_duels_are_heard_without_ties_and_beside_what_was_expected(store):
+    asked = [Asked(pair("r"), (1.0,))] + [
         Asked(pair(name, strategy="duel"), (margin,)) for name, margin in (("a", 1.0), ("b", 1.0), ("c", -1.0), ("d", 1.0))
     ]
-    share, expected = won(asked, voted(store, asked, (1,), (-1,), (-1,), (0,)))
-    assert (share.right, share.of) == (1, 3)
-    assert expected == pytest.approx(2 / 3)
-
-
-def test_no_duels_expect_nothing(store):
-    share, expected = won([], voted(store, []))
-    assert share.of == 0
-    assert math.isnan(expected)
+    found = fought(asked, voted(store, asked, (1,), (1,), (-1,), (-1,), (0,)))
+    assert [(math.copysign(1, one.log_odds), one.margin) for one in found] == [(1, 1.0), (-1, 1.0), (-1, -1.0)]
 
 
 def test_anchors_compare_the_same_pair_in_two_rounds(store):

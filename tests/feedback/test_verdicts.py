@@ -1,7 +1,6 @@
 """What the votes of a round say about a policy, by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from feedback_examples import HandClock, pair
@@ -9,7 +8,8 @@ from feedback_examples import HandClock, pair
 from penstock.feedback.asked import Asked
 from penstock.feedback.asking import Votes
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import Labels, snapshot
+from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, snapshot
+from penstock.feedback.quality.true_share import true_share
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
@@ -17,7 +17,7 @@ from penstock.feedback.verdicts import gate_of, judged
 
 RANDOM = [Asked(pair(f"r{i}"), (1.0,)) for i in range(8)]
 DUELS = [Asked(pair(f"d{i}", strategy="duel"), (1.0,)) for i in range(4)]
-LENIENT = {"accuracy": 0.0, "threshold": 1000.0, "length": 1.0}
+LENIENT = {"sure": 0.0}
 
 
 @pytest.fixture
@@ -46,26 +46,33 @@ def test_a_policy_that_nothing_is_judged_against_has_no_card(verdict):
 
 def test_a_card_counts_agreement_and_duels(verdict):
     found = verdict([1] * 6 + [-1] * 2 + [1, 1, 1, -1], LENIENT)
-    assert (found.card.accuracy.right, found.card.accuracy.of) == (9, 12)
-    assert (found.card.wins.right, found.card.wins.of) == (3, 4)
-    assert found.expected_wins == 1.0
+    assert (found.card.agreement.right, found.card.agreement.of) == (9, 12)
+    worth = COMMON_WEIGHT
+    assert found.card.wins == true_share([worth, worth, worth, -worth])
+    assert found.card.accuracy == true_share([worth] * 9 + [-worth] * 3)
+    assert found.card.expected == 1.0
     assert found.card.passed
-    assert found.metrics()["card/wins"] == 0.75
+    assert found.metrics()["card/wins"] == found.card.wins.value
+
+
+def test_a_policy_that_loses_half_of_its_duels_is_held_back_and_the_reason_is_told(verdict):
+    found = verdict([1] * 8 + [1, -1, -1, 1], {})
+    assert found.because().startswith("not surely better than the weights before: won 50.0% [")
+    assert found.metrics()["card/passed"] == 0.0
 
 
 def test_what_was_expected_and_what_was_won_are_summed_over_rounds(verdict):
     found = verdict([1] * 8 + [1, -1, -1, -1], LENIENT, [{"proxy": [0.0, 0.5], "gold": [0.0, 0.3], "card": None}])
     assert found.proxy == pytest.approx([0.0, 0.5, 1.0])
-    assert found.gold == pytest.approx([0.0, 0.3, 0.05])
+    assert found.gold == pytest.approx([0.0, 0.3, 0.3 + found.card.wins.value - 0.5])
 
 
-def test_drift_is_measured_from_the_accuracy_of_the_card_before(verdict):
-    before = {"proxy": [0.0], "gold": [0.0], "card": {"accuracy": {"right": 10, "of": 10}}}
+def test_drift_is_measured_from_the_agreement_of_the_card_before_and_is_a_concern(verdict):
+    before = {"proxy": [0.0], "gold": [0.0], "card": {"agreement": {"right": 10, "of": 10}}}
     strict = LENIENT | {"threshold": 3.0}
     drifted = verdict([-1] * 8 + [1] * 4, strict, [before])
-    assert "has drifted below 100.0%" in drifted.because()
-    at_first = replace(drifted, card=None)
-    assert at_first.because() == ""
+    assert any("has drifted below 100.0%" in reason for reason in drifted.card.concerns)
+    assert drifted.because() == ""
 
 
 def test_a_gate_without_votes_on_random_pairs_cannot_be_passed(verdict):
@@ -74,11 +81,15 @@ def test_a_gate_without_votes_on_random_pairs_cannot_be_passed(verdict):
 
 
 def test_numbers_that_are_undefined_are_left_out_of_metrics_and_null_in_json(verdict):
-    found = verdict([1] * 8, asked=RANDOM)
-    assert math.isnan(found.expected_wins)
-    assert "card/wins" not in found.metrics()
+    found = verdict([1] * 8, {}, asked=RANDOM)
+    assert math.isnan(found.card.expected)
+    assert "card/expected_wins" not in found.metrics()
     assert all(math.isfinite(value) for value in found.metrics().values())
-    assert found.plain()["expected_wins"] is None
+    assert found.plain()["card"]["expected"] is None
+
+
+def test_a_policy_without_duels_is_held_back(verdict):
+    assert "won 50.0% [5.0%, 95.0%] of 0 duels" in verdict([1] * 8, {}, asked=RANDOM).because()
 
 
 def test_a_gate_is_made_of_known_fields():

@@ -122,7 +122,7 @@ class Asking:
             found = questions(answered, stage.questions, Mix(stage.mix), self.seed, **fields)
             if stage.duels and stage.against is not None:
                 others = await self._answered(self._load(stage.against.path), stage.against.path, 1, judges)
-                found += duels(answered, others, stage.duels, **fields)
+                found += duels(answered, others, stage.duels, **{**fields, "overlap": stage.duel_overlap})
         finally:
             for judge in judges:
                 judge.close()

@@ -106,13 +106,15 @@ class Ask:
     """Random questions of the Ask stage before to ask again, which shows whether people change."""
     overlap: int = 3
     """Votes wanted on each question, from different annotators."""
+    duel_overlap: int = 1
+    """Votes wanted on each duel. Erring votes tell most about a policy when each is about another prompt."""
     mix: Mapping[str, float] = field(default_factory=lambda: {"random": 1.0})
     """Shares of the strategies of ``feedback/select.py``: ``random`` (at least 0.2), ``disagreement``, ``near_tie``,
     ``large_gap``."""
     guideline: str = "1"
     """Version of the guideline that annotators read."""
     gate: Mapping[str, float] = field(default_factory=dict)
-    """What the report card must show, fields of ``feedback.report_card.Gate`` by name; others have their defaults."""
+    """What the report card must show, fields of ``feedback.quality.report_card.Gate`` by name; others have their defaults."""
     least: int = 0
     """Votes that are enough when the deadline passes; 0: all."""
     deadline: float = 7 * DAY
@@ -123,7 +125,7 @@ class Ask:
     def __post_init__(self) -> None:
         here = self.name
         require(bool(self.model.path), f"{here}: a model from scratch has nothing to ask about; name a folder or @stage")
-        for count in ("prompts", "questions", "overlap"):
+        for count in ("prompts", "questions", "overlap", "duel_overlap"):
             require(getattr(self, count) >= 1, f"{here}: {count}={getattr(self, count)}; at least 1")
         for count in ("duels", "anchors", "least"):
             require(getattr(self, count) >= 0, f"{here}: {count}={getattr(self, count)} is negative; 0 is none")
@@ -138,6 +140,7 @@ class Ask:
         require(alone or bool(self.scorers), f"{here}: mix={dict(self.mix)} needs reward models; set scorers, or random alone")
         judged = self.against is not None
         require(not judged or bool(self.scorers), f"{here}: a report card needs reward models; set scorers, or against=None")
+        require(not judged or self.duels > 0, f"{here}: a policy is judged by its duels; set duels, or against=None")
         wanted = self.evaluation is None or bool(self.evaluation.rewards)
         require(wanted, f"{here}: evaluation.rewards is empty; name what measures the samples")
         self._check_annotators()
@@ -149,8 +152,9 @@ class Ask:
         people = [one for one in self.annotators if isinstance(one, Simulated)]
         require(not people or self.truth is not None, f"{self.name}: simulated annotators need a truth; set truth")
         require(
-            not people or len(people) >= self.overlap,
-            f"{self.name}: overlap={self.overlap} of {len(people)} simulated annotators; each answers a question once",
+            not people or len(people) >= max(self.overlap, self.duel_overlap),
+            f"{self.name}: overlap={max(self.overlap, self.duel_overlap)} of {len(people)} simulated annotators; "
+            "each answers a question once",
         )
 
     @property

@@ -16,7 +16,6 @@ from penstock.feedback.asked import DUEL, Asked
 from penstock.feedback.exchange.snapshot import Labels, Snapshot, annotator_weights, counted
 from penstock.feedback.judgements import Comparison, Unit
 from penstock.feedback.quality.drift import AnchorChange, JudgedPair, anchor_change
-from penstock.feedback.quality.reliability import Share, preference_probability
 from penstock.feedback.records import JUDGEMENTS, WITHDRAWALS, Event, Item, Response, Task
 from penstock.feedback.select import Mix, anchors, select
 
@@ -97,10 +96,13 @@ class Votes:
                 said[comparison.unit] = (*said.get(comparison.unit, ()), comparison)
         return cls(said, annotator_weights(found, labels))
 
+    def log_odds(self, task: str) -> float:
+        """Of the first response of a pair being the better one, by its votes; 0 if they lean to neither or nobody voted."""
+        return sum(one.sign * self.weights[one.annotator] for one in self.said.get(Unit(task, 0, 1), ()))
+
     def side(self, task: str) -> int:
         """1 if the first response of a pair is likelier the better one, -1 if the second is, 0 if neither or nobody voted."""
-        signs = [(one.sign, self.weights[one.annotator]) for one in self.said.get(Unit(task, 0, 1), ())]
-        return int(np.sign(preference_probability(signs) - 0.5)) if signs else 0
+        return int(np.sign(self.log_odds(task)))
 
     def signs(self, task: str) -> list[int]:
         """What each annotator whose word is worth something said."""
@@ -116,23 +118,23 @@ def judged_pairs(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
 
     These are the random questions and the duels, in the order of the votes.
     """
+    return _judged(asked, votes, ("random", DUEL))
+
+
+def fought(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
+    """The duels alone, in the order of the votes; the first response is the judged policy's."""
+    return _judged(asked, votes, (DUEL,))
+
+
+def _judged(asked: Sequence[Asked], votes: Votes, strategies: Sequence[str]) -> list[JudgedPair]:
     found = []
     for one in asked:
-        task, sign = one.task, votes.side(one.task.id)
-        if task.strategy in ("random", DUEL) and task.purpose == "ask" and sign and one.margins:
+        task, log_odds = one.task, votes.log_odds(one.task.id)
+        if task.strategy in strategies and task.purpose == "ask" and log_odds and one.margins:
             first, second = task.item.responses
-            pair = JudgedPair(sign, one.margin, (len(first.text), len(second.text)), task.item.groups)
+            pair = JudgedPair(log_odds, one.margin, (len(first.text), len(second.text)), task.item.groups)
             found.append((votes.newest(task.id), pair))
     return [pair for _, pair in sorted(found, key=lambda pair: pair[0])]
-
-
-def won(asked: Sequence[Asked], votes: Votes) -> tuple[Share, float]:
-    """Duels that the judged policy wins by people (ties left out), and the share that reward models expect it to win."""
-    sides = [(votes.side(one.task.id), one.margin) for one in asked if one.task.strategy == DUEL]
-    decided = [(side, margin) for side, margin in sides if side]
-    share = Share(sum(side > 0 for side, _ in decided), len(decided))
-    expected = sum(margin > 0 for _, margin in decided) / len(decided) if decided else float("nan")
-    return share, expected
 
 
 def anchored(asked: Sequence[Asked], before: Sequence[Asked], votes: Votes) -> AnchorChange | None:

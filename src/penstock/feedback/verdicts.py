@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from penstock.feedback.asked import Asked
-from penstock.feedback.asking import Votes, anchored, judged_pairs, won
+from penstock.feedback.asking import Votes, anchored, fought, judged_pairs
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, sign_table
 from penstock.feedback.quality.agreement import krippendorff_alpha
-from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
+from penstock.feedback.quality.drift import preferred
+from penstock.feedback.quality.reliability import AnnotatorQuality, assess
 from penstock.feedback.quality.report_card import Evidence, Gate, ReportCard, report_card
 
 
@@ -31,11 +32,9 @@ class Verdict:
     """Krippendorff's alpha of the votes on this round's questions; NaN where undefined."""
     annotators: Sequence[AnnotatorQuality]
     """From the whole log."""
-    expected_wins: float
-    """Share of the decided duels that the reward models expected the policy to win; NaN without duels."""
     proxy: Sequence[float]
     gold: Sequence[float]
-    """Sums over the rounds of how far the expected and the real share of won duels lie above one half; the first is 0."""
+    """Sums over the rounds of how far the expected and the true share of won duels lie above one half; the first is 0."""
     card: ReportCard | None
 
     def because(self) -> str:
@@ -47,11 +46,13 @@ class Verdict:
         found = {"asked/votes": float(self.votes), "asked/alpha": self.alpha}
         found |= {f"weight/{one.annotator}": one.weight for one in self.annotators}
         if self.card is not None:
-            found |= {"card/passed": float(self.card.passed), "card/accuracy": self.card.accuracy.value}
-            if self.card.wins is not None:
-                found |= {"card/wins": self.card.wins.value, "card/expected_wins": self.expected_wins}
-            if self.card.anchors is not None:
-                found["card/anchor_change"] = self.card.anchors.change
+            card = self.card
+            found |= {"card/passed": float(card.passed), "card/accuracy": card.accuracy.value}
+            found |= {"card/wins": card.wins.value, "card/wins_low": card.wins.low, "card/wins_high": card.wins.high}
+            found |= {"card/sure": card.wins.above_half, "card/expected_wins": card.expected}
+            found |= {"card/duels": float(card.wins.of), "card/concerns": float(len(card.concerns))}
+            if card.anchors is not None:
+                found["card/anchor_change"] = card.anchors.change
         return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
     def told(self) -> list[dict[str, Any]]:
@@ -72,15 +73,17 @@ class Verdict:
         return lines
 
     def _card_line(self, card: ReportCard) -> dict[str, Any]:
-        wins = card.wins or Share(0, 0)
         return {
             "verdict": "passed" if card.passed else "held back",
-            "accuracy": f"{card.accuracy.value:.1%} of {card.accuracy.of}",
-            "won": f"{wins.value:.1%} of {wins.of} duels" if wins.of else "no duels",
-            "expected": _rounded(self.expected_wins),
+            "won": f"{card.wins} duels",
+            "sure": _rounded(card.wins.above_half),
+            "expected": _rounded(card.expected),
+            "accuracy": str(card.accuracy),
+            "agreement": f"{card.agreement.value:.1%} of {card.agreement.of}",
             "anchors": _rounded(card.anchors.change) if card.anchors else "none",
             "longer preferred": f"people {card.length.people.value:.0%}, model {card.length.model.value:.0%}",
             "failures": self.because() or "none",
+            "concerns": "; ".join(card.concerns) or "none",
         }
 
     def plain(self) -> dict[str, Any]:
@@ -135,28 +138,28 @@ def judged(
     everything: list[Comparison] = [comparison for said in votes.said.values() for comparison in said]
     here = [comparison for comparison in everything if comparison.task in tasks]
     _, _, sign_AU = sign_table(here)
-    wins, expected = won(asked, votes)
+    duels = fought(asked, votes)
     proxy, gold = (list(earlier[-1][kind]) if earlier else [0.0] for kind in ("proxy", "gold"))
-    if wins.of:
-        proxy, gold = [*proxy, proxy[-1] + expected - 0.5], [*gold, gold[-1] + wins.value - 0.5]
+    if duels:
+        expected = sum(duel.margin > 0 for duel in duels) / len(duels)
+        proxy, gold = [*proxy, proxy[-1] + expected - 0.5], [*gold, gold[-1] + preferred(duels).value - 0.5]
     card = None
     if gate is not None:
-        limits = gate_of(gate)
         cards = [one["card"] for one in earlier if one["card"]]
-        before = cards[-1]["accuracy"] if cards else None
+        before = cards[-1]["agreement"] if cards else None
         evidence = Evidence(
             checkpoint=name,
+            duels=duels,
             pairs=judged_pairs(asked, votes),
-            expected=before["right"] / before["of"] if before and before["of"] else limits.accuracy,
+            before=before["right"] / before["of"] if before else None,
             group_names=tuple(sorted({group for one in asked for group in one.task.item.groups})),
             anchors=anchored(asked, last, votes),
             proxy=proxy,
             gold=gold,
-            wins=wins if wins.of else None,
         )
-        card = report_card(evidence, limits)
+        card = report_card(evidence, gate_of(gate))
     chosen: dict[str, int] = {}
     for one in asked:
         chosen[one.task.strategy] = chosen.get(one.task.strategy, 0) + 1
     alpha = krippendorff_alpha(sign_AU) if sign_AU.size else float("nan")
-    return Verdict(name, chosen, len(here), alpha, assess(everything, {}), expected, proxy, gold, card)
+    return Verdict(name, chosen, len(here), alpha, assess(everything, {}), proxy, gold, card)

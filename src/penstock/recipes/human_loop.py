@@ -132,11 +132,6 @@ ANNOTATORS = (
 )
 """Five who err in 30% of their votes, and an adversary."""
 
-GATE = {"accuracy": 0.45, "length": 0.3}
-"""What the report card wants. Of the reward models, by the lower end of the interval, to be about as good as a coin on fresh
-votes: where votes err in 30% of cases, who is always right agrees with the majority of three in four of five pairs at most.
-Of length little: postcards differ by a few letters, and erring votes hide what people like, but not what models do."""
-
 NATURES = {"simulated": ["simulated"], "real": ["human", "imported"]}
 
 
@@ -169,7 +164,7 @@ def human_loop(
         rounds: rounds of votes, reward models and PPO; votes on the last policy follow.
         people: simulated annotators, or real ones through `penstock feedback serve STORE`.
         store: feedback store: a file, a PostgreSQL URL, or @run for feedback.db in the run's folder.
-        questions: pairs to ask about each round; from the second on, half as many duels beside them.
+        questions: pairs to ask about each round, of twice as many prompts; from the second on, a duel for each of these too.
         strategy: how half of the pairs are chosen once there are reward models; the others are random.
         task: postcards (made up), reviews (of films; a classifier is the truth), or your own policy's folder or hub name.
         data: for reviews the folder of pos.txt and neg.txt, for your own policy its prompts: JSON lines with a column prompt.
@@ -209,9 +204,8 @@ def _next_ask(first: Ask, number: int, judges: list[str], strategy: str) -> Ask:
         against=ModelSpec(path=f"@ask-{number}"),
         scorers="+".join(f"@{judge}" for judge in judges),
         mix={"random": 0.5, strategy: 0.5} if strategy != "random" else {"random": 1.0},
-        duels=first.questions // 2,
+        duels=first.prompts,
         anchors=first.questions // 10,
-        gate=GATE,
     )
 
 
@@ -252,7 +246,11 @@ def _headline(matter: Matter, rounds: int, made_up: bool) -> str:
             f"{{stages[{name}][last][evaluation/pair/accuracy]:.1%}}" for name in ("reward-1a", "reward-1-equal")
         )
         told.append(f"reward model {weighted} right with weighted votes, {equal} with equal ones")
-    wins = [f"{{stages[ask-{number}][metrics][card/wins]:.0%}}" for number in range(2, rounds + 2)]
+    wins = [
+        f"{{stages[ask-{number}][metrics][card/wins]:.0%}} [{{stages[ask-{number}][metrics][card/wins_low]:.0%}}, "
+        f"{{stages[ask-{number}][metrics][card/wins_high]:.0%}}]"
+        for number in range(2, rounds + 2)
+    ]
     passed = [f"{{stages[ask-{number}][metrics][card/passed]:.0f}}" for number in range(2, rounds + 2)]
     told.append(f"duels won {', '.join(wins)}, promoted {', '.join(passed)} (1: yes, 0: no)")
     return f"{'simulated' if made_up else 'real'} votes: {'; '.join(told)} in {{seconds:.0f}} s"

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Unit
 from penstock.feedback.quality.reliability import Share
+from penstock.feedback.quality.true_share import TrueShare, true_share
 
 Floats = NDArray[np.float64]
 
@@ -94,10 +95,10 @@ def anchor_change(
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A vote on a random pair and what a reward model made of the pair before it saw the vote."""
+    """What people say of a pair that no score has chosen, and what a reward model made of it before it saw a vote."""
 
-    sign: int
-    """1: people prefer the first response, -1: the second. Ties are left out."""
+    log_odds: float
+    """Of the first response being the better one, by the votes: the sum of their signs times what each is worth. Not 0."""
     margin: float
     """The model's score of the first response less that of the second."""
     lengths: tuple[int, int]
@@ -106,44 +107,52 @@ class JudgedPair:
 
     @property
     def correct(self) -> bool:
-        return self.margin * self.sign > 0
+        """Whether the model prefers what the votes lean to."""
+        return self.margin * self.log_odds > 0
 
 
-def accuracy(pairs: Iterable[JudgedPair]) -> Share:
-    """Pairs in which model and people prefer the same response."""
+def agreement(pairs: Iterable[JudgedPair]) -> Share:
+    """Pairs in which the model prefers what the votes lean to; with erring votes the best model does not reach 1."""
     right = [pair.correct for pair in pairs]
     return Share(sum(right), len(right))
 
 
-def group_accuracy(pairs: Sequence[JudgedPair], name: str) -> dict[str, Share]:
-    """Accuracy for each value of one group, such as each language; pairs without it are left out."""
+def accuracy(pairs: Iterable[JudgedPair]) -> TrueShare:
+    """Pairs in which the model prefers the better response, with the votes' errors taken out; equal scores say nothing."""
+    return true_share([pair.log_odds * np.sign(pair.margin) for pair in pairs])
+
+
+def preferred(pairs: Iterable[JudgedPair]) -> TrueShare:
+    """Pairs whose first response is the better one, with the votes' errors taken out."""
+    return true_share([pair.log_odds for pair in pairs])
+
+
+def by_group(pairs: Sequence[JudgedPair], name: str) -> dict[str, list[JudgedPair]]:
+    """The pairs of each value of one group, such as each language; pairs without it are left out."""
     values = sorted({pair.groups[name] for pair in pairs if name in pair.groups})
-    return {value: accuracy(pair for pair in pairs if pair.groups.get(name) == value) for value in values}
+    return {value: [pair for pair in pairs if pair.groups.get(name) == value] for value in values}
 
 
 @dataclass(frozen=True)
 class LengthBias:
     """How far a reward model likes length for its own sake."""
 
-    people: Share
+    people: TrueShare
     """Pairs of unequal length in which people prefer the longer response."""
     model: Share
     """The same for the model; a larger share is bias."""
-    matched: Share
+    matched: TrueShare
     """The model's accuracy where lengths differ by a tenth at most, so that length cannot help."""
-    against: Share
-    """Its accuracy where people prefer the shorter response."""
 
 
 def length_bias(pairs: Sequence[JudgedPair], close: float = 0.1) -> LengthBias:
     """Length among what people and the model prefer."""
     unequal = [pair for pair in pairs if pair.lengths[0] != pair.lengths[1] and pair.margin]
     longer = [1 if pair.lengths[0] > pair.lengths[1] else -1 for pair in unequal]
-    people = sum(pair.sign == side for pair, side in zip(unequal, longer, strict=True))
+    people = true_share([pair.log_odds * side for pair, side in zip(unequal, longer, strict=True)])
     model = sum(np.sign(pair.margin) == side for pair, side in zip(unequal, longer, strict=True))
     near = [pair for pair in pairs if abs(pair.lengths[0] - pair.lengths[1]) <= close * max(*pair.lengths, 1)]
-    against = [pair for pair, side in zip(unequal, longer, strict=True) if pair.sign != side]
-    return LengthBias(Share(people, len(unequal)), Share(int(model), len(unequal)), accuracy(near), accuracy(against))
+    return LengthBias(people, Share(int(model), len(unequal)), accuracy(near))
 
 
 def diverged(proxy_C: Sequence[float], gold_C: Sequence[float], evaluations: int = 3) -> bool:

@@ -1,9 +1,14 @@
-"""One page of numbers per checkpoint, and whether it may be promoted: pure data, for a page or a gate to show."""
+"""One page of numbers per checkpoint, and whether it may be promoted: pure data, for a page or a gate to show.
+
+A policy is promoted because people prefer it to the one before, and for nothing else: that is what fresh blind duels measure.
+What casts doubt on the reward models is a *concern*: a reason to look, and to trust the next round of training less, but no
+reason to drop a policy that people prefer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.quality.drift import (
@@ -11,37 +16,45 @@ from penstock.feedback.quality.drift import (
     JudgedPair,
     LengthBias,
     accuracy,
+    agreement,
+    by_group,
     cusum,
     diverged,
-    group_accuracy,
     length_bias,
+    preferred,
 )
 from penstock.feedback.quality.reliability import Share
+from penstock.feedback.quality.true_share import TrueShare
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a checkpoint must show. A group with fewer than ``cell`` votes is shown and decides nothing."""
+    """What a checkpoint must show (``sure``, ``lost``), and what is cause for concern. Smaller groups decide nothing."""
 
-    accuracy: float = 0.55
-    """Least accuracy on fresh random votes, by the lower end of its interval."""
-    worst_group: float = 0.5
-    """Least accuracy of any group, by the upper end of its interval: below it, the group is failed for certain."""
+    sure: float = 0.95
+    """Least chance, by the duels, that people prefer the checkpoint to what it is judged against."""
+    lost: float = 0.05
+    """Chance of error, over all groups together, at which a group is taken to prefer the weights before; 0: never."""
     cell: int = 30
-    wins: float = 0.5
-    """Least share of duels won against the weights before, by the upper end of its interval: below it, they are better."""
+    """Pairs a group must have."""
+    accuracy: float = 0.55
+    """Concern: the reward models' accuracy is not surely as high, votes' errors taken out."""
+    worst_group: float = 0.5
+    """Concern: their accuracy in a group is surely lower."""
+    gap: float = 0.25
+    """Concern: the share of duels they expected to be won is surely this much higher than the share won."""
     length: float = 0.15
-    """By how much more often than people the model may prefer the longer response; less than chance allows never fails."""
+    """Concern: they prefer the longer response surely, and by this much, more often than people do."""
     anchors: float = 0.01
-    """Chance below which the anchors' change is no luck."""
+    """Concern: people's answers to old questions have changed by what luck brings about with a smaller chance."""
     slack: float = 0.05
     threshold: float = 10.0
-    """Of the cumulative sum, see :func:`drift.cusum`."""
+    """Concern: agreement has drifted down from that of the card before, see :func:`drift.cusum`."""
 
     def __post_init__(self) -> None:
-        shares = (self.accuracy, self.worst_group, self.wins, self.length, self.anchors)
-        if self.cell < 1 or not all(0 <= share <= 1 for share in shares):
-            raise FeedbackError("cell is at least 1, and accuracy, worst_group, wins, length and anchors lie between 0 and 1")
+        names = ("sure", "lost", "accuracy", "worst_group", "gap", "length", "anchors")
+        if self.cell < 1 or not all(0 <= getattr(self, name) <= 1 for name in names):
+            raise FeedbackError(f"cell is at least 1, and {', '.join(names)} lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -49,38 +62,54 @@ class Evidence:
     """What is known of a checkpoint."""
 
     checkpoint: str
+    duels: Sequence[JudgedPair]
+    """Fresh pairs of a sample of the checkpoint, first, and one of the weights before."""
     pairs: Sequence[JudgedPair]
-    """Fresh votes on random pairs, the oldest first."""
-    expected: float
-    """The reward model's accuracy when it was accepted."""
+    """Fresh votes on all pairs that no score has chosen, the oldest first."""
+    before: float | None = None
+    """Agreement of reward models and votes on the card before; None: there is none."""
     group_names: tuple[str, ...] = ()
     anchors: AnchorChange | None = None
     proxy: Sequence[float] = ()
     gold: Sequence[float] = ()
     """Proxy reward and gold score (win rate by people) of the checkpoints so far, this one last."""
-    wins: Share | None = None
-    """Duels with the weights before that people decide for this checkpoint; None without duels."""
+
+    @property
+    def expected(self) -> float:
+        """Share of the duels that reward models expect the checkpoint to win; NaN without duels."""
+        return sum(duel.margin > 0 for duel in self.duels) / len(self.duels) if self.duels else float("nan")
 
 
 @dataclass(frozen=True)
 class ReportCard:
-    """What a checkpoint shows. It passes if ``failures`` is empty."""
+    """What a checkpoint shows. It passes if ``failures`` is empty; ``concerns`` decide nothing."""
 
     checkpoint: str
-    accuracy: Share
+    wins: TrueShare
+    """Duels in which people prefer the checkpoint."""
+    expected: float
+    """Share of them that reward models expect it to win; NaN without duels."""
+    group_wins: Mapping[str, Mapping[str, TrueShare]]
+    accuracy: TrueShare
+    """Of the reward models."""
+    agreement: Share
+    """Of the reward models with the votes as they are."""
     drift_alarm: int | None
-    groups: Mapping[str, Mapping[str, Share]]
-    worst_group: tuple[str, str, Share] | None
-    wins: Share | None
+    groups: Mapping[str, Mapping[str, TrueShare]]
+    """Accuracy of the reward models by group."""
     length: LengthBias
     anchors: AnchorChange | None
     hacking_gap: float | None
     """How much more the proxy gained since the first checkpoint than the gold score did; None without both."""
     failures: tuple[str, ...]
+    concerns: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
         return not self.failures
+
+
+Cells = Mapping[str, Mapping[str, TrueShare]]
 
 
 def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
@@ -92,30 +121,64 @@ def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
     gate = gate or Gate()
     if not evidence.pairs:
         raise FeedbackError(f"{evidence.checkpoint}: no vote on a random pair; ask people about it first")
-    overall = accuracy(evidence.pairs)
-    alarm = cusum([pair.correct for pair in evidence.pairs], evidence.expected, gate.slack, gate.threshold).alarm
-    groups = {name: group_accuracy(evidence.pairs, name) for name in evidence.group_names}
-    cells = [(name, value, share) for name, found in groups.items() for value, share in found.items() if share.of >= gate.cell]
-    worst = min(cells, key=lambda cell: cell[2].value, default=None)
-    length = length_bias(evidence.pairs)
-    both = len(evidence.proxy) == len(evidence.gold) > 1
-    gap = (evidence.proxy[-1] - evidence.proxy[0]) - (evidence.gold[-1] - evidence.gold[0]) if both else None
+    pairs, duels, names = evidence.pairs, evidence.duels, evidence.group_names
+    wins: Cells = {name: {value: preferred(of) for value, of in by_group(duels, name).items()} for name in names}
+    groups: Cells = {name: {value: accuracy(of) for value, of in by_group(pairs, name).items()} for name in names}
+    alarm = None
+    if evidence.before is not None:
+        alarm = cusum([pair.correct for pair in pairs], evidence.before, gate.slack, gate.threshold).alarm
+    gained = [each[-1] - each[0] for each in (evidence.proxy, evidence.gold) if len(each) > 1]
+    card = ReportCard(
+        checkpoint=evidence.checkpoint,
+        wins=preferred(duels),
+        expected=evidence.expected,
+        group_wins=wins,
+        accuracy=accuracy(pairs),
+        agreement=agreement(pairs),
+        drift_alarm=alarm,
+        groups=groups,
+        length=length_bias(pairs),
+        anchors=evidence.anchors,
+        hacking_gap=gained[0] - gained[1] if len(gained) == 2 else None,
+        failures=(),
+        concerns=(),
+    )
+    return replace(card, failures=_failures(card, gate), concerns=_concerns(card, gate, evidence))
+
+
+def _failures(card: ReportCard, gate: Gate) -> tuple[str, ...]:
+    """Why the checkpoint may not be promoted: people do not surely prefer it, or some group surely prefers what was before."""
+    found = []
+    if card.wins.above_half < gate.sure:
+        chance = f"a chance of {card.wins.above_half:.1%}, {gate.sure:.0%} is wanted"
+        found.append(f"not surely better than the weights before: won {card.wins} duels ({chance})")
+    cells = _cells(card.group_wins, gate)
+    # A share of the error for each group: with many groups one of them would look lost by luck.
+    lost = [(name, wins) for name, wins in cells if wins.above_half < gate.lost / len(cells)]
+    found += [f"{name} prefers the weights before: won {wins} duels" for name, wins in lost]
+    return tuple(found)
+
+
+def _concerns(card: ReportCard, gate: Gate, evidence: Evidence) -> tuple[str, ...]:
+    """Why the reward models, or the annotators, should be looked at before the next round is trained."""
+    people, model = card.length.people, card.length.model
+    worst = [name for name, share in _cells(card.groups, gate) if share.high < gate.worst_group]
+    before = evidence.before or 0.0
     checks = {
-        f"accuracy {overall.value:.1%} is not surely above {gate.accuracy:.0%}": overall.interval[0] < gate.accuracy,
-        f"accuracy has drifted below {evidence.expected:.1%} (alarm at vote {alarm})": alarm is not None,
-        f"group {worst and '='.join(worst[:2])} is below {gate.worst_group:.0%}": bool(
-            worst and worst[2].interval[1] < gate.worst_group
-        ),
-        f"people prefer the weights before (won {evidence.wins.value if evidence.wins else 0:.1%} of the duels)": bool(
-            evidence.wins and evidence.wins.interval[1] < gate.wins
-        ),
-        "prefers length more than people do": length.model.of > 0
-        and length.model.value - length.people.value > gate.length
-        and length.model.interval[0] > length.people.interval[1],
-        "people judge the anchors differently than before": bool(evidence.anchors and evidence.anchors.chance < gate.anchors),
+        f"the reward models' accuracy, {card.accuracy}, is not surely above {gate.accuracy:.0%}": card.accuracy.low
+        < gate.accuracy,
+        f"their agreement has drifted below {before:.1%} (alarm at vote {card.drift_alarm})": card.drift_alarm is not None,
+        f"their accuracy is below {gate.worst_group:.0%} for {', '.join(worst)}": bool(worst),
+        f"they expected {card.expected:.1%} of the duels to be won": card.expected - card.wins.high > gate.gap,
+        "they prefer length more than people do": model.of > 0
+        and model.value - people.value > gate.length
+        and model.interval[0] > people.high,
+        "people judge the anchors differently than before": bool(card.anchors and card.anchors.chance < gate.anchors),
         "the proxy rises while the gold score falls": diverged(evidence.proxy, evidence.gold),
     }
-    failures = tuple(reason for reason, failed in checks.items() if failed)
-    return ReportCard(
-        evidence.checkpoint, overall, alarm, groups, worst, evidence.wins, length, evidence.anchors, gap, failures
-    )
+    return tuple(reason for reason, found in checks.items() if found)
+
+
+def _cells(shares: Cells, gate: Gate) -> list[tuple[str, TrueShare]]:
+    """Groups with enough pairs, as ``name=value``."""
+    return [(f"{name}={value}", share) for name, of in shares.items() for value, share in of.items() if share.of >= gate.cell]

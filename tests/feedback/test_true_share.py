@@ -1,0 +1,77 @@
+"""The share behind erring votes: by hand, what must not change it, and how often it is sure of what is not so."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.quality.true_share import true_share
+
+CERTAIN = 60.0
+"""Log-odds of a vote that never errs: its tanh is 1."""
+ODDS = st.lists(st.floats(-6, 6), max_size=30)
+
+
+def worth(accuracy):
+    return math.log(accuracy / (1 - accuracy))
+
+
+def test_of_nothing_every_share_is_as_likely():
+    found = true_share([])
+    assert (found.value, found.low, found.high, found.above_half) == pytest.approx((0.5, 0.05, 0.95, 0.5))
+    assert found.of == 0
+
+
+def test_votes_that_never_err_give_the_beta_distribution_of_their_counts():
+    found = true_share([CERTAIN] * 3)  # Beta(4, 1): the chance of more than s is 1 - s⁴
+    assert found.value == pytest.approx(4 / 5, abs=1e-3)
+    assert found.above_half == pytest.approx(1 - 0.5**4, abs=1e-3)
+    assert (found.low, found.high) == pytest.approx((0.05**0.25, 0.95**0.25), abs=1e-3)
+
+
+def test_one_erring_vote_by_hand():
+    found = true_share([worth(0.7)])  # density 1 + 0.4 (2 s - 1): above one half lies (1 + 0.4 / 2) / 2 of it
+    assert found.above_half == pytest.approx(0.6, abs=1e-3)
+    assert found.value == pytest.approx(0.5 + 0.4 / 6, abs=1e-3)
+
+
+def test_many_erring_votes_come_to_the_share_without_their_errors():
+    counts = 5800, 4200  # with votes right in 70% of cases, 58% say so where 70% are so: (0.58 - 0.3) / 0.4
+    found = true_share([worth(0.7)] * counts[0] + [-worth(0.7)] * counts[1])
+    assert found.value == pytest.approx(0.7, abs=0.002)
+    assert found.low < 0.7 < found.high
+
+
+def test_votes_that_cancel_out_say_nothing():
+    assert true_share([1.0, 0.0, -2.0, 0.0]) == true_share([1.0, -2.0])
+
+
+def test_log_odds_without_bounds_are_refused():
+    with pytest.raises(FeedbackError, match="finite"):
+        true_share([math.inf])
+
+
+@settings(deadline=None)
+@given(ODDS, st.randoms())
+def test_order_does_not_matter_and_the_other_side_has_the_rest(odds, random):
+    found, other = true_share(odds), true_share([-value for value in odds])
+    shuffled = random.sample(odds, len(odds))
+    assert true_share(shuffled) == found
+    assert (found.value, found.low, found.above_half) == pytest.approx((1 - other.value, 1 - other.high, 1 - other.above_half))
+    assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+@settings(deadline=None)
+@given(ODDS, st.floats(0.01, 6))
+def test_a_vote_for_a_side_never_makes_it_less_likely(odds, more):
+    assert true_share([*odds, more]).above_half >= true_share(odds).above_half - 1e-9
+
+
+@pytest.mark.parametrize(("believed", "least"), [(0.55, 0.0), (0.7, 0.035), (0.9, 0.035)])
+def test_at_one_half_it_is_sure_in_one_case_of_twenty_at_most_whatever_the_accuracies_are_taken_to_be(believed, least):
+    draw = np.random.default_rng(0)
+    sure = [true_share(worth(believed) * draw.choice([-1, 1], 300)).above_half >= 0.95 for _ in range(2000)]
+    assert least < np.mean(sure) < 0.065
