@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from penstock.core.contracts import Control, State
 from penstock.core.run import NO_SCALING
-from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, Sampling
+from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.single_turn import SingleTurn
+from penstock.flow.local import run_roles
 from penstock.flow.rules import Rules
 from penstock.flow.stream import Stream
-from penstock.loops.learn import Labeller, Trainer
-from penstock.loops.rollout import Rollout
+from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
+from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.weights.alias import AliasChannel
@@ -149,10 +153,65 @@ def online(
     return Online(model, algorithm, learner, generator, stream, labeller, trainer, channel, roll)
 
 
+def train(parts: Online, plan: Plan, start: int = 0, on_step: Callable[[Step], None] | None = None) -> list[Step]:
+    """Run rollout and learn loops; gives the steps."""
+    found = []
+
+    async def main() -> None:
+        async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
+            found.append(step)
+            if on_step is not None:
+                on_step(step)
+
+    asyncio.run(run_roles(main(), rollout(parts.stream, prompt_of, parts.roll)))
+    return found
+
+
+def resumed_halfway(whole: Online, fresh: Online, plan: Plan, at: int = 2) -> tuple[list[Step], list[Step]]:
+    """Train ``whole``, and ``fresh`` from the state that ``whole`` had after ``at`` steps; gives the steps of both."""
+    saved = {}
+
+    def save(step: Step) -> None:
+        if step.version == at:
+            for name in ("learner", "stream", "labeller"):
+                saved[name] = copy.deepcopy(getattr(whole, name).state())
+
+    steps = train(whole, plan, on_step=save)
+    for name, state in saved.items():
+        getattr(fresh, name).load_state(state)
+    fresh.generator.version = at
+    return steps, train(fresh, plan, start=at)
+
+
+def rewards(steps: Sequence[Step]) -> list[float]:
+    return [step.metrics["reward/mean"] for step in steps]
+
+
+def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def assert_same_weights(model: LanguageModel, expected: Mapping[str, torch.Tensor]) -> None:
+    """Equal bit by bit."""
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(model).items())
+
+
+class Interview:
+    """An environment that answers the first answer with two tokens."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
+
+    def reset(self) -> IntArray:
+        return self.tokens_T
+
+    async def step(self, sample: Sample) -> IntArray | None:
+        self.turns += 1
+        return np.array([50, 51], np.int32) if self.turns == 1 else None
+
+
 def sample_of(actions: Sequence[int], reward: float | None, *, place: int = 0, **changes: Any) -> Sample:
     """A finished sample after a prompt of one token."""
-    from penstock.core.types import SampleKey
-
     tokens_T = np.array([20, *actions], np.int32)
     action_T = np.arange(len(tokens_T)) >= 1
     made = Sample(

@@ -1,12 +1,21 @@
 """The loops over encoder-decoders: every kind of algorithm learns with them, and a resume repeats the run."""
 
 import asyncio
-import copy
 
 import numpy as np
 import pytest
 import torch
-from loop_examples import PROMPTS, online, prompt_of, small_tokens
+from loop_examples import (
+    PROMPTS,
+    Interview,
+    assert_same_weights,
+    online,
+    resumed_halfway,
+    rewards,
+    small_tokens,
+    train,
+    weights_of,
+)
 
 import tiny_models
 import tiny_t5
@@ -20,10 +29,8 @@ from penstock.core.run import ModelSpec
 from penstock.core.types import Row, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.flow.local import run_roles
-from penstock.loops.learn import Plan, Trainer, learn
+from penstock.loops.learn import Plan, Trainer
 from penstock.loops.offline import offline
-from penstock.loops.rollout import rollout
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -33,28 +40,6 @@ FAST = LearnerSpec(learning_rate=0.02)
 @pytest.fixture
 def t5(text):
     return lambda: tiny_t5.build(text)
-
-
-def train(parts, plan, start=0, on_step=None):
-    """Run rollout and learn loops; gives the steps."""
-    found = []
-
-    async def main():
-        async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
-            found.append(step)
-            if on_step is not None:
-                on_step(step)
-
-    asyncio.run(run_roles(main(), rollout(parts.stream, prompt_of, parts.roll)))
-    return found
-
-
-def rewards(steps):
-    return [step.metrics["reward/mean"] for step in steps]
-
-
-def weights_of(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
@@ -88,23 +73,10 @@ def test_with_lag_no_batch_is_older_than_its_bound(kv, t5):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(t5):
-    saved = {}
-    whole = online(t5(), GRPO(), FAST)
-
-    def save(step):
-        if step.version == 2:
-            for name in ("learner", "stream", "labeller"):
-                saved[name] = copy.deepcopy(getattr(whole, name).state())
-
-    steps = train(whole, Plan(steps=4, minibatches=2), on_step=save)
-    resumed = online(t5(), GRPO(), FAST)
-    for name, state in saved.items():
-        getattr(resumed, name).load_state(state)
-    resumed.generator.version = 2
-    again = train(resumed, Plan(steps=4, minibatches=2), start=2)
+    whole, fresh = online(t5(), GRPO(), FAST), online(t5(), GRPO(), FAST)
+    steps, again = resumed_halfway(whole, fresh, Plan(steps=4, minibatches=2))
     assert rewards(again) == rewards(steps)[2:]
-    expected = weights_of(whole.model)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed.model).items())
+    assert_same_weights(fresh.model, weights_of(whole.model))
 
 
 def test_adapters_are_trained_with_ratio_one_and_the_rest_stays(t5):
@@ -118,26 +90,12 @@ def test_adapters_are_trained_with_ratio_one_and_the_rest_stays(t5):
     assert any("lora" in name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-class Interview:
-    """Answers the first answer with two tokens."""
-
-    def __init__(self, prompt):
-        self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
-
-    def reset(self):
-        return self.tokens_T
-
-    async def step(self, sample):
-        self.turns += 1
-        return np.array([50, 51], np.int32) if self.turns == 1 else None
-
-
 def test_several_turns_are_refused_before_anything_is_trained_on(t5):
     model = t5()
     before = weights_of(model)
     with pytest.raises(TrainingError, match="an encoder-decoder answers once"):
         train(online(model, GRPO(), FAST, make_env=Interview), Plan(steps=1))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
+    assert_same_weights(model, before)
 
 
 def fit(model, algorithm, unit_of, steps, **spec):

@@ -5,8 +5,18 @@ import copy
 
 import numpy as np
 import pytest
-import torch
-from loop_examples import PROMPTS, online, prompt_of, small_tokens
+from loop_examples import (
+    PROMPTS,
+    Interview,
+    assert_same_weights,
+    online,
+    prompt_of,
+    resumed_halfway,
+    rewards,
+    small_tokens,
+    train,
+    weights_of,
+)
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
@@ -15,35 +25,11 @@ from penstock.core.errors import TrainingError
 from penstock.core.run import LearnerSpec
 from penstock.core.types import Row, Sampling
 from penstock.data.layout import count, lay_out
-from penstock.flow.local import run_roles
-from penstock.loops.learn import Plan, Trainer, learn
+from penstock.loops.learn import Plan, Trainer
 from penstock.loops.offline import offline
-from penstock.loops.rollout import rollout
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 FAST = LearnerSpec(learning_rate=0.02)
-
-
-def train(parts, plan, start=0, on_step=None):
-    """Run rollout and learn loops; gives the steps."""
-    found = []
-
-    async def main():
-        async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
-            found.append(step)
-            if on_step is not None:
-                on_step(step)
-
-    asyncio.run(run_roles(main(), rollout(parts.stream, prompt_of, parts.roll)))
-    return found
-
-
-def rewards(steps):
-    return [step.metrics["reward/mean"] for step in steps]
-
-
-def weights_of(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
@@ -64,7 +50,7 @@ def test_a_reward_that_never_differs_trains_nothing(tiny):
     model = tiny()
     before = weights_of(model)
     train(online(model, GRPO(), FAST, score=lambda sample: 1.0), Plan(steps=2))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
+    assert_same_weights(model, before)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
@@ -108,29 +94,15 @@ def test_every_prompt_is_trained_exactly_once(tiny):
 def test_two_runs_are_equal_bit_by_bit(tiny):
     one, other = online(tiny(), GRPO(), FAST), online(tiny(), GRPO(), FAST)
     assert rewards(train(one, Plan(steps=3))) == rewards(train(other, Plan(steps=3)))
-    expected = weights_of(other.model)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(one.model).items())
+    assert_same_weights(one.model, weights_of(other.model))
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(tiny):
-    saved = {}
-    whole = online(tiny(), GRPO(), FAST)
-
-    def save(step):
-        if step.version == 2:
-            for name in ("learner", "stream", "labeller"):
-                saved[name] = copy.deepcopy(getattr(whole, name).state())
-
-    steps = train(whole, Plan(steps=5, minibatches=2), on_step=save)
-    resumed = online(tiny(), GRPO(), FAST)
-    for name, state in saved.items():
-        getattr(resumed, name).load_state(state)
-    resumed.generator.version = 2
-    again = train(resumed, Plan(steps=5, minibatches=2), start=2)
+    whole, fresh = online(tiny(), GRPO(), FAST), online(tiny(), GRPO(), FAST)
+    steps, again = resumed_halfway(whole, fresh, Plan(steps=5, minibatches=2))
     assert [step.index for step in again] == [2, 3, 4]
     assert rewards(again) == rewards(steps)[2:]
-    expected = weights_of(whole.model)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed.model).items())
+    assert_same_weights(fresh.model, weights_of(whole.model))
 
 
 def test_a_batch_of_failures_ends_the_run_with_the_reason(tiny):
@@ -146,20 +118,6 @@ def test_failed_samples_never_reach_the_learner(tiny):
     assert [step.metrics["samples/failed"] for step in steps] == [16.0] * 8
     assert [step.metrics["batch/rows"] for step in steps] == [16.0] * 8
     assert rewards(steps)[-1] > rewards(steps)[0] + 0.1
-
-
-class Interview:
-    """Answers the first answer with two tokens."""
-
-    def __init__(self, prompt):
-        self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
-
-    def reset(self):
-        return self.tokens_T
-
-    async def step(self, sample):
-        self.turns += 1
-        return np.array([50, 51], np.int32) if self.turns == 1 else None
 
 
 def test_several_turns_are_trained_on_with_ratio_one(tiny):
@@ -207,5 +165,4 @@ def test_a_resumed_offline_run_equals_an_uninterrupted_one_bit_by_bit(tiny):
     again = supervised(resumed, seed=1)
     again[1].load_state(state)
     fine_tune(again, 6, start=3)
-    expected = weights_of(whole)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(resumed).items())
+    assert_same_weights(resumed, weights_of(whole))

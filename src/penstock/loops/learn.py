@@ -183,7 +183,7 @@ def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
     return [[sample.extras[REFERENCE_LOGP][sample.action_T] for sample in group.samples] for group in groups]
 
 
-def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:  # type: ignore[type-arg]
+def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:
     left = iter(rows)
     return [[next(left) for _ in group.samples] for group in groups]
 
