@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.events import EventLog
+from penstock.core.packed import packed
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import Spans
 
+SAMPLING = {"kind": "Sampling", "temperature": 0.7, "max_new_tokens": 8}
+
 
 def spec(name: str, *stages: str, seed: int = 0, steps: int = 10) -> dict[str, Any]:
-    listed = [{"kind": "Online", "name": stage, "steps": steps} for stage in stages]
+    listed = [{"kind": "Online", "name": stage, "steps": steps, "sampling": SAMPLING} for stage in stages]
     return {"kind": "Run", "name": name, "seed": seed, "stages": listed, "sentinels": "on"}
 
 
@@ -44,7 +47,12 @@ def row(prompt: str, text: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-TOKENS = {"pieces": ["A", "\u00e9"], "logp": [-1.5, -0.25], "gap": [0.0004, -0.3]}
+TOKENS = {
+    "ids": packed([7, 1, 2], "<i4"),
+    "logp": packed([-1.5, -0.25], "<f4"),
+    "pieces": ["A", "\u00e9"],
+    "gap": [0.0004, -0.3],
+}
 
 
 def small_run(root: Path, name: str = "small", seed: int = 0, values: Mapping[str, float] | None = None) -> Path:

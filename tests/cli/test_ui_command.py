@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,19 @@ from typing import Any
 import pytest
 from cli_examples import Penstock
 
-from penstock.core.events import read_events
+for needed in ("sqlalchemy", "starlette", "httpx"):
+    pytest.importorskip(needed, reason="needs the extras feedback and ui")
+
+import httpx  # noqa: E402
+import torch  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from penstock.cli.judging import group_of  # noqa: E402
+from penstock.core.events import read_events  # noqa: E402
+from penstock.feedback.records import Item  # noqa: E402
+from penstock.feedback.store import Store  # noqa: E402
+from penstock.models.files import load_text  # noqa: E402
+from penstock.ui.live.app import Access, app_of  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -55,3 +69,43 @@ def test_a_run_logs_which_weights_an_evaluation_measured(finished: Path, tmp_pat
     evaluated = [(step, row["version"]) for step, row in sampled(tmp_path / finished) if row["held_out"]]
     assert evaluated
     assert all(step == version for step, version in evaluated)
+
+
+def asked(root: Path, store: Store, **question: Any) -> Item:
+    """The question that the live page makes of samples of a run."""
+    app = app_of(root, Access("token-of-the-tests"), store)
+
+    async def over() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8901") as client:
+            return await client.post("/api/ask", json=question, headers={"x-penstock-token": "token-of-the-tests"})
+
+    answer = asyncio.run(over()).raise_for_status().json()
+    assert answer["exact"]
+    return store.task(answer["tasks"][0]).item
+
+
+def test_a_question_about_a_run_holds_what_lineage_and_training_need(finished: Path, tmp_path: Path) -> None:
+    """The last evaluation drew with the weights that the run saved, so they give its log-probs again from its ids."""
+    folder = tmp_path / finished
+    row = next(place for place, (step, row) in enumerate(sampled(folder)) if step == 4 and row["held_out"])
+    row -= next(place for place, (step, _) in enumerate(sampled(folder)) if step == 4)
+    with Store.open(tmp_path / "feedback.db") as store:
+        item = asked(tmp_path / "runs", store, run="run", stage="grpo", samples=[{"step": 4, "row": row}])
+    (response,) = item.responses
+    assert (response.run, response.stage, response.version) == (
+        json.loads((folder / "run.json").read_text())["name"],
+        "grpo",
+        4,
+    )
+    assert (response.sampling["temperature"], response.sampling["max_new_tokens"]) == (0.0, 4)
+    network = AutoModelForCausalLM.from_pretrained(folder / "model")
+    drawn = len(response.logp)
+    assert load_text(str(folder / "model")).decode(response.tokens[-drawn:]).startswith(response.text)
+    with torch.no_grad():
+        logits_TV = network(torch.tensor([response.tokens])).logits[0].float()
+    logp_TV = logits_TV.log_softmax(-1)[-drawn - 1 : -1]
+    again_A = logp_TV.gather(-1, torch.tensor(response.tokens[-drawn:])[:, None])[:, 0]
+    assert torch.allclose(again_A, torch.tensor(response.logp), atol=1e-4)
+    (sample,) = group_of(item).samples
+    assert (sample.tokens_T.tolist(), int(sample.action_T.sum())) == (list(response.tokens), drawn)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from penstock.core.contracts import Scores
+from penstock.core.packed import unpacked
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey, Unit
-from penstock.loops.look import TOKENS, chosen, due, look, pieces, rows_of
+from penstock.loops.look import EXACT, TOKENS, Seen, chosen, due, look, pieces, rows_of
 
 BYTES = {1: b"na", 2: b"\xc3", 3: b"\xaf", 4: b"ve", 5: b" cat"}
 
@@ -62,7 +64,8 @@ def test_about_a_hundred_steps_of_a_stage_are_shown(steps: int, shown: int) -> N
 def test_the_gap_of_a_token_is_the_learners_log_prob_less_the_generators() -> None:
     learner = Learner()
     (row, *_) = rows_of(look(learner, [group(0, 1)], 0.7), decode)
-    assert row["tokens"] == {"pieces": ["na", " cat"], "logp": [-1.5, -1.5], "gap": [0.25, 0.25]}
+    assert (row["tokens"]["pieces"], row["tokens"]["gap"]) == (["na", " cat"], [0.25, 0.25])
+    assert unpacked(row["tokens"]["logp"], "<f4") == [-1.5, -1.5]
     assert learner.asked[0][1:] == (frozenset({"logp"}), 0.7)
     assert (row["key"], row["version"], row["length"], row["held_out"]) == ("rows/0/0#0", 4, 2, False)
 
@@ -78,8 +81,31 @@ def test_a_sample_without_an_action_is_shown_and_not_scored() -> None:
 def test_tokens_of_a_long_sample_are_bounded() -> None:
     long = Group(Prompt(PromptKey("rows", 0, 0), "?"), (sample(0, 0, *[1] * (TOKENS + 50)),))
     (row,) = rows_of(look(Learner(), [long], 1.0), decode)
-    assert [len(row["tokens"][name]) for name in ("pieces", "logp", "gap")] == [TOKENS] * 3
+    assert [len(row["tokens"][name]) for name in ("pieces", "gap")] == [TOKENS] * 2
     assert row["length"] == TOKENS + 50
+
+
+def test_ids_and_log_probs_of_a_sample_are_kept_exactly() -> None:
+    drawn = replace(
+        sample(0, 0, 1, 5, 1),
+        tokens_T=np.array([9, 1, 5, 70_000], np.int32),
+        logp_T=np.array([0, -1 / 3, -1e-9, -20.25], np.float32),
+    )
+    (row,) = rows_of([Seen(group(0, 1), drawn)], decode)
+    assert unpacked(row["tokens"]["ids"], "<i4") == [9, 1, 5, 70_000]
+    assert np.array_equal(np.array(unpacked(row["tokens"]["logp"], "<f4"), np.float32), drawn.logp_T[1:])
+
+
+def test_of_a_sample_that_is_too_long_no_ids_are_kept() -> None:
+    (row,) = rows_of([Seen(group(0, 1), sample(0, 0, *[1] * EXACT))], decode)
+    assert "tokens" not in row
+
+
+def test_of_a_sample_with_several_turns_no_ids_are_kept() -> None:
+    turns = replace(sample(0, 0, 1, 5, 1), action_T=np.array([False, True, False, True]))
+    (row,) = rows_of([Seen(group(0, 1), turns, np.full(2, -1.5, np.float32))], decode)
+    assert "ids" not in row["tokens"]
+    assert len(unpacked(row["tokens"]["logp"], "<f4")) == len(row["tokens"]["gap"]) == 2
 
 
 def test_a_character_of_several_tokens_comes_with_the_last() -> None:

@@ -20,6 +20,7 @@ from penstock.core.contracts import Env, RewardFunction
 from penstock.core.environment import EnvironmentSpec
 from penstock.core.errors import DataError, RewardError, SpecError
 from penstock.core.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, models_behind
+from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
 from penstock.data.layout import lay_out
@@ -43,12 +44,6 @@ from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
 
 EPISODES = 256
 """Threads in which plain functions of an environment may wait at a time; asynchronous ones need none."""
-
-
-def seed_of(run_seed: int, *names: str) -> int:
-    """A 31-bit seed that is a pure function of the run's seed and what it is for."""
-    words = [run_seed % 2**32, *(byte for name in names for byte in name.encode())]
-    return int(np.random.SeedSequence(words).generate_state(1)[0]) & 0x7FFFFFFF
 
 
 class Models:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.core.contracts import Scores
+from penstock.core.packed import packed
 from penstock.core.types import FloatArray, Group, IntArray, Row, Sample, Unit
 
 PROMPTS, SIBLINGS = 3, 2
@@ -17,6 +18,8 @@ STEPS = 100
 """Samples are shown at about so many steps of a stage."""
 TOKENS = 256
 """Tokens of a sample that are shown one by one."""
+EXACT = 4096
+"""Tokens of a sample, prompt included, whose ids and log-probs are kept exactly; of longer ones the ids are left out."""
 
 LONGEST_CHARACTER = 8
 """Tokens that one character may need; more without one are no text."""
@@ -71,8 +74,7 @@ def look(learner: Scoring, groups: Sequence[Group], temperature: float) -> tuple
 def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) -> list[dict[str, Any]]:
     """Rows for the event log; ``evaluated`` is the version of the weights that an evaluation measured.
 
-    ``version`` is that of the oldest weights that drew an action, ``tokens`` holds for each of the first actions its text
-    (``pieces``), the drawing policy's log-prob (``logp``) and the learner's less that (``gap``), in nats.
+    ``version`` is that of the oldest weights that drew an action; ``tokens`` is what :func:`token_row` gives.
     """
     rows: list[dict[str, Any]] = []
     for one in seen:
@@ -90,21 +92,29 @@ def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) 
             "held_out": evaluated is not None,
         }
         row |= {name: one.group.prompt.columns[name] for name in COLUMNS if name in one.group.prompt.columns}
-        if one.logp_A is not None:
-            row["tokens"] = token_row(sample, one.logp_A, decode)
+        if tokens := token_row(sample, one.logp_A, decode):
+            row["tokens"] = tokens
         rows.append(row)
     return rows
 
 
-def token_row(sample: Sample, logp_A: FloatArray, decode: Decode) -> dict[str, list[Any]]:
-    """The first actions of a sample: text, log-prob when drawn and gap of each."""
-    drawn_A = sample.logp_T[sample.action_T][:TOKENS]
-    gap_A = np.asarray(logp_A[:TOKENS], np.float64) - drawn_A
-    return {
-        "pieces": pieces(sample.tokens_T[sample.action_T][:TOKENS], decode),
-        "logp": [float(f"{value:.4g}") for value in drawn_A],
-        "gap": [float(f"{value:.3g}") for value in gap_A],
-    }
+def token_row(sample: Sample, logp_A: FloatArray | None, decode: Decode) -> dict[str, Any]:
+    """What the log holds of a sample's tokens.
+
+    ``ids`` (prompt and answer) and ``logp`` (of the drawn ones, when they were drawn, in nats) are exact (``core/packed.py``);
+    of a sample that is long, or whose drawn tokens are not its last ones, there are no ids. Where the learner was asked,
+    ``pieces`` is the text of each of the first actions and ``gap`` the learner's log-prob less the drawing policy's.
+    """
+    drawn_A = sample.logp_T[sample.action_T]
+    row: dict[str, Any] = {}
+    if len(drawn_A) and len(sample.tokens_T) <= EXACT and sample.action_T[-len(drawn_A) :].all():
+        row |= {"ids": packed(sample.tokens_T, "<i4"), "logp": packed(drawn_A, "<f4")}
+    if logp_A is not None:
+        gap_A = np.asarray(logp_A[:TOKENS], np.float64) - drawn_A[:TOKENS]
+        row["pieces"] = pieces(sample.tokens_T[sample.action_T][:TOKENS], decode)
+        row["gap"] = [float(f"{value:.3g}") for value in gap_A]
+        row.setdefault("logp", packed(drawn_A[:TOKENS], "<f4"))
+    return row
 
 
 def pieces(tokens_A: IntArray, decode: Decode) -> list[str]:

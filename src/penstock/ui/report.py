@@ -23,8 +23,10 @@ from penstock.ui.progress import troubled
 from penstock.ui.sentinels import Tripped, tripped, verdict
 from penstock.ui.timeline import account
 from penstock.ui.timeline_text import account_view
+from penstock.web.files import SHARED
 
 HERE = Path(__file__).parent
+STYLES = (SHARED / "common.css", HERE / "drawings.css", HERE / "report.css")
 SAMPLE_STEPS = 60
 """Steps of a stage whose samples the page holds; evenly spread, first and last included."""
 SAMPLE_ROWS = 16
@@ -246,7 +248,7 @@ def write_report(run_folder: Path) -> Path:
         started=datetime.fromtimestamp(min(times), UTC).strftime("%Y-%m-%d %H:%M UTC") if times else "",
         took=metrics.duration(max(times) - min(times)) if times else "",
         spec=clean_spec(run),
-        style=(HERE / "report.css").read_text(encoding="utf-8"),
+        style="".join(path.read_text(encoding="utf-8") for path in STYLES),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
     )
     target, temporary = folder / "report.html", folder / ".report.html.writing"

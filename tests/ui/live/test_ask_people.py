@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from live_examples import log_of, row, run_folder, small_run
 
 pytest.importorskip("sqlalchemy", reason="sqlalchemy is not installed: pip install penstock[feedback]")
 
+from penstock.core.packed import packed
+from penstock.core.seeds import seed_of
 from penstock.feedback.records import Annotator, Response
 from penstock.feedback.store import Store
 from penstock.ui.live.ask import task_of
@@ -38,8 +41,38 @@ def test_two_samples_of_a_prompt_become_a_pair_that_is_handed_out(asked, store: 
     task = store.task(lease.task)
     assert [task.id] == answer.json()["tasks"]
     assert (task.form, task.overlap, task.item.prompt, task.item.key) == ("pair", 2, "2 + 2 =", "sums/0/2")
-    assert task.item.responses[0] == Response("The answer is 2.", run="small", stage="grpo", version=1)
+    assert task.item.responses[0] == Response(
+        "The answer is 2.", (7, 1, 2), (-1.5, -0.25), run="small", stage="grpo", version=1,
+        sampling={"temperature": 0.7, "max_new_tokens": 8, "seed": seed_of(0, "grpo")},
+    )  # fmt: skip
     assert task.strategy != "random"
+
+
+def test_whether_all_samples_have_exact_tokens_is_told(asked, store: Store, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    told = [asked("/api/ask", "POST", token=True, store=store, json=question(*rows)).json()["exact"] for rows in ((0,), (0, 1))]
+    assert told == [True, False]
+
+
+def test_an_evaluated_sample_tells_how_it_was_evaluated() -> None:
+    stage = {"name": "s", "sampling": {"temperature": 1.0, "top_k": 5}, "evaluation": {"temperature": 0.0, "max_new_tokens": 9}}
+    task = task_of({"name": "r", "stages": [stage]}, "s", [(1, row("a", "b", held_out=True))], 3)
+    assert task.item.responses[0].sampling == {"temperature": 0.0, "top_k": 5, "max_new_tokens": 9}
+
+
+DAMAGED = [
+    {"ids": "x", "logp": ""},
+    {"ids": packed([1], "<i4")},
+    {"ids": packed([-1], "<i4"), "logp": ""},
+    {"ids": "", "logp": packed([0.5], "<f4")},
+    {"ids": packed([1], "<i4"), "logp": packed([math.nan], "<f4")},
+]
+
+
+@pytest.mark.parametrize("tokens", DAMAGED)
+def test_damaged_tokens_are_no_question(tokens: dict[str, str]) -> None:
+    with pytest.raises(Refusal, match="choose others"):
+        task_of({"name": "r"}, "s", [(1, row("a", "b", tokens=tokens))], 3)
 
 
 def test_asking_again_asks_nothing_twice(asked, store: Store, tmp_path: Path) -> None:
@@ -58,7 +91,7 @@ def test_the_same_prompt_at_two_steps_is_a_pair(asked, store: Store, tmp_path: P
 
 @pytest.mark.parametrize(("count", "form"), [(1, "rating"), (2, "pair"), (3, "ranking")])
 def test_the_form_follows_from_how_many_are_chosen(count: int, form: str) -> None:
-    assert task_of("run", "s", [(1, row("a", f"text {place}")) for place in range(count)], 3).form == form
+    assert task_of({"name": "run"}, "s", [(1, row("a", f"text {place}")) for place in range(count)], 3).form == form
 
 
 def test_without_a_store_the_answer_names_the_flag(asked, tmp_path: Path) -> None:
@@ -105,4 +138,4 @@ def test_half_a_character_is_refused_and_not_stored(asked, store: Store, tmp_pat
 
 def test_a_sample_without_text_is_no_question() -> None:
     with pytest.raises(Refusal, match="without text"):
-        task_of("run", "s", [(1, row("a", ""))], 3)
+        task_of({"name": "run"}, "s", [(1, row("a", ""))], 3)

@@ -1,7 +1,8 @@
 // The adjudication page: what annotators differ on waits in a list; one dispute at a time is judged, with their votes beside.
 
 import { Desk } from "./desk.js";
-import { banner, find, make, say } from "./dom.js";
+import { banner, say } from "./dom.js";
+import { find, make } from "./elements.js";
 import { nameOf } from "./fields.js";
 import { inWords } from "./forms.js";
 import { call, leaveIfSignedOut } from "./http.js";

@@ -1,12 +1,14 @@
 // The administrator's page: numbers that are loaded again now and then, people, the log.
 
 import { dayBars, band } from "./chart.js";
-import { all, banner, find, make, newKey } from "./dom.js";
-import { Refused, call, leaveIfSignedOut } from "./http.js";
+import { banner, newKey } from "./dom.js";
+import { all, find, make } from "./elements.js";
+import { call, leaveIfSignedOut } from "./http.js";
 import { wireSignOut } from "./leaving.js";
 import { Log } from "./log.js";
 import { Memory } from "./memory.js";
 import * as people from "./people.js";
+import { Refused } from "./request.js";
 import { fixed, table } from "./table.js";
 
 const AGAIN = 30000; // milliseconds between two looks at the numbers

@@ -1,6 +1,7 @@
 // The answers beside each other, as the server rendered them or with their differences marked.
 
-import { find, make, prose, say } from "./dom.js";
+import { prose, say } from "./dom.js";
+import { find, make } from "./elements.js";
 import { compare } from "./diff.js";
 import { nameOf } from "./fields.js";
 

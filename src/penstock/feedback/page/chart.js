@@ -1,6 +1,6 @@
 // Small drawings: bars of days, and an estimate with its interval.
 
-import { svg } from "./dom.js";
+import { svg } from "./elements.js";
 
 const WIDTH = 640,
   HEIGHT = 170,

@@ -1,15 +1,17 @@
 // One task at a time: shown, judged, sent; drafts kept; what goes wrong on the way told and mended.
 
-import { all, ask, banner, find, make, prose, say } from "./dom.js";
+import { ask, banner, prose, say } from "./dom.js";
+import { all, find, make } from "./elements.js";
 import { Answers } from "./answers.js";
 import { FORMS } from "./forms.js";
 import { Guideline } from "./guideline.js";
 import { Holding } from "./holding.js";
-import { Refused, insist, leaveIfSignedOut } from "./http.js";
+import { insist, leaveIfSignedOut } from "./http.js";
 import { KEYS, listen } from "./keys.js";
 import { wireSignOut } from "./leaving.js";
 import { Memory } from "./memory.js";
 import { Outbox } from "./outbox.js";
+import { Refused } from "./request.js";
 import { Stopwatch } from "./stopwatch.js";
 import { Remark, pending, textsOf } from "./remark.js";
 

@@ -1,26 +1,6 @@
-// Small helpers over the DOM. Texts go in as text; the one way for HTML is `prose`, for what the server has cleaned.
+// What only this page does with its elements. Texts go in as text; the one way for HTML is `prose`, for what the server has cleaned.
 
-export const find = (selector, within = document) => within.querySelector(selector);
-export const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-
-// make("button", {class: "quiet", onclick: f}, "Text", node…): names that begin with "on" are listeners, true and false switch.
-export function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-export function svg(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
+import { all, find, make } from "./elements.js";
 
 // Put HTML that the server has sanitised into an element.
 export function prose(element, html) {

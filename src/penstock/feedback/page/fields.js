@@ -1,6 +1,6 @@
 // One value of an answer: a row of radio buttons, or a number. Both give {element, value, set(value), focus(), holds(target)}.
 
-import { make } from "./dom.js";
+import { make } from "./elements.js";
 
 const MOST_BUTTONS = 11;
 let count = 0;

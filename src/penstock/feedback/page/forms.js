@@ -8,7 +8,8 @@
 //   body()    what to send; null while something is missing
 // `desk.changed()` is told of every change; `desk.send()` sends.
 
-import { key, make } from "./dom.js";
+import { key } from "./dom.js";
+import { make } from "./elements.js";
 import { nameOf, rated, scale, typeInto } from "./fields.js";
 
 const STRENGTHS = [

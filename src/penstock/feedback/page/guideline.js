@@ -1,6 +1,7 @@
 // The guideline beside the work. A version that this user has not seen yet opens by itself.
 
-import { banner, find, prose, say } from "./dom.js";
+import { banner, prose, say } from "./dom.js";
+import { find } from "./elements.js";
 
 export class Guideline {
   constructor({ version, html }, memory) {

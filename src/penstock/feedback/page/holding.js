@@ -1,6 +1,7 @@
 // The tasks that one holds: the one on the screen and the one fetched ahead; and keeping them while one works.
 
-import { Refused, Unreachable, call, insist } from "./http.js";
+import { call, insist } from "./http.js";
+import { Refused, Unreachable } from "./request.js";
 
 const SHARE = 1 / 3; // of a lease between two renewals
 

@@ -1,53 +1,20 @@
-// Calls of the server's JSON routes. Two things can go wrong, and they are told apart: the server said no, or it was not heard.
+// Calls of the service's JSON routes with the session's token, and calls that are tried until the server is heard.
+
+import { Refused, Unreachable, request } from "./request.js";
 
 const PATIENCE = 15000; // milliseconds in which an answer must have come
 
-export class Refused extends Error {
-  constructor(status, error) {
-    super(error.message ?? `the server answered ${status}`);
-    this.status = status;
-    this.code = error.code ?? "";
-  }
-
-  // Signed out, or somebody else has signed in since this page was loaded: nothing of it is accepted any more.
-  get sessionEnded() {
-    return this.status === 401 || this.code === "csrf";
-  }
-}
-
-export class Unreachable extends Error {
-  constructor(message, after = 0) {
-    super(message);
-    this.after = after; // seconds that the server asked to wait
-  }
-}
+// Signed out, or somebody else has signed in since this page was loaded: nothing of it is accepted any more.
+export const sessionEnded = (error) => error instanceof Refused && (error.status === 401 || error.code === "csrf");
 
 // The secret of this session that pages of others cannot know.
 const csrf = () => document.querySelector("meta[name=csrf]").content;
 
-export async function call(path, body, method = body === undefined ? "GET" : "POST") {
+export function call(path, body) {
   const headers = { Accept: "application/json" };
-  if (body !== undefined) Object.assign(headers, { "Content-Type": "application/json", "X-CSRF-Token": csrf() });
-  let response, content;
-  try {
-    response = await fetch(path, {
-      method,
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "same-origin",
-      redirect: "error",
-      signal: AbortSignal.timeout(PATIENCE),
-    });
-    content = await response.json();
-  } catch (error) {
-    throw new Unreachable(error.name === "TimeoutError" ? "no answer in time" : "the server cannot be reached");
-  }
-  if (response.ok) return content;
-  const { status } = response;
-  if (status >= 500 || status === 429 || status === 408) {
-    throw new Unreachable(content.error?.message ?? `status ${status}`, Number(response.headers.get("Retry-After")) || 0);
-  }
-  throw new Refused(status, content.error ?? {});
+  if (body === undefined) return request(path, { headers }, PATIENCE);
+  Object.assign(headers, { "Content-Type": "application/json", "X-CSRF-Token": csrf() });
+  return request(path, { method: "POST", headers, body: JSON.stringify(body) }, PATIENCE);
 }
 
 const LONGEST_WAIT = 30; // seconds between two attempts
@@ -80,7 +47,7 @@ export async function insist(path, body, tell) {
 
 // Where the session has ended, nothing but loading anew helps; what was written stays in this browser.
 export function leaveIfSignedOut(error) {
-  if (!(error instanceof Refused) || !error.sessionEnded) return false;
+  if (!sessionEnded(error)) return false;
   location.reload();
   return true;
 }

@@ -1,6 +1,6 @@
 // Signing out takes along what this browser keeps for the user, and other tabs follow.
 
-import { find } from "./dom.js";
+import { find } from "./elements.js";
 
 const channel = (user) => new BroadcastChannel(`penstock/${user}`);
 

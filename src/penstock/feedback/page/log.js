@@ -1,6 +1,7 @@
 // The log, a page of it at a time, with where every response came from; and taking an event back.
 
-import { ask, find, make, say } from "./dom.js";
+import { ask, say } from "./dom.js";
+import { find, make } from "./elements.js";
 import { call } from "./http.js";
 import { table } from "./table.js";
 

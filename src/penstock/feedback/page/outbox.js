@@ -2,7 +2,8 @@
 // network errors, also by a page that was loaded anew: the server knows it by its key, so it happens once.
 
 import { newKey } from "./dom.js";
-import { Unreachable, call, wait } from "./http.js";
+import { call, sessionEnded, wait } from "./http.js";
+import { Unreachable } from "./request.js";
 
 export class Outbox {
   // `show(cause, seconds)` is told while something is unsaved, and `show(null)` when nothing is.
@@ -22,7 +23,7 @@ export class Outbox {
       try {
         if (act) await this.deliver(name, act);
       } catch (error) {
-        if (error.sessionEnded) throw error;
+        if (sessionEnded(error)) throw error;
         refused.push(error);
       }
     }
@@ -46,7 +47,7 @@ export class Outbox {
           return answer;
         } catch (error) {
           if (!(error instanceof Unreachable)) {
-            if (!error.sessionEnded) this.memory.drop(name); // after a new sign-in it is sent again
+            if (!sessionEnded(error)) this.memory.drop(name); // after a new sign-in it is sent again
             throw error;
           }
           await this.pause(error, attempt);

@@ -1,6 +1,7 @@
 // Annotators: how they do, enrolling them, inviting again, switching off and on.
 
-import { find, make, say } from "./dom.js";
+import { say } from "./dom.js";
+import { find, make } from "./elements.js";
 import { call } from "./http.js";
 import { fixed, share, table } from "./table.js";
 

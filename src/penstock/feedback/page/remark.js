@@ -1,6 +1,7 @@
 // The panel in which an answer is edited or criticised. What is typed is kept as a draft until it is saved.
 
-import { find, make, say } from "./dom.js";
+import { say } from "./dom.js";
+import { find, make } from "./elements.js";
 import { nameOf } from "./fields.js";
 
 const WHOLE = "whole";

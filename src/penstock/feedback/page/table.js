@@ -1,6 +1,6 @@
 // Tables of an administrator's page, made of nodes and texts.
 
-import { make } from "./dom.js";
+import { make } from "./elements.js";
 
 // columns: [heading, classes]; rows: [class, first cell as the row's heading, other cells…]. A cell is a text or a node.
 export function table(caption, columns, rows) {

@@ -28,13 +28,10 @@ from penstock.feedback.service.pages import Pages, message
 from penstock.feedback.service.product import Product
 from penstock.feedback.service.sessions import Session
 from penstock.web.fields import Fields
+from penstock.web.files import POLICY
 from penstock.web.guard import read_body, read_json, require_own_host, same_secret
 from penstock.web.refusals import Refusal
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",

@@ -16,17 +16,13 @@ from penstock.feedback.errors import FeedbackError, NotFound
 from penstock.feedback.service.calls import FORM, SESSION, Call, Route, Routes
 from penstock.feedback.service.context import Context
 from penstock.feedback.service.sessions import Session
+from penstock.web.files import kind_of, page_files
 from penstock.web.guard import same_secret
 from penstock.web.refusals import Refusal
 
 PAGE = Path(__file__).parents[1] / "page"
-KINDS = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-}
-"""Files of the page that are sent, by suffix. Templates are not among them."""
+FILES = page_files(PAGE)
+"""What is sent by its plain name. Templates are not among it."""
 
 WRONG = "Name or password is wrong."
 LONGEST_FIELD = 1024
@@ -174,12 +170,11 @@ class Pages:
 
     def static(self, call: Call) -> Response:
         """A file of the page by its plain name; browsers ask each time whether it has changed."""
-        known = {path.name: path for path in PAGE.iterdir() if path.suffix in KINDS}
-        if call.name not in known:
+        if call.name not in FILES:
             raise Refusal(404, "there is no such file", code="not_found")
-        content = known[call.name].read_bytes()
+        content = FILES[call.name].read_bytes()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if call.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=KINDS[known[call.name].suffix])
+        return Response(content, headers=headers, media_type=kind_of(FILES[call.name]))

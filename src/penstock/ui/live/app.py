@@ -27,20 +27,13 @@ from penstock.ui.live import ask, series, views
 from penstock.ui.live.index import LogIndex
 from penstock.ui.live.runs import RunFiles, Runs
 from penstock.web.fields import Fields
+from penstock.web.files import POLICY, kind_of, page_files
 from penstock.web.guard import BodyLimits, read_json, require_own_host, same_secret
 from penstock.web.refusals import Refusal, refusal_of
 
 PAGE = Path(__file__).parent / "page"
-KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
+FILES = page_files(PAGE, PAGE.parents[1] / "drawings.css")
+"""What is sent by its plain name."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -89,13 +82,11 @@ class Page:
         self._curves: OrderedDict[tuple[Any, ...], tuple[str, bytes]] = OrderedDict()
 
     def routes(self) -> list[Route]:
-        files = {path.name: path for path in sorted(PAGE.iterdir()) if path.suffix in KINDS}
-
         async def file(request: Request) -> Response:
             name = request.path_params.get("name", "index.html")
-            if name not in files:
+            if name not in FILES:
                 raise Refusal(404, f"there is nothing at {request.url.path[:100]}", code="not_found")
-            return Response(files[name].read_bytes(), media_type=KINDS[files[name].suffix])
+            return Response(FILES[name].read_bytes(), media_type=kind_of(FILES[name]))
 
         async def health(request: Request) -> Response:
             return JSONResponse({})
@@ -215,10 +206,9 @@ class Page:
         listed = given.take("samples")
         samples = [pair_of(one) for one in listed] if isinstance(listed, list) else []
         given.done()
-        tasks = await asyncio.to_thread(self._ask, name, stage, samples, overlap)
-        return JSONResponse({"tasks": tasks})
+        return JSONResponse(await asyncio.to_thread(self._ask, name, stage, samples, overlap))
 
-    def _ask(self, name: str, stage: str, samples: list[tuple[int, int]], overlap: int) -> list[str]:
+    def _ask(self, name: str, stage: str, samples: list[tuple[int, int]], overlap: int) -> dict[str, Any]:
         assert self.store is not None
         run = self.runs.find(name)
         with turn(run):
@@ -230,7 +220,9 @@ class Page:
                 if row >= len(rows):
                     raise Refusal(404, f"step {step} of {stage} has no sample {row}; it has {len(rows)}", code="not_found")
                 found.append((step, rows[row]))
-        return ask.put(self.store, ask.task_of(run.name, stage, found, overlap))
+            task = ask.task_of({"name": run.name} | run.spec(), stage, found, overlap)
+        exact = all(response.tokens for response in task.item.responses)
+        return {"tasks": ask.put(self.store, task), "exact": exact}
 
     @contextmanager
     def _index(self, request: Request) -> Iterator[tuple[RunFiles, LogIndex]]:

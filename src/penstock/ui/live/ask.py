@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.core.packed import unpacked
+from penstock.core.seeds import seed_of
 from penstock.feedback.errors import FeedbackError, StoreUnavailable
 from penstock.feedback.records import Item, Response, Task
 from penstock.web.refusals import Refusal
@@ -23,11 +26,14 @@ class Asking(Protocol):
     def ask(self, tasks: Sequence[Task]) -> list[str]: ...
 
 
-def task_of(run: str, stage: str, samples: Sequence[tuple[int, Any]], overlap: int) -> Task:
+def task_of(spec: Mapping[str, Any], stage: str, samples: Sequence[tuple[int, Any]], overlap: int) -> Task:
     """One task from samples of one prompt, given as (step, row of the log): two are a pair, more a ranking, one a rating.
 
+    Args:
+        spec: of the run, as ``run.json`` has it.
+
     Raises:
-        Refusal: the samples are of several prompts, the same text twice, failed, or without text.
+        Refusal: the samples are of several prompts, the same text twice, without text, or their tokens are damaged.
     """
     if not 1 <= len(samples) <= MOST:
         raise Refusal(400, f"{len(samples)} samples; choose 1 to {MOST} of one prompt", param="samples")
@@ -38,7 +44,7 @@ def task_of(run: str, stage: str, samples: Sequence[tuple[int, Any]], overlap: i
         raise Refusal(400, "the samples answer different prompts; choose samples of one prompt", param="samples")
     if len({row["text"] for row in rows}) < len(rows):
         raise Refusal(400, "two of the samples say the same, so there is nothing to compare; choose others", param="samples")
-    responses = tuple(response_of(run, stage, row) for row in rows)
+    responses = tuple(response_of(spec, stage, row) for row in rows)
     key = re.sub(r"#\d+$", "", str(rows[0].get("key") or ""))
     form: Any = {1: "rating", 2: "pair"}.get(len(rows), "ranking")
     try:
@@ -57,10 +63,52 @@ def put(store: Asking, task: Task) -> list[str]:
         raise Refusal(400, str(error), param="samples") from error
 
 
-def response_of(run: str, stage: str, row: Mapping[str, Any]) -> Response:
-    """A row of the log as a response; its version is -1 where an older log does not tell it."""
+def response_of(spec: Mapping[str, Any], stage: str, row: Mapping[str, Any]) -> Response:
+    """A row of the log as a response. What the log does not tell stays empty (its version: -1): older logs hold no ids, and
+    those of samples that are long or took several turns are never logged. Raises Refusal where they are damaged."""
+    tokens, logp = exact(row.get("tokens"))
     version = row.get("version")
-    return Response(str(row["text"]), run=run, stage=stage, version=version if isinstance(version, int) else -1)
+    return Response(
+        str(row["text"]),
+        tokens,
+        logp,
+        run=str(spec.get("name") or ""),
+        stage=stage,
+        version=version if isinstance(version, int) else -1,
+        sampling=sampling_of(spec, stage, row.get("held_out") is True),
+    )
+
+
+def exact(tokens: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The ids of a sample and the log-probs of the drawn ones; both empty where there are no ids. Raises Refusal."""
+    if not isinstance(tokens, Mapping) or "ids" not in tokens:
+        return (), ()
+    try:
+        ids, logp = unpacked(tokens["ids"], "<i4"), unpacked(tokens.get("logp"), "<f4")
+    except ValueError as error:
+        raise Refusal(400, f"the log's tokens of a sample are damaged ({error}); choose others", param="samples") from error
+    if len(logp) > len(ids) or not all(value >= 0 for value in ids) or not all(map(math.isfinite, logp)):
+        raise Refusal(400, "the log's tokens of a sample are no ids and log-probs; choose others", param="samples")
+    return tuple(ids), tuple(logp)
+
+
+def sampling_of(spec: Mapping[str, Any], stage: str, held_out: bool) -> dict[str, Any]:
+    """How a sample of a stage was drawn, or one of its evaluation; empty where the run does not say."""
+    stages = [one for one in spec.get("stages") or () if isinstance(one, Mapping) and one.get("name") == stage]
+    if not stages:
+        return {}
+    found = {name: value for name, value in plain(stages[0].get("sampling")).items() if name != "kind"}
+    if held_out:
+        evaluation = plain(stages[0].get("evaluation"))
+        found |= {"temperature": evaluation.get("temperature", 0.0)}
+        found |= {"max_new_tokens": longest} if (longest := evaluation.get("max_new_tokens")) else {}
+    seed = spec.get("seed")
+    return found | ({"seed": seed_of(seed, stage)} if isinstance(seed, int) else {})
+
+
+def plain(value: Any) -> Mapping[str, Any]:
+    """The mapping, or an empty one where there is none."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def open_store(place: str | Path) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.core.lanes import Lane
+from penstock.core.packed import unpacked
 from penstock.core.spec import difference
 from penstock.ui import metrics
 from penstock.ui.lanes import pictures
@@ -127,11 +128,21 @@ def tokens_view(tokens: Any) -> dict[str, list[Any]] | None:
     """Pieces, log-probs and gaps if all are there and of one length; None otherwise. What is not finite becomes null."""
     if not isinstance(tokens, Mapping):
         return None
-    parts = [tokens.get(name) for name in ("pieces", "logp", "gap")]
-    if not all(isinstance(part, list) for part in parts) or len({len(part) for part in parts if part is not None}) != 1:
+    pieces, gap, logp = tokens.get("pieces"), tokens.get("gap"), tokens.get("logp")
+    if not isinstance(pieces, list) or not isinstance(gap, list):
         return None
-    pieces, logp, gap = ([] if part is None else part[:SHOWN_TOKENS] for part in parts)
-    return {"pieces": [clean(piece)[:PIECE] for piece in pieces], "logp": _finite(logp), "gap": _finite(gap)}
+    if not isinstance(logp, list):  # older logs have a list of the same tokens, newer ones all of them
+        try:
+            logp = unpacked(logp, "<f4")[: len(pieces)]
+        except ValueError:
+            return None
+    if not len(pieces) == len(gap) == len(logp):
+        return None
+    return {
+        "pieces": [clean(piece)[:PIECE] for piece in pieces[:SHOWN_TOKENS]],
+        "logp": _finite(logp[:SHOWN_TOKENS]),
+        "gap": _finite(gap[:SHOWN_TOKENS]),
+    }
 
 
 def _finite(values: Sequence[Any]) -> list[float | None]:

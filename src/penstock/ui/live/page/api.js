@@ -1,5 +1,7 @@
 // What the page asks its server for.
 
+import { request } from "./request.js";
+
 const KEY = "penstock-ui-token";
 const DEADLINE_MS = 30000;
 
@@ -16,22 +18,10 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-/** What the server said no with; status 0 where it could not be asked. */
-export class Refused extends Error {
-  constructor(message, status) {
-    super(message);
-    this.status = status;
-  }
-}
-
 async function call(path, options) {
   const token = sessionStorage.getItem(KEY);
   const headers = { ...(token ? { "X-Penstock-Token": token } : {}), ...options.headers };
-  const asked = { ...options, headers, signal: AbortSignal.timeout(DEADLINE_MS), cache: "no-store" };
-  const answer = await fetch(path, asked).catch(() => { throw new Refused("the server cannot be reached; trying again", 0); });
-  const body = await answer.json().catch(() => null);
-  if (!answer.ok) throw new Refused(body?.error?.message ?? `the server answered ${answer.status}`, answer.status);
-  return body;
+  return request(path, { ...options, headers }, DEADLINE_MS);
 }
 
 /** JSON of a path below /api, with a query. */

@@ -1,9 +1,10 @@
 // Which page is shown, and its refreshing: one view at a time, each with `element`, `refresh()` and perhaps `keys(event)`.
 
-import { Refused, takeToken } from "./api.js";
+import { takeToken } from "./api.js";
 import { compareView } from "./compare.js";
-import { el } from "./dom.js";
+import { make } from "./elements.js";
 import { overviewView } from "./overview.js";
+import { Refused, Unreachable } from "./request.js";
 import { runView } from "./run.js";
 
 const MOVING_MS = 2000;
@@ -56,9 +57,9 @@ async function refresh() {
   } catch (error) {
     failures += 1;
     wait = Math.min(30000, MOVING_MS * failures);
-    if (!(error instanceof Refused)) console.error(error);
+    if (!(error instanceof Refused || error instanceof Unreachable)) console.error(error);
     say(error.message, true);
-    if (error.status === 404 && mine === view && !mine.ready) main.replaceChildren(el("p", { class: "empty" }, error.message));
+    if (error.status === 404 && mine === view && !mine.ready) main.replaceChildren(make("p", { class: "empty" }, error.message));
   }
   if (mine === view && !document.hidden) timer = setTimeout(refresh, wait);
 }
@@ -73,22 +74,7 @@ function keys(event) {
   view?.keys?.(event);
 }
 
-function theme() {
-  const button = document.getElementById("theme");
-  const dark = () => document.documentElement.dataset.theme === "dark";
-  const set = (name) => {
-    document.documentElement.dataset.theme = name;
-    button.textContent = dark() ? "Light" : "Dark";
-  };
-  set(localStorage.getItem("penstock-theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  button.addEventListener("click", () => {
-    set(dark() ? "light" : "dark");
-    localStorage.setItem("penstock-theme", document.documentElement.dataset.theme);
-  });
-}
-
 takeToken();
-theme();
 document.getElementById("skip").addEventListener("click", () => main.focus());
 addEventListener("hashchange", () => { takeToken(); show(); main.focus(); });
 addEventListener("keydown", keys);

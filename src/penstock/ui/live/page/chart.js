@@ -1,6 +1,7 @@
 // A chart: lines over steps, bands of seeds, marks where a value was not finite. It is drawn once it can be seen.
 
-import { el, svg, tip, whole, written } from "./dom.js";
+import { tip, whole, written } from "./dom.js";
+import { make, svg } from "./elements.js";
 
 const WIDTH = 320, HEIGHT = 150, LEFT = 46, RIGHT = 312, TOP = 10, BOTTOM = 126;
 const seen = new IntersectionObserver((entries) => {
@@ -54,11 +55,11 @@ function limits(values, log) {
 
 class Chart {
   constructor() {
-    this.caption = el("span", { class: "label" });
-    this.last = el("span", { class: "last" });
-    this.range = el("p", { class: "range" });
+    this.caption = make("span", { class: "label" });
+    this.last = make("span", { class: "last" });
+    this.range = make("p", { class: "range" });
     this.drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: "0" });
-    this.element = el("figure", { class: "curve" }, el("figcaption", {}, this.caption, this.last), this.drawing, this.range);
+    this.element = make("figure", { class: "curve" }, make("figcaption", {}, this.caption, this.last), this.drawing, this.range);
     this.element.chart = this;
     this.shown = false;
     this.drawing.addEventListener("pointermove", (event) => this.point(event));
@@ -158,8 +159,8 @@ class Chart {
     let low = Infinity, high = -Infinity;
     for (const value of all) { if (value < low) low = value; if (value > high) high = value; }
     this.range.replaceChildren(
-      el("span", {}, all.length ? `${written(low, { share: this.data.share })} to ${written(high, this.data)}` : "no finite value"),
-      el("span", { class: "trouble" }, [count ? `${whole(count)} not finite` : "", left ? "values ≤ 0 not drawn" : ""].filter(Boolean).join(", ")),
+      make("span", {}, all.length ? `${written(low, { share: this.data.share })} to ${written(high, this.data)}` : "no finite value"),
+      make("span", { class: "trouble" }, [count ? `${whole(count)} not finite` : "", left ? "values ≤ 0 not drawn" : ""].filter(Boolean).join(", ")),
     );
   }
 
@@ -218,7 +219,7 @@ function nearest(steps, place, x) {
 /** Charts of metrics in one grid, each group's first under its heading; those that were there before only get new data. */
 export class Grid {
   constructor() {
-    this.element = el("div", { class: "curves" });
+    this.element = make("div", { class: "curves" });
     this.charts = new Map();
   }
 
@@ -233,6 +234,6 @@ export class Grid {
     const shape = JSON.stringify(metrics.map((metric) => metric.name));
     if (shape === this.shape) return;
     this.shape = shape;
-    this.element.replaceChildren(...cells.map(([heading, element]) => el("div", { class: "cell" }, heading ? el("h3", {}, heading) : null, element)));
+    this.element.replaceChildren(...cells.map(([heading, element]) => make("div", { class: "cell" }, heading ? make("h3", {}, heading) : null, element)));
   }
 }

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { Grid } from "./chart.js";
 import { kept } from "./curves.js";
-import { el } from "./dom.js";
+import { make } from "./elements.js";
 
 const COLORS = 8;
 
@@ -14,11 +14,11 @@ export function compareView(query) {
   const log = kept("log", "logarithmic", false, () => draw());
   const smooth = kept("smooth", "smoothed", true, () => { told = ""; view.refresh(); });
   const bands = kept("bands", "seeds as a band", true, () => draw());
-  const stages = el("select", { id: "stage", onchange: () => { stage = stages.value; told = ""; address(); view.refresh(); } });
-  const legend = el("ul", { class: "runs-legend" });
+  const stages = make("select", { id: "stage", onchange: () => { stage = stages.value; told = ""; address(); view.refresh(); } });
+  const legend = make("ul", { class: "runs-legend" });
   const grid = new Grid();
-  const differences = el("details", {}, el("summary", {}, "How their specs differ"));
-  const body = el("div", {}, el("div", { class: "tools" }, el("label", { for: "stage" }, "Stage"), stages, log.label, smooth.label, bands.label), legend, grid.element, differences);
+  const differences = make("details", {}, make("summary", {}, "How their specs differ"));
+  const body = make("div", {}, make("div", { class: "tools" }, make("label", { for: "stage" }, "Stage"), stages, log.label, smooth.label, bands.label), legend, grid.element, differences);
 
   function address() {
     history.replaceState(null, "", `#/compare?${new URLSearchParams({ runs: ids.join(","), stage })}`);
@@ -57,26 +57,26 @@ export function compareView(query) {
     if (!answer) return;
     const color = colours(), names = new Map(answer.runs.map((run) => [run.id, run.name]));
     grid.update(answer.metrics.map((metric) => chartOf(metric, color, names)).filter((metric) => metric.lines.length));
-    legend.replaceChildren(...answer.runs.map((run) => el("li", {}, el("label", {},
-      el("input", { type: "checkbox", checked: !hidden.has(run.id), onchange: (event) => {
+    legend.replaceChildren(...answer.runs.map((run) => make("li", {}, make("label", {},
+      make("input", { type: "checkbox", checked: !hidden.has(run.id), onchange: (event) => {
         if (event.target.checked) hidden.delete(run.id); else hidden.add(run.id);
         draw();
-      } }), el("i", { class: `swatch ${color.get(run.id)}` }), el("a", { href: `#/run/${encodeURIComponent(run.id)}` }, run.name),
-      run.seed === null || run.seed === undefined ? "" : el("small", {}, ` seed ${run.seed}`)))));
-    stages.replaceChildren(...answer.stages.map((name) => el("option", { value: name }, name)));
+      } }), make("i", { class: `swatch ${color.get(run.id)}` }), make("a", { href: `#/run/${encodeURIComponent(run.id)}` }, run.name),
+      run.seed === null || run.seed === undefined ? "" : make("small", {}, ` seed ${run.seed}`)))));
+    stages.replaceChildren(...answer.stages.map((name) => make("option", { value: name }, name)));
     stages.value = answer.stage;
     differences.hidden = !answer.differences.length;
-    differences.replaceChildren(differences.firstChild, ...answer.differences.map((one) => el("div", {},
-      el("h3", {}, `${names.get(one.run)} against ${names.get(one.from)}`),
-      el("ul", {}, (one.lines.length ? one.lines : ["nothing but the name"]).map((line) => el("li", {}, el("code", {}, line)))),
-      one.left_out ? el("p", { class: "note" }, `${one.left_out} more`) : null)));
+    differences.replaceChildren(differences.firstChild, ...answer.differences.map((one) => make("div", {},
+      make("h3", {}, `${names.get(one.run)} against ${names.get(one.from)}`),
+      make("ul", {}, (one.lines.length ? one.lines : ["nothing but the name"]).map((line) => make("li", {}, make("code", {}, line)))),
+      one.left_out ? make("p", { class: "note" }, `${one.left_out} more`) : null)));
   }
 
   const view = {
     title: "Compare",
     ready: false,
-    element: el("div", {}, el("h1", {}, "Compare"), ids.length ? body
-      : el("p", { class: "empty" }, "Choose runs in the list first: ", el("a", { href: "#/" }, "all runs"), ".")),
+    element: make("div", {}, make("h1", {}, "Compare"), ids.length ? body
+      : make("p", { class: "empty" }, "Choose runs in the list first: ", make("a", { href: "#/" }, "all runs"), ".")),
     async refresh() {
       if (!ids.length) return "rests";
       answer = await get("compare", { runs: ids.join(","), stage, smooth: smooth.box.checked ? 1 : 0 });

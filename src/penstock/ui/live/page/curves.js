@@ -2,16 +2,16 @@
 
 import { get, runPath } from "./api.js";
 import { Grid } from "./chart.js";
-import { el } from "./dom.js";
+import { make } from "./elements.js";
 
 /** A switch that is kept for this browser. */
 export function kept(name, label, initially, changed) {
   const stored = localStorage.getItem(`penstock-${name}`);
-  const box = el("input", { type: "checkbox", checked: stored === null ? initially : stored === "1", onchange: () => {
+  const box = make("input", { type: "checkbox", checked: stored === null ? initially : stored === "1", onchange: () => {
     localStorage.setItem(`penstock-${name}`, box.checked ? "1" : "0");
     changed();
   } });
-  return { box, label: el("label", { class: "switch" }, box, label) };
+  return { box, label: make("label", { class: "switch" }, box, label) };
 }
 
 /** A metric of the server as a chart takes it. */
@@ -24,7 +24,7 @@ function chartOf(metric, log, alarms) {
 export function curvesPane(id) {
   const log = kept("log", "logarithmic", false, () => draw());
   const smooth = kept("smooth", "smoothed", true, () => { versions.clear(); update(); });
-  const body = el("div");
+  const body = make("div");
   const versions = new Map(), answers = new Map(), grids = new Map(), shapes = new Map();
   let head = null;
 
@@ -32,14 +32,14 @@ export function curvesPane(id) {
     for (const [stage, answer] of answers) {
       if (!grids.has(stage)) {
         grids.set(stage, new Grid());
-        shapes.set(stage, el("section", { class: "stage-curves" }, el("h2", {}, stage), grids.get(stage).element));
+        shapes.set(stage, make("section", { class: "stage-curves" }, make("h2", {}, stage), grids.get(stage).element));
       }
       const alarms = head.alarms.filter((one) => one.stage === stage).slice(0, 100);
       grids.get(stage).update(answer.curves.map((metric) => chartOf(metric, log.box.checked, alarms)));
     }
     const order = head.stages.map((stage) => shapes.get(stage.name)).filter(Boolean).reverse();  // what happens now comes first
     if (order.some((made, index) => body.children[index] !== made)) body.replaceChildren(...order);
-    if (!order.length) body.replaceChildren(el("p", { class: "empty" }, "No metrics yet."));
+    if (!order.length) body.replaceChildren(make("p", { class: "empty" }, "No metrics yet."));
   }
 
   async function update() {
@@ -54,7 +54,7 @@ export function curvesPane(id) {
   }
 
   return {
-    element: el("div", {}, el("div", { class: "tools" }, log.label, smooth.label), body),
+    element: make("div", {}, make("div", { class: "tools" }, log.label, smooth.label), body),
     async refresh(now) { head = now; await update(); },
   };
 }

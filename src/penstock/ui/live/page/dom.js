@@ -1,27 +1,6 @@
-// Elements by hand. Text from a run only ever becomes text, never markup.
+// Numbers and times as people read them, and the note beside the pointer.
 
-const SVG = "http://www.w3.org/2000/svg";
-
-/** An element; `props` are attributes, `on…` listeners, and `class`; false and null are left out. */
-export function el(tag, props = {}, ...children) {
-  return filled(document.createElement(tag), props, children);
-}
-
-/** The same for drawings. */
-export function svg(tag, props = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), props, children);
-}
-
-function filled(made, props, children) {
-  for (const [name, value] of Object.entries(props)) {
-    if (value === false || value === null || value === undefined) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "checked" || name === "value") made[name] = value;
-    else made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
-  return made;
-}
+import { make } from "./elements.js";
 
 /** A number with thousands grouped. */
 export function whole(value) {
@@ -53,7 +32,7 @@ export function tip(lines, x = 0, y = 0) {
   const box = document.getElementById("tip");
   box.hidden = !lines;
   if (!lines) return;
-  box.replaceChildren(...lines.map((line) => el("div", {}, line)));
+  box.replaceChildren(...lines.map((line) => make("div", {}, line)));
   box.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - box.offsetWidth - 8))}px`;
   box.style.top = `${Math.max(4, Math.min(y - box.offsetHeight - 8, innerHeight - box.offsetHeight - 4))}px`;
 }

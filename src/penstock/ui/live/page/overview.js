@@ -1,21 +1,22 @@
 // All runs of the folder, the newest first.
 
 import { get } from "./api.js";
-import { ago, el, whole } from "./dom.js";
+import { ago, whole } from "./dom.js";
+import { make } from "./elements.js";
 
 const STATES = { finished: "finished", running: "running", silent: "silent", stopped: "stopped by a sentinel" };
 
 export function overviewView() {
   const chosen = new Set();
-  const filter = el("input", { type: "search", id: "filter", placeholder: "name", oninput: () => draw() });
-  const compare = el("a", { class: "button", href: "#/compare" }, "Compare");
-  const body = el("tbody");
-  const root = el("p", { class: "headline" });
-  const empty = el("p", { class: "empty", hidden: true });
-  const table = el("table", { class: "runs" },
-    el("caption", { class: "unseen" }, "Runs, the newest first"),
-    el("thead", {}, el("tr", {}, ...["compare", "run", "state", "progress", "measured last", "alarms", "last event"].map((name) =>
-      el("th", { scope: "col" }, name === "compare" ? el("span", { class: "unseen" }, name) : name)))), body);
+  const filter = make("input", { type: "search", id: "filter", placeholder: "name", oninput: () => draw() });
+  const compare = make("a", { class: "button", href: "#/compare" }, "Compare");
+  const body = make("tbody");
+  const root = make("p", { class: "headline" });
+  const empty = make("p", { class: "empty", hidden: true });
+  const table = make("table", { class: "runs" },
+    make("caption", { class: "unseen" }, "Runs, the newest first"),
+    make("thead", {}, make("tr", {}, ...["compare", "run", "state", "progress", "measured last", "alarms", "last event"].map((name) =>
+      make("th", { scope: "col" }, name === "compare" ? make("span", { class: "unseen" }, name) : name)))), body);
   const rows = new Map();
   let known = [];
 
@@ -27,11 +28,11 @@ export function overviewView() {
   }
 
   function row(run) {
-    const box = el("input", { type: "checkbox", "aria-label": `compare ${run.name}`, checked: chosen.has(run.id),
+    const box = make("input", { type: "checkbox", "aria-label": `compare ${run.name}`, checked: chosen.has(run.id),
       onchange: (event) => choose(run.id, event.target.checked) });
-    const cells = ["how", "progress", "measured", "alarms", "when"].map((name) => el("td", { class: name }));
-    const made = el("tr", {}, el("td", { class: "pick" }, box), el("th", { scope: "row" },
-      el("a", { href: `#/run/${encodeURIComponent(run.id)}` }, run.name), el("small", {})), ...cells);
+    const cells = ["how", "progress", "measured", "alarms", "when"].map((name) => make("td", { class: name }));
+    const made = make("tr", {}, make("td", { class: "pick" }, box), make("th", { scope: "row" },
+      make("a", { href: `#/run/${encodeURIComponent(run.id)}` }, run.name), make("small", {})), ...cells);
     return { made, cells, note: made.querySelector("small") };
   }
 
@@ -41,13 +42,13 @@ export function overviewView() {
     if (state.dataset.told === told) return;
     state.dataset.told = told;
     note.textContent = run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`;
-    state.replaceChildren(el("span", { class: `state ${run.state}` }, STATES[run.state]));
+    state.replaceChildren(make("span", { class: `state ${run.state}` }, STATES[run.state]));
     const at = run.stage ? `${run.stage}${run.stages > 1 ? ` (${run.place} of ${run.stages})` : ""}` : "no events yet";
-    progress.replaceChildren(el("span", {}, at),
-      run.steps ? el("progress", { max: run.steps, value: Math.min(run.step, run.steps), "aria-label": `steps of ${run.name}` }) : null,
-      el("span", { class: "note" }, run.steps ? `${whole(run.step)} of ${whole(run.steps)} steps` : ""));
-    measured.replaceChildren(...(run.headline ? [el("span", { class: "said" }, run.headline)] : run.values.map(({ label, value }) =>
-      el("span", { class: "value" }, `${label} `, el("b", {}, value)))));
+    progress.replaceChildren(make("span", {}, at),
+      run.steps ? make("progress", { max: run.steps, value: Math.min(run.step, run.steps), "aria-label": `steps of ${run.name}` }) : null,
+      make("span", { class: "note" }, run.steps ? `${whole(run.step)} of ${whole(run.steps)} steps` : ""));
+    measured.replaceChildren(...(run.headline ? [make("span", { class: "said" }, run.headline)] : run.values.map(({ label, value }) =>
+      make("span", { class: "value" }, `${label} `, make("b", {}, value)))));
     alarms.textContent = run.alarms ? whole(run.alarms) : "";
     alarms.classList.toggle("trouble", run.alarms > 0);
   }
@@ -69,9 +70,9 @@ export function overviewView() {
   const view = {
     title: "Runs",
     ready: false,
-    element: el("div", {}, el("h1", {}, "Runs"), root,
-      el("div", { class: "tools" }, el("label", { for: "filter" }, "Filter"), filter, compare),
-      el("div", { class: "scroll" }, table), empty),
+    element: make("div", {}, make("h1", {}, "Runs"), root,
+      make("div", { class: "tools" }, make("label", { for: "filter" }, "Filter"), filter, compare),
+      make("div", { class: "scroll" }, table), empty),
     async refresh() {
       const answer = await get("runs");
       known = answer.runs;

@@ -2,7 +2,8 @@
 
 import { get, runPath } from "./api.js";
 import { curvesPane } from "./curves.js";
-import { el, whole } from "./dom.js";
+import { whole } from "./dom.js";
+import { make } from "./elements.js";
 import { samplesPane } from "./samples.js";
 import { eventsPane, specPane } from "./story.js";
 import { timePane } from "./time.js";
@@ -11,13 +12,13 @@ const PANES = { curves: ["Curves", curvesPane], samples: ["Samples", samplesPane
   events: ["Events", eventsPane], spec: ["Spec", specPane] };
 
 export function runView(id, chosen, query) {
-  const title = el("h1", {}, id);
-  const headline = el("p", { class: "headline" });
-  const facts = el("dl", { class: "facts" });
-  const stages = el("div", { class: "stages" });
+  const title = make("h1", {}, id);
+  const headline = make("p", { class: "headline" });
+  const facts = make("dl", { class: "facts" });
+  const stages = make("div", { class: "stages" });
   const links = Object.entries(PANES).map(([name, [label]]) =>
-    el("a", { href: `#/run/${encodeURIComponent(id)}/${name}`, "data-pane": name }, label));
-  const place = el("div", { class: "pane" });
+    make("a", { href: `#/run/${encodeURIComponent(id)}/${name}`, "data-pane": name }, label));
+  const place = make("div", { class: "pane" });
   let pane = null, name = "", head = null;
 
   function open(wanted, given) {
@@ -37,18 +38,18 @@ export function runView(id, chosen, query) {
     const told = [["state", head.state], ["sentinels", head.sentinels], ["seed", head.seed], ["folder", head.folder]];
     if (!head.complete) told.push(["log read", `${Math.floor(head.share * 100)}%`]);
     facts.replaceChildren(...told.filter(([, value]) => value !== "" && value !== null && value !== undefined)
-      .map(([label, value]) => el("div", {}, el("dt", {}, label), el("dd", {}, String(value)))));
-    stages.replaceChildren(...head.stages.map((stage, index) => el("div", { class: "stage" },
-      el("span", { class: "order" }, String(index + 1)), el("span", { class: "name" }, stage.name), el("span", { class: "took" }, stage.took),
-      el("span", { class: "steps" }, `${whole(stage.done)}${stage.steps ? ` of ${whole(stage.steps)}` : ""} steps`),
-      stage.steps ? el("progress", { max: stage.steps, value: Math.min(stage.done, stage.steps), "aria-label": `steps of ${stage.name}` }) : null,
-      ...stage.gains.slice(0, 3).map((gain) => el("span", { class: "gain" }, `${gain.label} `, el("b", {}, `${gain.before} → ${gain.after}`))))));
+      .map(([label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, String(value)))));
+    stages.replaceChildren(...head.stages.map((stage, index) => make("div", { class: "stage" },
+      make("span", { class: "order" }, String(index + 1)), make("span", { class: "name" }, stage.name), make("span", { class: "took" }, stage.took),
+      make("span", { class: "steps" }, `${whole(stage.done)}${stage.steps ? ` of ${whole(stage.steps)}` : ""} steps`),
+      stage.steps ? make("progress", { max: stage.steps, value: Math.min(stage.done, stage.steps), "aria-label": `steps of ${stage.name}` }) : null,
+      ...stage.gains.slice(0, 3).map((gain) => make("span", { class: "gain" }, `${gain.label} `, make("b", {}, `${gain.before} → ${gain.after}`))))));
   }
 
   const view = {
     title: id,
     ready: false,
-    element: el("div", {}, title, headline, facts, stages, el("nav", { class: "panes", "aria-label": "Panes of this run" }, ...links), place),
+    element: make("div", {}, title, headline, facts, stages, make("nav", { class: "panes", "aria-label": "Panes of this run" }, ...links), place),
     /** Another pane of the same run keeps the head, and where one was on the page. */
     stays({ parts, query: given }) {
       if (parts[0] !== "run" || parts[1] !== id) return false;

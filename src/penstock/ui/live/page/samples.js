@@ -3,7 +3,8 @@
 import { get, hasToken, post, runPath } from "./api.js";
 import { kept } from "./curves.js";
 import { diff } from "./diff.js";
-import { el, whole, written } from "./dom.js";
+import { whole, written } from "./dom.js";
+import { make } from "./elements.js";
 
 const LIMIT = 20;
 const LEVELS = [0.001, 0.01, 0.05, 0.2];
@@ -17,17 +18,17 @@ export function level(gap) {
 function tokensOf({ pieces, logp, gap }) {
   const worst = gap.reduce((found, value, index) => (Math.abs(value ?? 0) > Math.abs(gap[found] ?? 0) ? index : found), 0);
   const mean = gap.reduce((sum, value) => sum + Math.abs(value ?? 0), 0) / Math.max(1, gap.length);
-  const shown = pieces.map((piece, index) => el("span", {
+  const shown = pieces.map((piece, index) => make("span", {
     class: gap[index] === null ? "token unknown" : `token g${level(gap[index])} ${gap[index] < 0 ? "less" : "more"}`,
     title: `${gap[index] === null ? "gap not finite" : `gap ${gap[index] > 0 ? "+" : ""}${written(gap[index])} nats`}, drawn at ${logp[index] === null ? "?" : written(logp[index])}`,
   }, piece || "·"));
   const note = pieces.length ? `mean |gap| ${written(mean)} nats, largest ${written(gap[worst] ?? 0)} at token ${worst + 1}, ${pieces[worst] ? `“${pieces[worst]}”` : "which has no text of its own"}` : "no tokens";
-  return [el("div", { class: "text" }, ...shown), el("p", { class: "note" }, note)];
+  return [make("div", { class: "text" }, ...shown), make("p", { class: "note" }, note)];
 }
 
 function diffOf(base, text) {
   const tags = { added: "ins", removed: "del" };
-  return [el("div", { class: "text" }, ...diff(base, text).map(({ kind, text: part }) => (tags[kind] ? el(tags[kind], {}, part) : part)))];
+  return [make("div", { class: "text" }, ...diff(base, text).map(({ kind, text: part }) => (tags[kind] ? make(tags[kind], {}, part) : part)))];
 }
 
 /** Which of its prompt's samples one is, or in older logs its row. */
@@ -41,26 +42,26 @@ export function samplesPane(id, query) {
   let other = query.has("with") ? Number(query.get("with")) : null;
   let shown = null, beside = null, offset = 0, serial = 0;
   const picked = new Map();
-  const stages = el("select", { id: "stage", onchange: () => { stage = stages.value; stepVersion = ""; other = null; follow = true; picked.clear(); reload(); } });
-  const slider = el("input", { type: "range", min: 0, max: 0, "aria-label": "step", oninput: () => go(steps[slider.value]) });
-  const told = el("output", { class: "step" });
-  const versus = el("select", { id: "with", onchange: () => { other = versus.value === "" ? null : Number(versus.value); load(); } });
+  const stages = make("select", { id: "stage", onchange: () => { stage = stages.value; stepVersion = ""; other = null; follow = true; picked.clear(); reload(); } });
+  const slider = make("input", { type: "range", min: 0, max: 0, "aria-label": "step", oninput: () => go(steps[slider.value]) });
+  const told = make("output", { class: "step" });
+  const versus = make("select", { id: "with", onchange: () => { other = versus.value === "" ? null : Number(versus.value); load(); } });
   const differ = kept("diff", "word diff", true, () => draw());
   const gaps = kept("gaps", "log-prob gap", false, () => draw());
-  const list = el("div", { class: "prompts" });
-  const more = el("p", { class: "tools" });
-  const note = el("p", { class: "note", role: "status" });
-  const overlap = el("input", { type: "number", id: "overlap", min: 1, max: 50, value: 3 });
-  const asking = el("button", { type: "button", onclick: ask }, "Ask people");
-  const bar = el("div", { class: "askbar", role: "region", "aria-label": "Ask people" }, el("span", { class: "count" }),
-    el("label", { for: "overlap" }, "judgements"), overlap, asking, el("button", { type: "button", onclick: () => { picked.clear(); draw(); } }, "Clear"));
+  const list = make("div", { class: "prompts" });
+  const more = make("p", { class: "tools" });
+  const note = make("p", { class: "note", role: "status" });
+  const overlap = make("input", { type: "number", id: "overlap", min: 1, max: 50, value: 3 });
+  const asking = make("button", { type: "button", onclick: ask }, "Ask people");
+  const bar = make("div", { class: "askbar", role: "region", "aria-label": "Ask people" }, make("span", { class: "count" }),
+    make("label", { for: "overlap" }, "judgements"), overlap, asking, make("button", { type: "button", onclick: () => { picked.clear(); draw(); } }, "Clear"));
   const move = (by) => go(steps[Math.max(0, Math.min(steps.length - 1, steps.indexOf(step) + by))]);
-  const element = el("div", {},
-    el("div", { class: "tools" }, el("label", { for: "stage" }, "Stage"), stages,
-      el("span", { class: "picker" }, el("button", { type: "button", "aria-label": "earlier step", onclick: () => move(-1) }, "‹"), slider,
-        el("button", { type: "button", "aria-label": "later step", onclick: () => move(1) }, "›"), told),
-      el("label", { for: "with" }, "beside"), versus, differ.label, gaps.label),
-    el("p", { class: "legend gaps" }, ...["< 0.001", "0.001", "0.01", "0.05", "≥ 0.2 nats"].map((text, index) => el("span", {}, el("i", { class: `token g${index}` }), text))),
+  const element = make("div", {},
+    make("div", { class: "tools" }, make("label", { for: "stage" }, "Stage"), stages,
+      make("span", { class: "picker" }, make("button", { type: "button", "aria-label": "earlier step", onclick: () => move(-1) }, "‹"), slider,
+        make("button", { type: "button", "aria-label": "later step", onclick: () => move(1) }, "›"), told),
+      make("label", { for: "with" }, "beside"), versus, differ.label, gaps.label),
+    make("p", { class: "legend gaps" }, ...["< 0.001", "0.001", "0.01", "0.05", "≥ 0.2 nats"].map((text, index) => make("span", {}, make("i", { class: `token g${index}` }), text))),
     note, list, more, bar);
 
   function go(wanted) {
@@ -88,7 +89,7 @@ export function samplesPane(id, query) {
     slider.value = Math.max(0, steps.indexOf(step));
     slider.setAttribute("aria-valuetext", `step ${step}`);
     told.textContent = step < 0 ? "" : `step ${whole(step)}`;
-    if (step < 0) { list.replaceChildren(el("p", { class: "empty" }, "No samples were logged yet.")); return; }
+    if (step < 0) { list.replaceChildren(make("p", { class: "empty" }, "No samples were logged yet.")); return; }
     const ask = (at) => get(runPath(id, "/samples"), { stage, step: at, offset, limit: LIMIT });
     const answers = await Promise.all([ask(step), other === null || other === step ? null : ask(other)]).catch((error) => error);
     if (mine !== serial) return;  // a later step was asked for meanwhile
@@ -103,8 +104,8 @@ export function samplesPane(id, query) {
   function fillVersus() {
     const spread = steps.length <= 60 ? steps : Array.from({ length: 60 }, (_, i) => steps[Math.round((i * (steps.length - 1)) / 59)]);
     const offered = [...new Set([...spread, ...(other === null ? [] : [other])])].sort((a, b) => a - b);
-    versus.replaceChildren(el("option", { value: "" }, "nothing"), ...offered.filter((one) => one !== step).map((one) =>
-      el("option", { value: one }, `step ${whole(one)}`)));
+    versus.replaceChildren(make("option", { value: "" }, "nothing"), ...offered.filter((one) => one !== step).map((one) =>
+      make("option", { value: one }, `step ${whole(one)}`)));
     versus.value = other === null || other === step ? "" : other;
   }
 
@@ -131,23 +132,23 @@ export function samplesPane(id, query) {
     list.replaceChildren(...groups.map(promptCard));
     const last = Math.min(shown.count, offset + LIMIT);
     more.replaceChildren(...(shown.count <= LIMIT ? [] : [`samples ${offset + 1} to ${last} of ${shown.count}`,
-      el("button", { type: "button", disabled: offset === 0, onclick: () => { offset -= LIMIT; load(); } }, "earlier"),
-      el("button", { type: "button", disabled: last >= shown.count, onclick: () => { offset += LIMIT; load(); } }, "later")]));
+      make("button", { type: "button", disabled: offset === 0, onclick: () => { offset -= LIMIT; load(); } }, "earlier"),
+      make("button", { type: "button", disabled: last >= shown.count, onclick: () => { offset += LIMIT; load(); } }, "later")]));
     drawBar();
   }
 
   function promptCard(group) {
-    const others = el("p", { class: "same" });
-    const find = el("button", { type: "button", class: "plain", onclick: () => elsewhere(group, others, find) }, "same prompt at other steps");
-    return el("section", { class: "prompt" }, el("h3", {}, group.heldOut ? "held-out prompt" : "prompt"),
-      el("div", { class: "text asked" }, group.prompt), el("p", { class: "follow" }, find), others,
-      el("div", { class: "answers" }, group.samples.map((sample) => answerCard(sample, group))));
+    const others = make("p", { class: "same" });
+    const find = make("button", { type: "button", class: "plain", onclick: () => elsewhere(group, others, find) }, "same prompt at other steps");
+    return make("section", { class: "prompt" }, make("h3", {}, group.heldOut ? "held-out prompt" : "prompt"),
+      make("div", { class: "text asked" }, group.prompt), make("p", { class: "follow" }, find), others,
+      make("div", { class: "answers" }, group.samples.map((sample) => answerCard(sample, group))));
   }
 
   async function elsewhere(group, place, button) {
     button.disabled = true;
     const { steps: found } = await get(runPath(id, "/same"), { stage, step, row: group.samples[0].row }).catch((error) => ({ steps: [], error }));
-    place.replaceChildren(...(found.length > 1 ? found.filter((one) => one !== step).map((one) => el("button", { type: "button", onclick: () => {
+    place.replaceChildren(...(found.length > 1 ? found.filter((one) => one !== step).map((one) => make("button", { type: "button", onclick: () => {
       other = one;
       load();
     } }, whole(one))) : ["at no other logged step"]));
@@ -158,20 +159,20 @@ export function samplesPane(id, query) {
     const isBase = sample === base;
     const compared = differ.box.checked && !isBase && base.text && sample.text;
     const content = gaps.box.checked && sample.tokens ? tokensOf(sample.tokens) : compared ? diffOf(base.text, sample.text)
-      : [el("div", { class: "text" }, sample.text || "(nothing)")];
+      : [make("div", { class: "text" }, sample.text || "(nothing)")];
     const facts = [["reward", sample.reward], ...(Object.keys(sample.rewards).length > 1 ? Object.entries(sample.rewards) : []), ["tokens", sample.length],
       ["ends", sample.finish], ["version", sample.version], ...Object.entries(sample.others)].filter(([, value]) => value !== "" && value !== null);
     const key = `${sample.step} ${sample.row}`;
-    const pick = el("input", { type: "checkbox", checked: picked.has(key), onchange: (event) => {
+    const pick = make("input", { type: "checkbox", checked: picked.has(key), onchange: (event) => {
       if (event.target.checked) picked.set(key, sample); else picked.delete(key);
       drawBar();
     } });
-    return el("article", { class: `answer ${sample.error ? "failed" : ""}` },
-      el("header", {}, el("label", {}, pick, sample.step === step ? nameOf(sample) : `step ${whole(sample.step)}, ${nameOf(sample)}`),
-        differ.box.checked && group.samples.length > 1 && !gaps.box.checked ? el("span", { class: "note" }, isBase ? "the others are compared with this" : "") : null),
-      ...content, gaps.box.checked && !sample.tokens ? el("p", { class: "note" }, "no log-probs were logged for this sample") : null,
-      el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))),
-      sample.error ? el("p", { class: "trouble" }, sample.error) : null);
+    return make("article", { class: `answer ${sample.error ? "failed" : ""}` },
+      make("header", {}, make("label", {}, pick, sample.step === step ? nameOf(sample) : `step ${whole(sample.step)}, ${nameOf(sample)}`),
+        differ.box.checked && group.samples.length > 1 && !gaps.box.checked ? make("span", { class: "note" }, isBase ? "the others are compared with this" : "") : null),
+      ...content, gaps.box.checked && !sample.tokens ? make("p", { class: "note" }, "no log-probs were logged for this sample") : null,
+      make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value))))),
+      sample.error ? make("p", { class: "trouble" }, sample.error) : null);
   }
 
   function drawBar() {
@@ -186,8 +187,8 @@ export function samplesPane(id, query) {
     asking.disabled = true;
     try {
       const samples = [...picked.values()].map((sample) => ({ step: sample.step, row: sample.row }));
-      const { tasks } = await post("ask", { run: id, stage, samples, overlap: Number(overlap.value) });
-      note.textContent = `Asked: task ${tasks[0].slice(0, 8)}. People see it at penstock feedback serve.`;
+      const { tasks, exact } = await post("ask", { run: id, stage, samples, overlap: Number(overlap.value) });
+      note.textContent = `Asked: task ${tasks[0].slice(0, 8)}. People see it at penstock feedback serve.${exact ? "" : " The log has no exact tokens of these samples; the task is of their texts."}`;
       picked.clear();
       for (const box of list.querySelectorAll("article input")) box.checked = false;
       drawBar();
@@ -204,9 +205,9 @@ export function samplesPane(id, query) {
       head = now;
       const names = head.stages.filter((one) => one.sampled).map((one) => one.name);
       if (!names.includes(stage)) stage = names.at(-1) ?? "";
-      if (stages.options.length !== names.length) stages.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+      if (stages.options.length !== names.length) stages.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
       stages.value = stage;
-      if (!stage) list.replaceChildren(el("p", { class: "empty" }, "No samples were logged yet."));
+      if (!stage) list.replaceChildren(make("p", { class: "empty" }, "No samples were logged yet."));
       if (stage && head.version !== stepVersion) await reload();
       drawBar();
     },

@@ -1,26 +1,27 @@
 // What happened in a run, and what it is: sentinels, events, summary, spec.
 
 import { get, runPath } from "./api.js";
-import { el, whole } from "./dom.js";
+import { whole } from "./dom.js";
+import { make } from "./elements.js";
 
 function table(caption, names, rows) {
-  return el("div", { class: "scroll" }, el("table", { class: "timeline" }, el("caption", {}, caption),
-    el("thead", {}, el("tr", {}, names.map((name) => el("th", { scope: "col", class: name === "step" || name === "tripped at" ? "n" : null }, name)))), el("tbody", {}, rows)));
+  return make("div", { class: "scroll" }, make("table", { class: "timeline" }, make("caption", {}, caption),
+    make("thead", {}, make("tr", {}, names.map((name) => make("th", { scope: "col", class: name === "step" || name === "tripped at" ? "n" : null }, name)))), make("tbody", {}, rows)));
 }
 
 function alarmRow(one) {
-  return el("tr", { class: one.fatal ? "failed" : null }, el("td", {}, one.stage), el("td", { class: "what" }, one.name), el("td", {}, one.severity),
-    el("td", { class: "n" }, whole(one.step)), el("td", {}, one.until), el("td", { class: "fields" }, one.message));
+  return make("tr", { class: one.fatal ? "failed" : null }, make("td", {}, one.stage), make("td", { class: "what" }, one.name), make("td", {}, one.severity),
+    make("td", { class: "n" }, whole(one.step)), make("td", {}, one.until), make("td", { class: "fields" }, one.message));
 }
 
 function eventRow(one) {
-  return el("tr", { class: one.trouble ? "failed" : null }, el("td", { class: "when" }, one.after), el("td", {}, one.stage),
-    el("td", { class: "n" }, one.step), el("td", { class: "what" }, one.what),
-    el("td", { class: "fields" }, one.fields.map(([name, value]) => el("span", {}, el("i", {}, name), ` ${value}`))));
+  return make("tr", { class: one.trouble ? "failed" : null }, make("td", { class: "when" }, one.after), make("td", {}, one.stage),
+    make("td", { class: "n" }, one.step), make("td", { class: "what" }, one.what),
+    make("td", { class: "fields" }, one.fields.map(([name, value]) => make("span", {}, make("i", {}, name), ` ${value}`))));
 }
 
 export function eventsPane() {
-  const element = el("div");
+  const element = make("div");
   let version = "";
   return {
     element,
@@ -29,19 +30,19 @@ export function eventsPane() {
       version = head.version;
       element.replaceChildren(
         head.alarms.length ? table("Sentinels", ["stage", "sentinel", "", "tripped at", "", "what it saw"], head.alarms.map(alarmRow))
-          : el("p", { class: "empty" }, "No sentinel has tripped."),
+          : make("p", { class: "empty" }, "No sentinel has tripped."),
         table("Events", ["after", "stage", "step", "event", ""], head.events.map(eventRow)),
-        head.events_left_out ? el("p", { class: "note" }, `${whole(head.events_left_out)} more are in events.jsonl.`) : "",
-        head.summary.length ? el("details", {}, el("summary", {}, "Summary"), el("dl", { class: "pairs" },
-          head.summary.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))) : "");
+        head.events_left_out ? make("p", { class: "note" }, `${whole(head.events_left_out)} more are in events.jsonl.`) : "",
+        head.summary.length ? make("details", {}, make("summary", {}, "Summary"), make("dl", { class: "pairs" },
+          head.summary.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]))) : "");
     },
   };
 }
 
 export function specPane(id) {
-  const text = el("pre", { tabindex: "0", "aria-label": "the run as a value" });
+  const text = make("pre", { tabindex: "0", "aria-label": "the run as a value" });
   return {
-    element: el("div", {}, text),
+    element: make("div", {}, text),
     async refresh() {
       if (!text.textContent) text.textContent = (await get(runPath(id, "/spec"))).spec;
     },

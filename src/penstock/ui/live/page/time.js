@@ -1,7 +1,8 @@
 // Where the time goes: lanes of the roles, their work and idling, the lag of trained tokens.
 
 import { get, runPath } from "./api.js";
-import { el, svg, whole } from "./dom.js";
+import { whole } from "./dom.js";
+import { make, svg } from "./elements.js";
 
 const AGAIN_MS = 5000;
 
@@ -13,15 +14,15 @@ function lanes(picture) {
       ...lane.lives.map(([x, width]) => svg("rect", { class: "life", x, y: lane.top, width, height: 24 })),
       ...lane.bands.map((band) => svg("path", { class: `kind ${band.kind}`, d: band.path })),
       ...lane.updates.map((x) => svg("path", { class: "kind update", d: `M${x} ${lane.top + 1}l-3 -5h6z` }))]));
-  const legend = el("span", { class: "legend" }, [...picture.kinds, "idle"].map((kind) => el("span", {}, el("i", { class: `kind ${kind}` }), kind)));
-  return el("figure", { class: "lanes" }, el("figcaption", {}, el("span", { class: "label" }, picture.title), legend), el("div", { class: "scroll" }, drawn));
+  const legend = make("span", { class: "legend" }, [...picture.kinds, "idle"].map((kind) => make("span", {}, make("i", { class: `kind ${kind}` }), kind)));
+  return make("figure", { class: "lanes" }, make("figcaption", {}, make("span", { class: "label" }, picture.title), legend), make("div", { class: "scroll" }, drawn));
 }
 
 function roles(rows) {
-  return el("div", { class: "scroll" }, el("table", { class: "timeline" }, el("caption", {}, "Roles"),
-    el("thead", {}, el("tr", {}, ["role", "alive", "work", "of which"].map((name) => el("th", { scope: "col", class: name === "alive" || name === "work" ? "n" : null }, name)))),
-    el("tbody", {}, rows.map(([role, alive, work, kinds]) => el("tr", {}, el("th", { scope: "row" }, role), el("td", { class: "n" }, alive),
-      el("td", { class: "n" }, work), el("td", {}, kinds))))));
+  return make("div", { class: "scroll" }, make("table", { class: "timeline" }, make("caption", {}, "Roles"),
+    make("thead", {}, make("tr", {}, ["role", "alive", "work", "of which"].map((name) => make("th", { scope: "col", class: name === "alive" || name === "work" ? "n" : null }, name)))),
+    make("tbody", {}, rows.map(([role, alive, work, kinds]) => make("tr", {}, make("th", { scope: "row" }, role), make("td", { class: "n" }, alive),
+      make("td", { class: "n" }, work), make("td", {}, kinds))))));
 }
 
 function histogram(found) {
@@ -33,12 +34,12 @@ function histogram(found) {
     svg("text", { class: "x", x: 8 + lag * (wide + 6) + wide / 2, y: 110 }, String(lag))));
   const said = found.lags.map(({ lag, share }) => `lag ${lag}: ${(share * 100).toFixed(1)}%`).join(", ");
   const width = Math.max(120, 16 + (most + 1) * (wide + 6));
-  return el("figure", { class: "lanes lag" }, el("figcaption", {}, `Lag of trained tokens in versions, mean ${found.mean_lag.toFixed(2)}`),
-    el("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${width} 116`, width, height: 116, role: "img", "aria-label": said }, bars)));
+  return make("figure", { class: "lanes lag" }, make("figcaption", {}, `Lag of trained tokens in versions, mean ${found.mean_lag.toFixed(2)}`),
+    make("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${width} 116`, width, height: 116, role: "img", "aria-label": said }, bars)));
 }
 
 export function timePane(id) {
-  const element = el("div");
+  const element = make("div");
   let version = "", asked = 0;
   return {
     element,
@@ -50,8 +51,8 @@ export function timePane(id) {
         ...found.pictures.map(lanes),
         found.lags.length && Math.max(...found.lags.map((one) => one.lag)) < 200 ? histogram(found) : "",
         roles(found.account.roles),
-        el("dl", { class: "pairs" }, found.account.facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
-      ] : [el("p", { class: "empty" }, "Nothing is recorded yet of what the roles do.")]));
+        make("dl", { class: "pairs" }, found.account.facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+      ] : [make("p", { class: "empty" }, "Nothing is recorded yet of what the roles do.")]));
     },
   };
 }
