@@ -26,6 +26,30 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
+
+def _texts(*names: str) -> list[Column[str]]:
+    return [Column(name, Text, nullable=False) for name in names]
+
+
+def _integers(*names: str) -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=False) for name in names]
+
+
+def _reals(*names: str) -> list[Column[float]]:
+    """Of double precision on both databases; times are seconds of the store's clock."""
+    return [Column(name, Float(53), nullable=False) for name in names]
+
+
+def _sequence() -> Column[int]:
+    """The number of a log's line, which its writer gives."""
+    return Column("sequence", BigInteger, primary_key=True, autoincrement=False)
+
+
+def _reference(name: str, target: str, key: bool = False) -> Column[str]:
+    """A name in another table; ``key``: part of the primary key."""
+    return Column(name, Text, ForeignKey(target), primary_key=key, nullable=False)
+
+
 blobs = Table("blobs", metadata, Column("hash", Text, primary_key=True), Column("body", LargeBinary, nullable=False))
 """Contents by their SHA-256: responses as canonical JSON."""
 
@@ -35,13 +59,11 @@ tasks = Table(
     "tasks",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("item", Text, ForeignKey("items.id"), nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("origin", Text, nullable=False),
-    Column("reserved", Text, nullable=False),
+    _reference("item", "items.id"),
+    *_texts("purpose", "origin", "reserved"),
     Column("overlap", Integer, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("added", Float(53), nullable=False),
+    *_texts("body"),
+    *_reals("added"),
     Index("tasks_of_item", "item"),
     Index("tasks_repeated", "origin", "reserved"),
     Index("tasks_reserved", "reserved", "added"),
@@ -51,29 +73,24 @@ annotators = Table(
     "annotators",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("role", Text, nullable=False),
-    Column("nature", Text, nullable=False),
-    Column("attributes", Text, nullable=False),
-    Column("password", Text, nullable=False),
-    Column("invite", Text, nullable=False),
+    *_texts("role", "nature", "attributes", "password", "invite"),
     Column("enabled", Boolean, nullable=False),
-    Column("added", Float(53), nullable=False),
+    *_reals("added"),
 )
 
 events = Table(
     "events",
     metadata,
-    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    _sequence(),
     Column("key", Text, nullable=False, unique=True),
-    Column("time", Float(53), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("task", Text, ForeignKey("tasks.id"), nullable=False),
-    Column("annotator", Text, ForeignKey("annotators.name"), nullable=False),
-    Column("target", BigInteger, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("shown", Text, nullable=False),
-    Column("latency", Float(53), nullable=False),
-    Column("guideline", Text, nullable=False),
+    *_reals("time"),
+    *_texts("kind"),
+    _reference("task", "tasks.id"),
+    _reference("annotator", "annotators.name"),
+    *_integers("target"),
+    *_texts("body", "shown"),
+    *_reals("latency"),
+    *_texts("guideline"),
     Index("events_of_task", "task"),
     Index("events_of_annotator", "annotator", "sequence"),
     Index("events_by_target", "target"),
@@ -82,10 +99,10 @@ events = Table(
 answers = Table(
     "answers",
     metadata,
-    Column("task", Text, ForeignKey("tasks.id"), primary_key=True),
-    Column("annotator", Text, ForeignKey("annotators.name"), primary_key=True),
+    _reference("task", "tasks.id", key=True),
+    _reference("annotator", "annotators.name", key=True),
     Column("event", BigInteger, ForeignKey("events.sequence"), nullable=False),
-    Column("kind", Text, nullable=False),
+    *_texts("kind"),
     Index("answers_of_annotator", "annotator", "event"),
 )
 """Who is done with a task and by which event; its key makes a second vote of an annotator impossible."""
@@ -93,10 +110,10 @@ answers = Table(
 progress = Table(
     "progress",
     metadata,
-    Column("task", Text, ForeignKey("tasks.id"), primary_key=True),
-    Column("number", BigInteger, nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("urgency", Float(53), nullable=False),
+    _reference("task", "tasks.id", key=True),
+    *_integers("number"),
+    *_texts("purpose"),
+    *_reals("urgency"),
     Column("judgements", Integer, nullable=False),
     Column("open", Boolean, nullable=False),
     Column("free_at", Float(53), nullable=False, server_default="0"),
@@ -110,11 +127,10 @@ takes: 0, or while all are taken the first deadline."""
 leases = Table(
     "leases",
     metadata,
-    Column("task", Text, ForeignKey("tasks.id"), primary_key=True),
-    Column("annotator", Text, ForeignKey("annotators.name"), primary_key=True),
-    Column("shown", Text, nullable=False),
-    Column("granted", Float(53), nullable=False),
-    Column("deadline", Float(53), nullable=False),
+    _reference("task", "tasks.id", key=True),
+    _reference("annotator", "annotators.name", key=True),
+    *_texts("shown"),
+    *_reals("granted", "deadline"),
     Index("leases_of_annotator", "annotator", "deadline"),
 )
 
@@ -122,9 +138,8 @@ sessions = Table(
     "sessions",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("annotator", Text, ForeignKey("annotators.name"), nullable=False),
-    Column("created", Float(53), nullable=False),
-    Column("expires", Float(53), nullable=False),
+    _reference("annotator", "annotators.name"),
+    *_reals("created", "expires"),
     Index("sessions_of_annotator", "annotator", "created"),
 )
 """Who is signed in at the service: the hash of what their cookie holds."""
@@ -136,8 +151,7 @@ head = Table(
     "head",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("events", BigInteger, nullable=False),
-    Column("tasks", BigInteger, nullable=False),
+    *_integers("events", "tasks"),
 )
 
 # Product signals: a log of its own beside the annotators' log, never mixed into it.
@@ -146,8 +160,8 @@ tenants = Table(
     "tenants",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("secret", Text, nullable=False),
-    Column("added", Float(53), nullable=False),
+    *_texts("secret"),
+    *_reals("added"),
 )
 """Products that send signals. ``secret`` keys the hashes of their users' names and the fences of their corrections."""
 
@@ -155,35 +169,29 @@ product_tokens = Table(
     "product_tokens",
     metadata,
     Column("hash", Text, primary_key=True),
-    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
-    Column("added", Float(53), nullable=False),
+    _reference("tenant", "tenants.name"),
+    *_reals("added"),
     Column("enabled", Boolean, nullable=False),
 )
 
 product_responses = Table(
     "product_responses",
     metadata,
-    Column("tenant", Text, ForeignKey("tenants.name"), primary_key=True),
+    _reference("tenant", "tenants.name", key=True),
     Column("name", Text, primary_key=True),
-    Column("content", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("added", Float(53), nullable=False),
+    *_texts("content", "body"),
+    *_reals("added"),
 )
 """Responses that signals speak of, by the product's own name for them; ``content`` is the hash of ``body``."""
 
 signals = Table(
     "signals",
     metadata,
-    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
-    Column("key", Text, nullable=False),
-    Column("time", Float(53), nullable=False),
-    Column("response", Text, nullable=False),
-    Column("user", Text, nullable=False),
-    Column("signal", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("standing", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    _sequence(),
+    _reference("tenant", "tenants.name"),
+    *_texts("key"),
+    *_reals("time"),
+    *_texts("response", "user", "signal", "reason", "standing", "body"),
     UniqueConstraint("tenant", "key"),
     Index("signals_of_response", "tenant", "response"),
 )
@@ -192,10 +200,10 @@ signals = Table(
 signal_days = Table(
     "signal_days",
     metadata,
-    Column("tenant", Text, ForeignKey("tenants.name"), primary_key=True),
+    _reference("tenant", "tenants.name", key=True),
     Column("user", Text, primary_key=True),
     Column("day", BigInteger, primary_key=True, autoincrement=False),
-    Column("signals", BigInteger, nullable=False),
+    *_integers("signals"),
 )
 """Signals of a user on a day (UTC, days since 1970): an index over the log, for the cap."""
 
@@ -203,11 +211,9 @@ corrections = Table(
     "corrections",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
-    Column("source", Text, nullable=False),
-    Column("author", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("added", Float(53), nullable=False),
+    _reference("tenant", "tenants.name"),
+    *_texts("source", "author", "body"),
+    *_reals("added"),
     Index("corrections_of_tenant", "tenant", "added"),
 )
 """Corrected answers in quarantine: of no use to anybody until a ruling approves them."""
@@ -215,13 +221,12 @@ corrections = Table(
 rulings = Table(
     "rulings",
     metadata,
-    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("correction", Text, ForeignKey("corrections.id"), nullable=False),
-    Column("verdict", Text, nullable=False),
-    Column("annotator", Text, ForeignKey("annotators.name"), nullable=False),
-    Column("time", Float(53), nullable=False),
-    Column("expires", Float(53), nullable=False),
-    Column("note", Text, nullable=False),
+    _sequence(),
+    _reference("correction", "corrections.id"),
+    *_texts("verdict"),
+    _reference("annotator", "annotators.name"),
+    *_reals("time", "expires"),
+    *_texts("note"),
     Index("rulings_of_correction", "correction", "sequence"),
 )
 """What adjudicators decided about corrections; the newest ruling of each stands."""
@@ -229,7 +234,7 @@ rulings = Table(
 vectors = Table(
     "vectors",
     metadata,
-    Column("correction", Text, ForeignKey("corrections.id"), primary_key=True),
+    _reference("correction", "corrections.id", key=True),
     Column("embedder", Text, primary_key=True),
     Column("vector", LargeBinary, nullable=False),
 )
