@@ -124,7 +124,7 @@ def test_a_side_is_the_weighted_majority(store):
     assert votes.side("nobody asked this") == 0
 
 
-def test_judged_pairs_are_random_questions_and_duels_with_a_side(store):
+def test_judged_pairs_are_random_questions_with_a_side(store):
     asked = [
         Asked(pair("a"), (0.5, 1.5)),
         Asked(pair("b", strategy="near_tie"), (1.0,)),
@@ -134,7 +134,7 @@ def test_judged_pairs_are_random_questions_and_duels_with_a_side(store):
     ]
     found = judged_pairs(asked, voted(store, asked, (-1,), (1,), (0,), (1,), (1,)))
     worth = COMMON_WEIGHT
-    assert [(one.log_odds, one.margin, one.correct) for one in found] == [(-worth, 1.0, False), (worth, 2.0, True)]
+    assert [(one.log_odds, one.margin, one.correct) for one in found] == [(-worth, 1.0, False)]
     assert found[0].lengths == (len("first a"), len("second a"))
 
 

@@ -18,8 +18,9 @@ def pairs(right, wrong, lengths=(10, 10), **groups):
     return [JudgedPair(VOTE, 1.0, lengths, groups)] * right + [JudgedPair(-VOTE, 1.0, lengths, groups)] * wrong
 
 
-def card(duels, others=(), gate=None, **fields):
-    return report_card(Evidence("ask-2", duels, [*duels, *others], **fields), gate)
+def card(duels, others=None, gate=None, **fields):
+    """A card of duels, and of random questions on which the reward models do well unless said."""
+    return report_card(Evidence("ask-2", duels, pairs(80, 20) if others is None else others, **fields), gate)
 
 
 def test_a_policy_that_people_surely_prefer_passes():
@@ -31,12 +32,12 @@ def test_a_policy_that_people_surely_prefer_passes():
 
 @pytest.mark.parametrize(("won", "lost"), [(196, 204), (200, 200), (208, 192), (0, 0)])
 def test_a_policy_that_people_do_not_surely_prefer_is_held_back(won, lost):
-    (reason,) = card(pairs(won, lost), others=pairs(20, 10)).failures
+    (reason,) = card(pairs(won, lost)).failures
     assert reason.startswith("not surely better than the weights before")
 
 
 def test_a_policy_that_people_prefer_passes_though_its_reward_models_are_no_better_than_a_coin():
-    found = card(pairs(240, 160), others=[JudgedPair(VOTE, -1.0, (9, 9), {})] * 100)
+    found = card(pairs(240, 160), pairs(50, 50))
     assert found.passed
     assert [reason.split()[3] for reason in found.concerns] == ["accuracy,"]
 
@@ -48,14 +49,13 @@ def test_a_group_that_surely_prefers_the_weights_before_holds_back_and_a_tiny_on
 
 
 def test_a_group_in_which_the_reward_models_fail_is_a_concern():
-    wrong = [JudgedPair(VOTE, -1.0, (9, 9), {"language": "fr"})] * 40
-    found = card(pairs(240, 160), others=wrong, group_names=("language",))
+    found = card(pairs(240, 160), pairs(5, 35, language="fr") + pairs(90, 10, language="en"), group_names=("language",))
     assert found.passed
     assert "their accuracy is below 50% for language=fr" in found.concerns
 
 
 def test_reward_models_that_expected_far_more_wins_are_a_concern():
-    found = card(pairs(220, 180), gate=Gate(accuracy=0.0))
+    found = card(pairs(220, 180))
     assert found.passed
     assert found.concerns == ("they expected 100.0% of the duels to be won",)
     assert card(pairs(390, 10)).concerns == ()
@@ -65,9 +65,7 @@ def test_drift_length_anchors_and_divergence_are_concerns_that_hold_nothing_back
     likes_long = [JudgedPair(-VOTE, 1.0, (200, 100), {})] * 100 + [JudgedPair(VOTE, 1.0, (10, 10), {})] * 500
     before, after = ({Unit(f"anchor {n}", 0, 1): [sign] * 3 for n in range(8)} for sign in (1, -1))
     turned = anchor_change(before, after)
-    found = card(
-        pairs(390, 10), others=likes_long, before=0.99, anchors=turned, proxy=(0, 1, 2, 3), gold=(3, 2, 1, 0)
-    )  # fmt: skip
+    found = card(pairs(390, 10), likes_long, before=0.99, anchors=turned, proxy=(0, 1, 2, 3), gold=(3, 2, 1, 0))
     assert found.passed
     assert [reason.split()[1] for reason in found.concerns] == ["agreement", "prefer", "judge", "proxy"]
 
@@ -75,7 +73,7 @@ def test_drift_length_anchors_and_divergence_are_concerns_that_hold_nothing_back
 def test_erring_votes_do_not_make_people_look_indifferent_to_length():
     # People prefer the longer response in 90% of cases and err in 30%, so 66% of the votes are for it; the model is right.
     longer = [JudgedPair(VOTE, 1.0, (20, 10), {})] * 330 + [JudgedPair(-VOTE, 1.0, (20, 10), {})] * 170
-    assert "they prefer length more than people do" not in card(longer).concerns
+    assert card(pairs(390, 10), longer).concerns == ()
 
 
 def test_the_first_card_has_nothing_to_drift_from():
@@ -84,7 +82,7 @@ def test_the_first_card_has_nothing_to_drift_from():
 
 def test_silence_does_not_pass():
     with pytest.raises(FeedbackError, match="ask people"):
-        card([])
+        card([], [])
 
 
 def test_limits_are_shares():

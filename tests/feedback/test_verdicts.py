@@ -46,10 +46,10 @@ def test_a_policy_that_nothing_is_judged_against_has_no_card(verdict):
 
 def test_a_card_counts_agreement_and_duels(verdict):
     found = verdict([1] * 6 + [-1] * 2 + [1, 1, 1, -1], LENIENT)
-    assert (found.card.agreement.right, found.card.agreement.of) == (9, 12)
+    assert (found.card.agreement.right, found.card.agreement.of) == (6, 8)
     worth = COMMON_WEIGHT
     assert found.card.wins == true_share([worth, worth, worth, -worth])
-    assert found.card.accuracy == true_share([worth] * 9 + [-worth] * 3)
+    assert found.card.accuracy == true_share([worth] * 6 + [-worth] * 2)
     assert found.card.expected == 1.0
     assert found.card.passed
     assert found.metrics()["card/wins"] == found.card.wins.value
@@ -75,8 +75,8 @@ def test_drift_is_measured_from_the_agreement_of_the_card_before_and_is_a_concer
     assert drifted.because() == ""
 
 
-def test_a_gate_without_votes_on_random_pairs_cannot_be_passed(verdict):
-    with pytest.raises(FeedbackError, match="no vote on a random pair"):
+def test_a_gate_without_votes_cannot_be_passed(verdict):
+    with pytest.raises(FeedbackError, match="no vote on a duel or a random pair"):
         verdict([0] * 8, LENIENT, asked=RANDOM)
 
 

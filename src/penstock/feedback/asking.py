@@ -114,23 +114,23 @@ class Votes:
 
 
 def judged_pairs(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
-    """Fresh pairs that no score has chosen, with what people and the reward models think of them; ties are left out.
+    """The random questions with what people and the reward models think of them, in the order of the votes; ties are left out.
 
-    These are the random questions and the duels, in the order of the votes.
+    Duels are not among them: who always prefers the newer policy would look like a good judge wherever that one wins.
     """
-    return _judged(asked, votes, ("random", DUEL))
+    return _judged(asked, votes, "random")
 
 
 def fought(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
     """The duels alone, in the order of the votes; the first response is the judged policy's."""
-    return _judged(asked, votes, (DUEL,))
+    return _judged(asked, votes, DUEL)
 
 
-def _judged(asked: Sequence[Asked], votes: Votes, strategies: Sequence[str]) -> list[JudgedPair]:
+def _judged(asked: Sequence[Asked], votes: Votes, strategy: str) -> list[JudgedPair]:
     found = []
     for one in asked:
         task, log_odds = one.task, votes.log_odds(one.task.id)
-        if task.strategy in strategies and task.purpose == "ask" and log_odds and one.margins:
+        if task.strategy == strategy and task.purpose == "ask" and log_odds and one.margins:
             first, second = task.item.responses
             pair = JudgedPair(log_odds, one.margin, (len(first.text), len(second.text)), task.item.groups)
             found.append((votes.newest(task.id), pair))

@@ -65,7 +65,7 @@ class Evidence:
     duels: Sequence[JudgedPair]
     """Fresh pairs of a sample of the checkpoint, first, and one of the weights before."""
     pairs: Sequence[JudgedPair]
-    """Fresh votes on all pairs that no score has chosen, the oldest first."""
+    """Fresh votes on random pairs of the checkpoint's own samples, the oldest first."""
     before: float | None = None
     """Agreement of reward models and votes on the card before; None: there is none."""
     group_names: tuple[str, ...] = ()
@@ -119,8 +119,8 @@ def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
         FeedbackError: there is not one vote: nothing can be said, and silence must not pass.
     """
     gate = gate or Gate()
-    if not evidence.pairs:
-        raise FeedbackError(f"{evidence.checkpoint}: no vote on a random pair; ask people about it first")
+    if not evidence.pairs and not evidence.duels:
+        raise FeedbackError(f"{evidence.checkpoint}: no vote on a duel or a random pair; ask people about it first")
     pairs, duels, names = evidence.pairs, evidence.duels, evidence.group_names
     wins: Cells = {name: {value: preferred(of) for value, of in by_group(duels, name).items()} for name in names}
     groups: Cells = {name: {value: accuracy(of) for value, of in by_group(pairs, name).items()} for name in names}
