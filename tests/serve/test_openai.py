@@ -78,6 +78,26 @@ def test_log_probs_are_those_of_the_model(ask, tiny):
     assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_of_log_probs_are_places_in_the_text(ask, stream):
+    async def scenario(client, service):
+        asked = PROMPT | {"logprobs": 0, "max_tokens": 60}
+        if not stream:
+            choices = (await client.post("/v1/completions", json=asked)).json()["choices"]
+        else:
+            events, _ = await streamed(client, "/v1/completions", asked)
+            choices = [choice for event in events for choice in event["choices"]]
+        said = "".join(choice["text"] for choice in choices)
+        logprobs = [choice["logprobs"] for choice in choices]
+        return said, [t for one in logprobs for t in one["tokens"]], [o for one in logprobs for o in one["text_offset"]]
+
+    said, tokens, offsets = ask(scenario)
+    whole = [(token, place) for token, place in zip(tokens, offsets, strict=True) if "\ufffd" not in token and token[0] != "<"]
+    assert len(whole) < len(tokens)  # some characters are of several tokens
+    assert offsets == sorted(offsets)
+    assert all(said.startswith(token, place) for token, place in whole)
+
+
 def test_a_chat_is_rendered_by_its_template(ask, text):
     async def scenario(client, service):
         parts = [{"role": "user", "content": [{"type": "text", "text": "3 "}, {"type": "text", "text": "+ 4"}]}]
@@ -103,6 +123,7 @@ def test_a_stream_adds_up_to_the_whole_answer(ask, path, asked):
     assert last == "[DONE]"
     assert events[-1]["choices"] == []
     assert events[-1]["usage"] == whole["usage"]
+    assert all(event["usage"] is None for event in events[:-1])
     for choice in whole["choices"]:
         mine = [c for event in events for c in event["choices"] if c["index"] == choice["index"]]
         said = "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in mine)
@@ -185,6 +206,27 @@ def test_what_cannot_be_honoured_is_refused_by_name(ask):
     answers = ask(scenario)
     assert [(a.status_code, a.json()["error"]["param"]) for a in answers] == [(status, param) for _, status, param in REFUSED]
     assert all(set(answer.json()["error"]) == {"message", "type", "param", "code"} for answer in answers)
+
+
+def test_more_samples_than_ever_have_room_are_refused_and_not_put_off(ask):
+    async def scenario(client, service):
+        return [await client.post("/v1/completions", json=PROMPT | more) for more in ({"n": 3}, {"prompt": ["a", "b", "c"]})]
+
+    assert [(a.status_code, a.json()["error"]["param"]) for a in ask(scenario, room=2)] == [(400, "n"), (400, "prompt")]
+
+
+@pytest.mark.parametrize("field", ["prompt", "model", "stop", "unknown \ud800"])
+def test_half_a_character_is_no_json(ask, field):
+    async def scenario(client, service):
+        body = json.dumps(PROMPT | {field: "\udfff"})
+        found = await client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+        pair = await client.post("/v1/completions", content=json.dumps(PROMPT | {"prompt": "\U0001f600"}),
+                                 headers={"Content-Type": "application/json"})  # fmt: skip
+        return found.status_code, found.json()["error"]["message"], pair.status_code
+
+    status, message, pair = ask(scenario)
+    assert (status, pair) == (400, 200)
+    assert "the body is not JSON" in message
 
 
 REFUSED_CHATS = [

@@ -194,6 +194,39 @@ def test_a_refused_upload_changes_nothing(ask, tiny, problem):
     assert status in (400, 409)
 
 
+WRONG = {
+    "a missing tensor": lambda first, rest: rest,
+    "one that comes twice": lambda first, rest: [first, *rest, first],
+    "another shape": lambda first, rest: [(first[0], first[1].T), *rest],
+    "whole numbers": lambda first, rest: [(first[0], first[1].long()), *rest],
+    "infinite in the model's type": lambda first, rest: [(first[0], first[1].double() * 1e300), *rest],
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_an_upload_of_other_tensors_changes_nothing(ask, tiny, problem):
+    first, *rest = [(name, tensor.detach()) for name, tensor in other_weights(tiny).policy_weights()]
+
+    async def scenario(client, service):
+        before = (await client.get("/weights/sums")).json()
+        refused = await client.put("/weights", content=parcel(WeightUpdate(1, WRONG[problem](first, rest))))
+        return refused.status_code, refused.json()["error"]["code"], before == (await client.get("/weights/sums")).json()
+
+    assert ask(scenario) == (409, "weights_refused", True)
+
+
+@pytest.mark.parametrize(("field", "value"), [("dtype", ["float32"]), ("offset", "0"), ("shape", [-300, -32]), ("name", 5)])
+def test_a_manifest_of_other_types_is_refused(ask, tiny, field, value):
+    manifest, image = pack(WeightUpdate(1, list(other_weights(tiny).policy_weights())))
+    manifest["tensors"][0][field] = value
+
+    async def scenario(client, service):
+        return await client.put("/weights", content=json.dumps({"manifest": manifest}).encode() + b"\n" + bytes(image))
+
+    refused = ask(scenario)
+    assert (refused.status_code, "the weight manifest is malformed" in refused.text) == (409, True)
+
+
 @pytest.mark.parametrize("kind", ["shared memory", "disk", "process group"])
 def test_weights_come_by_manifest_through_a_channel(ask, tiny, tmp_path, kind):
     folder, other = tmp_path / f"{PREFIX}run", other_weights(tiny)
@@ -223,6 +256,7 @@ def test_metrics_count_what_was_done(ask):
     async def scenario(client, service):
         body = (await client.post("/v1/completions", json=SHORT)).json()
         await client.post("/v1/completions", json={"prompt": "x", "nonsense": 1})
+        await client.get("/health")
         return body["usage"]["completion_tokens"], (await client.get("/metrics")).text
 
     tokens, text = ask(scenario)
@@ -231,7 +265,7 @@ def test_metrics_count_what_was_done(ask):
     assert lines['penstock_requests_total{route="/v1/completions",status="200"}'] == "1"
     assert lines['penstock_requests_total{route="/v1/completions",status="400"}'] == "1"
     assert lines["penstock_first_token_seconds_count"] == "1"
-    assert lines['penstock_answer_seconds_bucket{le="+Inf"}'] == lines["penstock_answer_seconds_count"]
+    assert lines['penstock_answer_seconds_bucket{le="+Inf"}'] == lines["penstock_answer_seconds_count"] == "2"
 
 
 def test_a_malformed_native_request_is_refused_and_harms_nobody(ask):
@@ -252,6 +286,20 @@ def test_a_malformed_native_request_is_refused_and_harms_nobody(ask):
         return statuses, "sample" in json.loads(huge.text.splitlines()[-1])
 
     assert ask(scenario) == ([400] * len(bodies), True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"key": ["\ud800", 0, 0, 0]}, {"sampling": {"temperature": 10**400}}, {"sampling": {"stop": ["\ud800"]}}]
+)
+def test_what_could_stop_the_engine_is_refused_and_harms_nobody(ask, wrong):
+    async def scenario(client, service):
+        task = await in_flight(client, service)
+        body = {"key": ["a", 0, 0, 0], "tokens": [5], "sampling": {"max_new_tokens": 3}} | wrong
+        refused = await client.post("/generate", content=json.dumps(body), headers={"Content-Type": "application/json"})
+        service.engine.resume()
+        return refused.status_code, (await task).status_code
+
+    assert ask(scenario) == (400, 200)
 
 
 def test_a_server_that_ends_lets_answers_under_way_end(tiny):

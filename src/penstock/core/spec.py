@@ -125,7 +125,10 @@ def _convert_registered(value: Any, path: str) -> Any:
 
 def _convert_scalar(kind: type, value: Any, path: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise SpecError(f"{path} is larger than any number that a float holds") from error
     if kind is type(None) and value is None:
         return None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

@@ -40,29 +40,43 @@ def verified(own: Mapping[str, Tensor], update: WeightUpdate) -> dict[str, Tenso
     Those of an owned update have the type of ``own``, of which only shapes and types are read: it may run in a thread.
 
     Raises:
-        WeightError: a missing or unknown name, a wrong shape, a value that is not finite, or a wrong checksum.
+        WeightError: a missing or unknown name or one that comes twice, a wrong shape or kind of number, a value that is not
+            finite (in the type of ``own``), or a wrong checksum.
     """
     if update.tensors is None:
         return {}
-    new = dict(update.tensors)
+    given = list(update.tensors)
+    new = dict(given)
     missing, unknown = sorted(own.keys() - new.keys()), sorted(new.keys() - own.keys())
     if missing or unknown:
         problem = f'"{missing[0]}" is missing' if missing else f'"{unknown[0]}" is unknown'
         raise WeightError(f"weight update {update.version} refused: parameter {problem}")
-    for name, tensor in new.items():
+    if len(new) != len(given):
+        raise WeightError(f"weight update {update.version} refused: {len(given)} tensors for {len(new)} parameters")
+    cast = {}
+    for name, tensor in given:
         if tensor.shape != own[name].shape:
             shapes = f"shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
             raise WeightError(f'weight update {update.version} refused: "{name}" has {shapes}')
-        if not finite(tensor):
+        if own[name].is_floating_point() != tensor.is_floating_point():
+            kinds = f"{str(tensor.dtype).removeprefix('torch.')}, not {str(own[name].dtype).removeprefix('torch.')}"
+            raise WeightError(f'weight update {update.version} refused: "{name}" is {kinds}')
+        as_own = tensor.to(own[name].dtype)
+        if not finite(as_own):
             raise WeightError(f'weight update {update.version} refused: "{name}" holds a value that is not finite')
+        if update.owned:
+            cast[name] = as_own
     if update.checksum is not None and checksum(new.items()) != update.checksum:
         raise WeightError(f"weight update {update.version} refused: the checksum does not match")
-    return {name: tensor.to(own[name].dtype) for name, tensor in new.items()} if update.owned else new
+    return cast if update.owned else new
 
 
 def finite(tensor: Tensor) -> bool:
-    """Whether every value is finite: NaN and infinity both show in the extremes, which are found at memory speed."""
-    return tensor.numel() == 0 or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
+    """Whether every value is finite: NaN and infinity both show in the extremes, which are found at memory speed.
+
+    A tensor without values (on torch's ``meta`` device) has none that is not: they are looked at where they arrive.
+    """
+    return tensor.is_meta or tensor.numel() == 0 or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
 
 
 @torch.no_grad()

@@ -33,7 +33,6 @@ class Answer:
         count = len(self.asked.prompts) * self.asked.samples
         stops = {self.service.text.end, *self.asked.sampling.stop_tokens}
         self._texts = [Unfolding(self.service.text, self.asked.sampling.stop, stops) for _ in range(count)]
-        self._offsets = [0] * count
         self._told = [False] * count
 
     # ---- whole
@@ -45,6 +44,8 @@ class Answer:
             drawn = sample.action_T
             tokens, logps, versions = sample.tokens_T[drawn], sample.logp_T[drawn], sample.version_T[drawn]
             self.completion_tokens += len(tokens)
+            if self.asked.logprobs:
+                self._texts[index].add(tokens.tolist())
             content = {"message": {"role": "assistant", "content": sample.text, "refusal": None}}
             choices.append(
                 (content if self.asked.chat else {"text": sample.text})
@@ -110,7 +111,8 @@ class Answer:
 
     def _chunk(self, choice: dict[str, Any] | None) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
-        return self._head(kind) | {"choices": [] if choice is None else [choice]}
+        usage = {"usage": None} if self.asked.usage else {}  # in every chunk; the last one fills it in
+        return self._head(kind) | {"choices": [] if choice is None else [choice]} | usage
 
     def _common(
         self, index: int, tokens: Sequence[int] | IntArray, logps: Sequence[float] | FloatArray,
@@ -133,10 +135,8 @@ class Answer:
                 ],
                 "refusal": None,
             }
-        offsets = []
-        for token in spelled:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(token)
+        places = self._texts[index].places  # of all tokens so far, of which these are the last
+        offsets = places[len(places) - len(spelled) :]
         return {"tokens": spelled, "token_logprobs": logps, "top_logprobs": None, "text_offset": offsets}
 
 

@@ -63,7 +63,7 @@ class Metrics:
         lines += [f'penstock_weight_updates_total{{outcome="{o}"}} {n}' for o, n in sorted(self.updates.items())]
         lines += _head("first_token_seconds", "histogram", "from a request to its first token")
         lines += self.first_token.lines("penstock_first_token_seconds")
-        lines += _head("answer_seconds", "histogram", "from a request to the end of its answer")
+        lines += _head("answer_seconds", "histogram", "from a request for tokens or scores to the end of its answer")
         lines += self.answered.lines("penstock_answer_seconds")
         return "\n".join(lines) + "\n"
 

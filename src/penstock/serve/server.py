@@ -26,6 +26,8 @@ from penstock.web.server import server_of as plain_server
 Handler = Callable[[Request], Awaitable[Response]]
 MODELS = "/v1/models/"
 """What the path of a model begins with."""
+ANSWERS = ("/v1/completions", "/v1/chat/completions", "/generate", "/score")
+"""Routes that the engine answers: how long others take would hide how long these do."""
 IDLE_CONNECTIONS = 256
 """Connections beside those whose samples have a place."""
 
@@ -82,7 +84,8 @@ class App:
         finally:
             route = scope["path"] if scope["path"] in self.routes else "other"
             self.service.metrics.requests[route, status] += 1
-            self.service.metrics.answered.observe(time.perf_counter() - began)
+            if route in ANSWERS:
+                self.service.metrics.answered.observe(time.perf_counter() - began)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         path, method = scope["path"], scope["method"]

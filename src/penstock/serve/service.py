@@ -26,11 +26,14 @@ class Limits(BodyLimits):
     room: int = 256
     """Samples that may run and wait at once; more are refused until some have ended."""
     samples: int = 128
-    """Samples of one request: its prompts times ``n``."""
+    """Samples of one request: its prompts times ``n``. Never more than ``room``: it could not be answered at any time."""
     send_seconds: float = 30.0
     """In which a client must take what is sent to it."""
     request_seconds: float = 600.0
     """In which a request is answered, or a weight update is in."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", min(self.samples, self.room))
 
 
 class Receiver(Protocol):

@@ -19,17 +19,27 @@ class Unfolding:
 
     def __init__(self, text: Text, stop: Sequence[str] = (), stop_tokens: Collection[int] = ()) -> None:
         self.text, self.stop, self.stop_tokens = text, stop, stop_tokens
+        self.places: list[int] = []
+        """Where in the text each token's characters begin; tokens of one character share a place."""
         self._known = ""
         self._given = 0
         self._window: list[int] = []
+        self._broken = False
+        """Whether the last tokens are no whole character yet."""
         self._seen = 0
         """Characters of the window's text that are known already."""
 
     def add(self, tokens: Iterable[int]) -> str:
         """The piece of text that has become certain with these tokens; it may be empty."""
         for token in tokens:
+            before, broken = len(self._known), self._broken
             if token not in self.stop_tokens:
                 self._extend(token)
+            after = len(self._known)
+            if broken and after > before:  # bytes before it have turned out to be no character, and have a place of their own
+                own = self.text.decode([token])
+                before = before if BROKEN in own else after - len(own)
+            self.places.append(before)
         piece = self._known[self._given : max(self._given, self._certain())]
         self._given += len(piece)
         return piece
@@ -41,7 +51,8 @@ class Unfolding:
     def _extend(self, token: int) -> None:
         self._window.append(token)
         decoded = self.text.decode(self._window)
-        if decoded.endswith(BROKEN):
+        self._broken = decoded.endswith(BROKEN)
+        if self._broken:
             return
         self._known += decoded[self._seen :]
         self._seen = len(decoded)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
+import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.web.refusals import Refusal
 
+LARGEST = sys.float_info.max
+"""The largest number that a float holds."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes half of a character; two of them are a whole one."""
+
 
 def object_of(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in a request's body. Raises Refusal if there is none."""
     try:
-        value = json.loads(bytes(body), parse_constant=_no_constant)
+        text = body.decode()
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        if _SURROGATE.search(text):  # half a character can be neither encoded again nor turned into tokens
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -23,6 +32,13 @@ def object_of(body: bytes | bytearray) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if abs(value) > LARGEST:
+        raise ValueError(f"{digits[:20]} is larger than any number here")
+    return value
 
 
 class Fields:
@@ -37,7 +53,7 @@ class Fields:
     def has(self, name: str) -> bool:
         return name in self._values
 
-    def number(self, name: str, default: float, low: float = -math.inf, high: float = math.inf) -> float:
+    def number(self, name: str, default: float, low: float = -LARGEST, high: float = LARGEST) -> float:
         """A number from ``low`` to ``high``."""
         value = self.take(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -100,5 +116,5 @@ def shown(value: Any) -> str:
 
 def _range(low: float, high: float) -> str:
     if high >= (1 << 62):
-        return f"of at least {low:g}" if low > -math.inf else ""
+        return f"of at least {low:g}" if low > -LARGEST else ""
     return f"from {low:g} to {high:g}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -169,10 +169,10 @@ class Announced:
         if manifest.get("kind") != kind:
             raise WeightError(f'a manifest of channel "{manifest.get("kind")}" came to a subscriber of "{kind}"')
         try:
-            order = (int(manifest["incarnation"]), int(manifest["version"]))
-            length = int(manifest["bytes"])
+            order = (_whole(manifest["incarnation"]), _whole(manifest["version"]))
+            length = _whole(manifest["bytes"])
             places = tuple(_place(entry) for entry in manifest["tensors"])
-            found = [(int(bucket["offset"]), int(bucket["bytes"])) for bucket in manifest["buckets"]]
+            found = [(_whole(bucket["offset"]), _whole(bucket["bytes"])) for bucket in manifest["buckets"]]
             checksums = tuple(str(bucket["checksum"]) for bucket in manifest["buckets"])
         except (KeyError, TypeError, ValueError) as error:
             raise WeightError(f"the weight manifest is malformed: {error!r}") from error
@@ -204,8 +204,19 @@ class Announced:
 
 
 def _place(entry: Mapping[str, Any]) -> Place:
-    values = {field.name: entry[field.name] for field in fields(Place)}
-    return Place(**values | {"shape": tuple(int(side) for side in values["shape"])})
+    name, dtype = entry["name"], entry["dtype"]
+    if not (isinstance(name, str) and isinstance(dtype, str)):
+        raise TypeError(f"{name!r} or {dtype!r} is no text")
+    shape = tuple(_whole(side) for side in entry["shape"])
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{shape} is no shape")
+    return Place(name, dtype, shape, _whole(entry["offset"]), _whole(entry["bytes"]))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
 
 
 def _require_inside(places: Sequence[Place], length: int) -> None:
