@@ -105,3 +105,19 @@ def test_a_file_says_resources_and_who_shares_a_node() -> None:
 
 def test_a_bundle_may_take_nothing() -> None:
     assert Bundle({"reward-0": Resources(cpus=0)}).total == {}
+
+
+def test_ranks_stay_with_the_learner_unless_the_file_places_them() -> None:
+    ranks = LearnerSpec(strategy=DDP(ranks=3))
+    beside = run(Placed(roles={"learner": Resources(gpus=3)}), "cuda", ranks)
+    assert [names for names, _ in shown(beside)][:2] == [["learner"], ["generator-0"]]
+    apart = run(Placed(roles={"rank": Resources(gpus=1, custom={"fast": 1})}), "cuda", ranks)
+    assert shown(apart)[:3] == [
+        (["learner"], {"CPU": 1.0, "GPU": 1.0}),
+        (["rank-1"], {"CPU": 1.0, "GPU": 1.0, "fast": 1.0}),
+        (["rank-2"], {"CPU": 1.0, "GPU": 1.0, "fast": 1.0}),
+    ]
+
+
+def test_a_learner_on_one_device_has_no_ranks_to_place() -> None:
+    assert [names for names, _ in shown(run(Placed(roles={"rank": Resources()})))][:2] == [["learner"], ["generator-0"]]

@@ -23,6 +23,7 @@ from penstock.train import fleet as fleets
 from penstock.train import frames
 from penstock.train.learner import LearnerPlan
 from penstock.train.part import nothing
+from penstock.train.rank_process import Here
 from penstock.train.ranks import learner_of
 
 
@@ -115,9 +116,9 @@ def test_ranks_that_tensor_does_not_divide_are_refused():
 def test_threads_are_shared_unless_they_were_set(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert fleets.share_of_cores(4) == 2
+    assert Here().threads(4) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert fleets.share_of_cores(4) == 3
+    assert Here().threads(4) == 3
 
 
 def test_micro_batches_wait_until_each_copy_has_one(tiny):

@@ -10,6 +10,9 @@ from penstock.core.keeping import RolesSpec
 from penstock.core.run import Online, Run
 from penstock.core.spans import NO_RECORDER, Recorder
 
+AGAIN = 75
+"""Exit code of a learner whose ranks are gone, and which goes on from its last checkpoint when it is started again."""
+
 
 @dataclass(frozen=True)
 class Processes:

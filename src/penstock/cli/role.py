@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.around import Processes
+from penstock.cli.around import AGAIN, Processes
 from penstock.cli.main import guarded
 from penstock.cli.storing import payloads_of
-from penstock.core.errors import ConnectionLost, PenstockError, RoleError
+from penstock.core.errors import ConnectionLost, PenstockError, RanksLost, RoleError
 from penstock.core.run import Online, Run
 from penstock.core.spec import parse
 from penstock.core.types import Group
@@ -102,8 +102,17 @@ def learner(greeting: Greeting) -> int:
     from penstock.cli.commands.train import carry_out
 
     run, folder = parse(Run, greeting["run"]), Path(greeting["folder"])
-    processes = processes_of(greeting)
-    return carry_out(run, folder, greeting["resuming"], greeting["progress"], processes)
+    if greeting["rank_threads"]:
+        from penstock.train.fleet import start_ranks_by
+        from penstock.train.rank_elsewhere import Elsewhere
+        from penstock.train.rank_meeting import host_of_this_node
+
+        start_ranks_by(Elsewhere(folder, host_of_this_node(), greeting["hub"]["token"], greeting["rank_threads"]))
+    try:
+        return carry_out(run, folder, greeting["resuming"], greeting["progress"], processes_of(greeting))
+    except RanksLost as lost:
+        print(f"penstock: {lost}", file=sys.stderr, flush=True)
+        return AGAIN
 
 
 def processes_of(greeting: Greeting) -> Processes:
@@ -125,8 +134,8 @@ async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[A
 
 async def generator(greeting: Greeting) -> None:
     """Draw groups with an engine of its own, whose weights follow the learner's."""
-    from penstock.cli.engine_choice import sends_adapters
-    from penstock.cli.engines import opened
+    from penstock.cli.engine_choice import sends_adapters, takes_part
+    from penstock.cli.engines import Rounds, opened
     from penstock.train.device import set_up
 
     run, stage = read_run(greeting)
@@ -134,7 +143,9 @@ async def generator(greeting: Greeting) -> None:
     handed, weights = processes_of(greeting).handed(stage.name), Path(greeting["weights"])
     shared = weights.with_name(f"{weights.name}-{greeting['name']}")
     alone = sends_adapters(run, stage)
-    async with opened(run.roles.engine, handed, device, slots=stage.slots, shared=shared, adapters=alone) as found:
+    rounds = Rounds(weights, greeting["name"]) if takes_part(run) else None
+    ways: Any = {"shared": shared, "adapters": alone, "rounds": rounds}
+    async with opened(run.roles.engine, handed, device, slots=stage.slots, **ways) as found:
         await draw(greeting, found)
 
 
@@ -166,7 +177,7 @@ async def draw(greeting: Greeting, found: Opened) -> None:
         engine.tape,
     )
     source = prompts(stage.data, Path(greeting["base"]), seed)
-    subscriber = open_subscriber(run.roles.channel, greeting["weights"], name)
+    subscriber = found.subscriber or open_subscriber(run.roles.channel, greeting["weights"], name)
     holding = Holding(engine)
     border = Border()
 
@@ -365,11 +376,19 @@ async def evaluator(greeting: Greeting) -> None:
                 await made.close()
 
 
+async def rank(greeting: Greeting) -> None:
+    """Keep one rank of the learner on a node of its own."""
+    from penstock.cli.rank_role import rank as keep
+
+    await keep(greeting)
+
+
 ROLES: Mapping[str, Callable[[Greeting], Coroutine[Any, Any, None]]] = {
     "generator": generator,
     "reward": reward,
     "reference": reference,
     "evaluator": evaluator,
+    "rank": rank,
 }
 
 if __name__ == "__main__":

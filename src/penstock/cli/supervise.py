@@ -13,18 +13,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.around import AGAIN
 from penstock.cli.engine_choice import command_of, require_engine
 from penstock.cli.folder import RunFolder
 from penstock.cli.storing import require_stream, storing
 from penstock.core.errors import RoleError, SpecError
-from penstock.core.placement import bundles
+from penstock.core.placement import bundles, most_ranks, ranks_apart
 from penstock.core.run import Online, Run
 from penstock.core.spec import plain
 from penstock.flow.columns import REFERENCE, REWARD
 from penstock.flow.hub import Hub
 from penstock.flow.rules import Rules
 from penstock.flow.supervisor import STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
+from penstock.train.rank_meeting import Meeting
 from penstock.weights.folder import shared_folder
+
+PATIENCE = 120.0
+"""Seconds in which the learner may end by itself once another role cannot be kept alive."""
+NOTICING = 20.0
+"""Seconds in which the learner may notice by itself that one of its ranks is gone."""
 
 
 def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> int:
@@ -99,6 +106,8 @@ class Supervised:
         self.place = place_of(run)
         self.hub = Hub(self._rules, self.token, self._open, self._close)
         self.address = ""
+        self._ranks = ranks_apart(run) and most_ranks(run) > 1
+        """Whether the learner has ranks on other nodes."""
         self.learner: Child | None = None
         self._leaving: list[asyncio.Task[None]] = []
         self.asked = 0
@@ -115,13 +124,13 @@ class Supervised:
 
     async def _attend(self) -> int:
         self.address = await self.hub.start(self.place.host)
-        self.supervisor = Supervisor(
-            self.hub.note, self.hub.readiness, self.hub.seen, spawn=self._spawn, moments=self.hub.moments
-        )
+        self.supervisor = Supervisor(self._note, self.hub.readiness, self.hub.seen, spawn=self._spawn, moments=self.hub.moments)
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._ask)
+        for rank in range(1, most_ranks(self.run) if self._ranks else 1):
+            self.supervisor.start(self._role("rank", f"rank-{rank}"))
         try:
             return await self._keep_learner()
         finally:
@@ -160,21 +169,45 @@ class Supervised:
             if self.asked:  # while there was none
                 self.learner.signal(signal.SIGTERM, alone=True)
             try:
-                code = await self.learner.wait()
-            except asyncio.CancelledError:
+                code = await self._ended(self.learner)
+            except (asyncio.CancelledError, RoleError):
                 await self.learner.stop()
                 raise
             self.learner.signal(signal.SIGKILL)  # whatever it had started
-            if code < 0 and self.asked:
-                return self._stopped()
-            if code >= 0:
+            if code >= 0 and code != AGAIN:
                 return code
+            if self.asked:
+                return self._stopped()
             self.hub.note("role restarted", role="learner", code=code, words="")
             reached = self._reached()
             fruitless, before = (0 if reached > before else fruitless + 1), reached
             if fruitless >= STILLBORN:
                 raise RoleError(f"the learner was {told(code)} {STILLBORN + 1} times without finishing a step in between")
             self.resuming = self.resuming or self.folder.spec.exists()
+
+    async def _ended(self, learner: Child) -> int:
+        """The learner's exit code. Raises what keeps another role from living where the learner does not end of that itself."""
+        ended = asyncio.ensure_future(learner.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {ended, self.supervisor.failed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended}, timeout=PATIENCE)
+            if not ended.done():
+                self.supervisor.failed.result()
+            return ended.result()
+        finally:
+            ended.cancel()
+
+    def _note(self, what: str, **fields: Any) -> None:
+        self.hub.note(what, **fields)
+        if what == "role restarted" and fields["role"].startswith("rank-") and self.learner is not None:
+            self._leaving.append(asyncio.create_task(self._end_without_rank(self.learner)))
+
+    async def _end_without_rank(self, learner: Child) -> None:
+        """A learner at work does not survive its rank. It may not notice where a node has vanished, so it is ended."""
+        await asyncio.sleep(NOTICING)
+        if self.learner is learner and Meeting(self.folder.path / "ranks").working.exists():
+            learner.signal(signal.SIGKILL)
 
     def _reached(self) -> tuple[int, str]:
         """How far the run is: online steps, and the newest checkpoint, which offline stages have as well."""
@@ -209,7 +242,8 @@ class Supervised:
 
     async def _close(self, name: str) -> None:
         """Let the roles of a stage go; the learner need not wait until they are gone."""
-        self._leaving.append(asyncio.create_task(self.supervisor.stop()))
+        names = [role.name for role in self._roles(name)]
+        self._leaving.append(asyncio.create_task(self.supervisor.stop(*names)))
 
     def _roles(self, stage: str) -> Iterator[Role]:
         counts = {"generator": self.run.roles.generators, "reward": self.run.roles.rewards}
@@ -219,10 +253,12 @@ class Supervised:
             counts["evaluator"] = 1
         for kind, count in counts.items():
             for index in range(count):
-                name = f"{kind}-{index}"
-                greeting = self._greeting(kind, name, stage=stage)
-                log = self.folder.path / "logs" / f"{name}.log"
-                yield Role(name, greeting, command_of(self.run, kind, self.command), log, self._environment(name))
+                yield self._role(kind, f"{kind}-{index}", stage=stage)
+
+    def _role(self, kind: str, name: str, **more: Any) -> Role:
+        log = self.folder.path / "logs" / f"{name}.log"
+        greeting = self._greeting(kind, name, **more)
+        return Role(name, greeting, command_of(self.run, kind, self.command), log, self._environment(name))
 
     def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""
@@ -236,6 +272,7 @@ class Supervised:
             "threads": threads_of(self.run, name),
             "weights": str(weights_folder(self.run, self.folder.path)),
             "progress": self.progress,
+            "rank_threads": threads_of(self.run, "rank-1") if self._ranks else 0,
             **more,
         }
 

@@ -66,6 +66,10 @@ class RoleError(PenstockError):
     """A process of the run cannot be kept alive; names it and its last words."""
 
 
+class RanksLost(RoleError):
+    """Ranks of a learner are gone: it cannot go on, but one that starts again can."""
+
+
 class RemoteError(PenstockError):
     """Another process failed with an error that is not one of these; carries its type and message."""
 

@@ -44,7 +44,10 @@ class Split:
 
 @spec
 class Placed:
-    """Each role as a file says it: ``[learner]``, ``[generator]``, ``[reward]``, ``[reference]``, ``[evaluator]``."""
+    """Each role as a file says it: ``[learner]``, ``[rank]``, ``[generator]``, ``[reward]``, ``[reference]``, ``[evaluator]``.
+
+    With ``[rank]`` each rank of the learner but the first is placed by itself; without, all are on the learner's node.
+    """
 
     roles: Mapping[str, Resources] = field(default_factory=dict)
     """Resources of one process, by role; a role that is not named takes a core."""
@@ -54,7 +57,7 @@ class Placed:
         require(not unknown, f"placement: unknown role {', '.join(unknown)}; roles are {', '.join(ROLES)}")
 
 
-ROLES = ("learner", "generator", "reward", "reference", "evaluator")
+ROLES = ("learner", "rank", "generator", "reward", "reference", "evaluator")
 
 PLACEMENTS = (Colocate, Split, Placed)
 """What ``roles.placement`` may be."""
@@ -98,7 +101,10 @@ class Bundles:
 def processes(run: Run) -> Iterator[tuple[str, str]]:
     """(role, name) of all processes that a run has in any of its stages, beside the supervisor."""
     online = [stage for stage in run.stages if hasattr(stage, "rewards")]
-    counts = {"learner": 1}
+    yield "learner", "learner"
+    if ranks_apart(run):
+        yield from (("rank", f"rank-{number}") for number in range(1, most_ranks(run)))
+    counts: dict[str, int] = {}
     if online:
         counts |= {"generator": run.roles.generators, "reward": run.roles.rewards}
     if any("reference" in getattr(stage.algorithm, "needs", ()) for stage in online):
@@ -106,7 +112,17 @@ def processes(run: Run) -> Iterator[tuple[str, str]]:
     if run.roles.evaluator and any(stage.evaluation is not None for stage in online):
         counts["evaluator"] = 1
     for role, count in counts.items():
-        yield from ((role, role if role == "learner" else f"{role}-{index}") for index in range(count))
+        yield from ((role, f"{role}-{index}") for index in range(count))
+
+
+def most_ranks(run: Run) -> int:
+    """Ranks of the learner in the stage that has most of them."""
+    return max((getattr(stage.learner.strategy, "ranks", 1) for stage in run.stages if hasattr(stage, "learner")), default=1)
+
+
+def ranks_apart(run: Run) -> bool:
+    """Whether the ranks of the learner are placed one by one."""
+    return run.runtime == "ray" and isinstance(run.roles.placement, Placed) and "rank" in run.roles.placement.roles
 
 
 def bundles(run: Run) -> Bundles:
@@ -140,7 +156,7 @@ def _default(run: Run, role: str) -> Resources:
     """A core, and with ``device="cuda"`` the accelerators that the role computes on."""
     gpus = 0.0
     if run.device == "cuda":
-        ranks = max(getattr(stage.learner.strategy, "ranks", 1) for stage in run.stages if hasattr(stage, "learner"))
+        ranks = 1 if ranks_apart(run) else most_ranks(run)
         rewards = [reward for stage in run.stages for reward in getattr(stage, "rewards", ())]
         models = any(reward.function.startswith(("model:", "process:")) for reward in rewards)
         engine = getattr(run.roles.engine, "tensor_parallel", 1)

@@ -39,13 +39,6 @@ class AdamW8bit:
             ) from error
         self.inner: Optimizer = Torchao(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon)
 
-    @property
-    def state(self) -> Any:
-        return self.inner.state
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.inner.zero_grad(set_to_none=set_to_none)
-
     def step(self, rate: float) -> None:
         """One step at a learning rate."""
         for group in self.inner.param_groups:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from typing import Any
 import torch
 
 from penstock.core import errors
-from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RoleError, TrainingError
+from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RanksLost, TrainingError
 from penstock.train import world
-from penstock.train.rank_process import Handle, RankProcess, Starter, silent
+from penstock.train.rank_process import Handle, Here, Starter, silent
 from penstock.train.verbs import Parts, perform
 
 SECONDS = 600.0
@@ -31,32 +30,36 @@ GRACE = 5.0
 """Seconds in which ranks that broke off together may say why."""
 
 _current: Fleet | None = None
+_starter: Starter | None = None
 
 
 class Fleet:
     """``size`` ranks of which this process is the first. ``threads`` are those of each.
 
     Raises:
-        RoleError: a rank does not start; names it and its last words.
+        RanksLost: a rank does not start; names it and its last words.
     """
 
-    def __init__(self, size: int, device: torch.device, starter: Starter = RankProcess, seconds: float = SECONDS) -> None:
+    def __init__(self, size: int, device: torch.device, starter: Starter | None = None, seconds: float = SECONDS) -> None:
         self.size, self.device, self.seconds = size, device, seconds
-        self.threads = share_of_cores(size)
+        self.starter = starter or Here()
+        self.threads = self.starter.threads(size)
         self.broken = ""
         self.holders = 0
         self._kept = False
         self._left: list[int] = []
         """Learners that are gone; their parts are dropped before the next verb, never in the middle of one."""
         self._lock = threading.RLock()
-        self._folder = tempfile.mkdtemp(prefix="penstock-ranks-")
+        self._folder = self.starter.folder()
         self.handles: list[Handle] = []
         greeting: dict[str, Any] = {
-            "size": size, "device": device.type, "threads": self.threads, "seconds": seconds,
+            "size": size, "device": device.type, "threads": self.threads, "seconds": seconds, "across": self.starter.across,
             "store": os.path.join(self._folder, "store"), "path": [path for path in sys.path if path],
         }  # fmt: skip
         try:
-            self.handles = [starter(rank, {**greeting, "rank": rank}) for rank in range(1, size)]
+            with self.starter.meeting():
+                for rank in range(1, size):
+                    self.handles.append(self.starter.start({**greeting, "rank": rank}))
             self.parts = Parts(self._join(greeting["store"]))
             self._answers("start", STARTING)
         except BaseException:
@@ -68,20 +71,20 @@ class Fleet:
             self._heard(rank, handle, "start", STARTING)
         torch.set_num_threads(self.threads)
         device = torch.device("cuda:0") if self.device.type == "cuda" else self.device
-        return world.join(0, self.size, device, store, self.seconds)
+        return world.join(0, self.size, device, store, self.seconds, self.starter.across)
 
     def call(self, verb: str, mine: dict[str, Any], others: Sequence[dict[str, Any]] | None = None) -> list[Any]:
         """Carry a verb out on all ranks; gives their answers in order. ``others`` are the arguments of ranks 1 ….
 
         Raises:
-            RoleError: a rank died, failed or did not answer; the fleet is closed.
+            RanksLost: a rank died, failed or did not answer; the fleet is closed.
             PenstockError: what all ranks refuse together (a loss that is not finite); the fleet goes on.
         """
         with self._lock:
             while self._left and verb != "drop":
                 self.call("drop", {"learner": self._left.pop()})
             if self.broken:
-                raise RoleError(self.broken)
+                raise RanksLost(self.broken)
             try:
                 for handle, given in zip(self.handles, others or [mine] * len(self.handles), strict=True):
                     handle.send([verb, given])
@@ -128,13 +131,13 @@ class Fleet:
         if not dead:
             text = f"learner ranks {', '.join(map(str, range(1, self.size)))} did not keep up in {verb}: {error}"
             self._end(text)
-            return RoleError(text) if error is None or _of_collectives(error) else error
+            return RanksLost(text) if error is None or _of_collectives(error) else error
         # A rank that lost its peers ends after the one that was the cause.
         rank = min(dead, key=lambda r: (not dead[r].startswith("killed"), _of_words(self.handles[r - 1].last_words()), r))
         words = self.handles[rank - 1].last_words() or "nothing"
         text = f"learner rank {rank} of {self.size} is gone ({dead[rank]}) in {verb}; it last said: {words}"
         self._end(text)
-        return RoleError(text)
+        return RanksLost(text)
 
     def _end(self, reason: str) -> None:
         self.broken = reason
@@ -150,6 +153,7 @@ class Fleet:
             world.leave()
         for handle in self.handles:
             handle.stop()
+        self.starter.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def hold(self) -> None:
@@ -189,12 +193,11 @@ def fleet_of(size: int, device: torch.device) -> Fleet:
     if _current is not None and (_current.size, _current.device.type) != (size, device.type):
         raise TrainingError(f"a learner with {_current.size} ranks is still in use in this process; close it first")
     if _current is None:
-        _current = Fleet(size, device)
+        _current = Fleet(size, device, _starter)
     return _current
 
 
-def share_of_cores(ranks: int) -> int:
-    """CPU threads of each rank: those that were set for this process, or else its share of the cores."""
-    cores = os.cpu_count() or 1
-    now = torch.get_num_threads()
-    return now if now < cores else max(1, cores // ranks)
+def start_ranks_by(starter: Starter) -> None:
+    """Where this process's learners have their other ranks from now on; usually they are its children."""
+    global _starter
+    _starter = starter

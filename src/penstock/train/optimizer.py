@@ -20,13 +20,6 @@ class AdamW:
     def __init__(self, groups: list[dict[str, Any]], spec: LearnerSpec) -> None:
         self.inner = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon, fused=True)
 
-    @property
-    def state(self) -> Any:
-        return self.inner.state
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.inner.zero_grad(set_to_none=set_to_none)
-
     def step(self, rate: float) -> None:
         """One step at a learning rate."""
         for group in self.inner.param_groups:
@@ -107,7 +100,7 @@ class Masters:
             raise NonFiniteError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
         torch.nn.utils.clip_grads_with_norm_(self.masters, self.spec.clip_norm or float("inf"), total)
         self.adam.step(rate)
-        self.adam.zero_grad(set_to_none=True)
+        self.drop()
         self._write_back()
         return norm
 
@@ -117,7 +110,8 @@ class Masters:
 
     def drop(self) -> None:
         """Forget the gradients gathered so far."""
-        self.adam.zero_grad(set_to_none=True)
+        for master in self.masters:
+            master.grad = None
 
     @torch.no_grad()
     def _write_back(self) -> None:

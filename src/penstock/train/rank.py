@@ -38,9 +38,9 @@ def main() -> int:
 
     set_up(greeting["device"], greeting["threads"])
     rank = greeting["rank"]
-    device = torch.device(f"cuda:{rank}") if greeting["device"] == "cuda" else torch.device("cpu")
+    device = torch.device(f"cuda:{greeting['index']}") if greeting["device"] == "cuda" else torch.device("cpu")
     frames.write(answers, {"value": "here"})
-    parts = Parts(world.join(rank, greeting["size"], device, greeting["store"], greeting["seconds"]))
+    parts = Parts(world.join(rank, greeting["size"], device, greeting["store"], greeting["seconds"], greeting["across"]))
     frames.write(answers, {"value": "ready"})
     while True:
         verb, given = asked.get()

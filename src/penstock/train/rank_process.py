@@ -7,9 +7,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import IO, Any, Protocol
 
-from penstock.core.errors import ConnectionLost, RoleError
+import torch
+
+from penstock.core.errors import ConnectionLost, RanksLost
 from penstock.train import frames
 
 PARTING = 10.0
@@ -37,16 +40,60 @@ class Handle(Protocol):
 
 
 class Starter(Protocol):
-    """Starts a rank; ``greeting`` tells it who it is."""
+    """Starts ranks, on this machine or elsewhere."""
 
-    def __call__(self, rank: int, greeting: Mapping[str, Any]) -> Handle: ...
+    across: bool
+    """Whether they are on several nodes."""
+
+    def folder(self) -> str:
+        """A new folder that all of them see, in which they meet."""
+        ...
+
+    def threads(self, size: int) -> int:
+        """CPU threads of this process as one of ``size`` ranks."""
+        ...
+
+    def meeting(self) -> AbstractContextManager[Any]:
+        """Within it, ranks are started."""
+        ...
+
+    def start(self, greeting: Mapping[str, Any]) -> Handle:
+        """Start a rank; ``greeting`` tells it who it is."""
+        ...
+
+    def close(self) -> None:
+        """The ranks that were started have ended."""
+
+
+class Here:
+    """Ranks are child processes of this one."""
+
+    across = False
+
+    def folder(self) -> str:
+        return tempfile.mkdtemp(prefix="penstock-ranks-")
+
+    def threads(self, size: int) -> int:
+        """Those that were set for this process, or else its share of the cores."""
+        cores = os.cpu_count() or 1
+        now = torch.get_num_threads()
+        return now if now < cores else max(1, cores // size)
+
+    def meeting(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def start(self, greeting: Mapping[str, Any]) -> Handle:
+        return RankProcess(greeting)
+
+    def close(self) -> None:
+        return None
 
 
 class RankProcess:
     """A child process that runs :mod:`penstock.train.rank`. It ends when its input does, so never outlives this process."""
 
-    def __init__(self, rank: int, greeting: Mapping[str, Any]) -> None:
-        self.rank = rank
+    def __init__(self, greeting: Mapping[str, Any]) -> None:
+        self.rank = rank = greeting["rank"]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the rank
         environment = {**os.environ, "OMP_NUM_THREADS": str(greeting["threads"])}
         self.process = subprocess.Popen(
@@ -57,7 +104,7 @@ class RankProcess:
             env=environment,
             bufsize=0,
         )
-        self.send(dict(greeting))
+        self.send({**greeting, "index": rank})
 
     def send(self, value: Any) -> None:
         assert self.process.stdin is not None
@@ -77,10 +124,7 @@ class RankProcess:
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
     def last_words(self) -> str:
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - READING))
-        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line), "")
+        return last_line(self._said)
 
     def stop(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
@@ -94,8 +138,16 @@ class RankProcess:
         self._said.close()
 
 
-def silent(rank: int, doing: str, seconds: float) -> RoleError:
+def last_line(said: IO[bytes]) -> str:
+    """The last line of a file that says something."""
+    said.seek(0, os.SEEK_END)
+    said.seek(max(0, said.tell() - READING))
+    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
+
+
+def silent(rank: int, doing: str, seconds: float) -> RanksLost:
     """The error about a rank that did not answer."""
-    return RoleError(
+    return RanksLost(
         f"learner rank {rank} did not answer within {seconds:.0f} s (asked to {doing}); its machine may be overloaded"
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +19,9 @@ from torch import Tensor
 from penstock.core.errors import TrainingError
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
+HOST, LOOPBACK = "PENSTOCK_HOST", "127.0.0.1"
+ASK_ADDRESS = 0x8915
+"""Linux's number of the request for an interface's address (SIOCGIFADDR)."""
 BUCKET = 1 << 25
 """Bytes of gradients that are summed in one call."""
 
@@ -64,18 +71,20 @@ def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
         yield bucket
 
 
-def join(rank: int, size: int, device: torch.device, store: str, seconds: float) -> World:
+def join(rank: int, size: int, device: torch.device, store: str, seconds: float, across: bool = False) -> World:
     """Meet the other ranks at a store in the file ``store``; every collective takes at most ``seconds``.
 
+    ``across`` nodes they speak over the interface of this node's address (``PENSTOCK_HOST``), else over loopback.
+
     Raises:
-        TrainingError: this process is a rank of other ranks already.
+        TrainingError: this process is a rank of other ranks already, or no interface has the node's address.
     """
     if distributed.is_initialized():
         raise TrainingError("this process belongs to a torch.distributed group already; learners with ranks start their own")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    with _on_loopback():
+    with _on_interface(_interface_of(os.environ.get(HOST, LOOPBACK)) if across else ""):
         distributed.init_process_group(
             backend,
             store=distributed.FileStore(store, size),
@@ -93,13 +102,26 @@ def leave() -> None:
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Sockets of gloo on this machine's loopback, unless the environment names an interface."""
+def _on_interface(name: str) -> Iterator[None]:
+    """Sockets of gloo on an interface, or on this machine's loopback, unless the environment names another."""
     before = os.environ.get(INTERFACE)
     if before is None:
-        os.environ[INTERFACE] = "lo" if os.path.isdir("/sys/class/net/lo") else "lo0"
+        os.environ[INTERFACE] = name or ("lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     try:
         yield
     finally:
         if before is None:
             os.environ.pop(INTERFACE, None)
+
+
+def _interface_of(address: str) -> str:
+    """The name of the network interface that has an address; empty for loopback."""
+    if address.startswith("127."):
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no address
+                found = fcntl.ioctl(asking.fileno(), ASK_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    raise TrainingError(f"no network interface of this node has its address {address}; name one in {INTERFACE}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli.pinning import pinned
 from penstock.cli.placing import placed
 from penstock.cli.recipe import build, show_help, take, wants_help, with_name
-from penstock.core.errors import PenstockError, SpecError
+from penstock.core.errors import PenstockError, RanksLost, SpecError
 from penstock.core.run import Run
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def execute(
     try:
         return session.execute(resume=resuming)
     except PenstockError as error:
-        if not session.begun:
+        if not session.begun or (processes is not None and isinstance(error, RanksLost)):  # the supervisor starts it again
             raise
         raise type(error)(f"{error}; mend that and go on with: penstock train --resume {folder}") from error
     finally:

@@ -1,0 +1,103 @@
+"""A learner whose ranks are on nodes of their own: the weights of ranks on one machine, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray.cluster_utils")
+
+from runs import weights
+from runs_on_ray import Nodes, RunOnRay
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+Start = Callable[..., RunOnRay]
+PLACED = """
+[rank]
+cpus = 0
+custom = {rank = 1}
+"""
+RANKS = ("--grpo.learner.strategy", "FSDP2", "--grpo.learner.strategy.ranks", "2")
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten steps of letters in one process with its two ranks beside it."""
+    run = RunOnRay(tmp_path_factory.mktemp("together"), "letters", "--steps", "10", *RANKS, runtime="local")
+    assert run.wait() == 0, run.everything()
+    return run.run
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    """A head for all roles but the rank, whose node has no cores."""
+    made = Nodes(head_cores=3)
+    yield made
+    made.close()
+
+
+def begun(start: Start, nodes: Nodes, folder: Path, hold: int) -> RunOnRay:
+    """A run whose second rank is on a node of its own."""
+    nodes.add(cores=0, rank=1)
+    (folder / "place.toml").write_text(PLACED)
+    words = ("letters", "--steps", "10", "--hold", str(hold), *RANKS, "--roles.channel", "disk", "--placement", "place.toml")
+    return start(*words, address=nodes.address)
+
+
+def test_a_rank_on_another_node_gives_the_weights_of_ranks_on_one_machine(
+    nodes: Nodes, start: Start, together: Path, tmp_path: Path
+) -> None:
+    run = begun(start, nodes, tmp_path, hold=8)
+    run.until(lambda: run.step >= 1, 240, "step 1")
+    learner, rank = run.roles["learner"], run.roles["rank-1"]
+    assert nodes.of(rank) is not nodes.of(learner)
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.everything()
+    assert weights(run.run) == weights(together)
+    assert run.roles == {}
+
+
+def test_a_rank_whose_node_dies_has_a_successor_and_the_learner_goes_on(
+    nodes: Nodes, start: Start, together: Path, tmp_path: Path
+) -> None:
+    run = begun(start, nodes, tmp_path, hold=24)
+    run.until(lambda: run.step >= 5, 240, "step 5")
+    rank, learner = run.roles["rank-1"], run.roles["learner"]
+    nodes.kill(nodes.of(rank))
+    nodes.add(cores=0, rank=1)
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.everything()
+    assert weights(run.run) == weights(together)
+    assert run.roles == {}
+    assert os.path.exists(run.run / "logs" / "rank-1.log")
+    assert learner not in run.roles.values()
+    assert "rank 1 of 2 is gone" in run.text
+
+
+def test_a_learner_that_is_killed_gets_its_rank_again(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
+    run = begun(start, nodes, tmp_path, hold=24)
+    run.until(lambda: run.step >= 5, 240, "step 5")
+    learner, rank = run.roles["learner"], run.roles["rank-1"]
+    os.kill(learner, signal.SIGKILL)
+    run.until(lambda: run.roles.get("learner", learner) != learner, what="a new learner")
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.everything()
+    assert weights(run.run) == weights(together)
+    assert rank not in run.roles.values()
+
+
+def test_an_interrupt_leaves_no_rank_behind(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
+    run = begun(start, nodes, tmp_path, hold=24)
+    run.until(lambda: run.step >= 3, 240, "step 3")
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.wait() == 130, run.everything()
+    assert run.roles == {}
+    (run.folder / "go").touch()
+    resumed = start(address=nodes.address)
+    assert resumed.wait() == 0, resumed.everything()
+    assert weights(resumed.run) == weights(together)
