@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from cli_examples import RECIPES, Outcome, Penstock
 
+from penstock.cli.check import check_data
+from penstock.core.errors import PenstockError
+from penstock.core.run import DataSpec
+
 LONG = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400))
 ROW = json.dumps({"prompt": "ab", "answer": "c", "chosen": "c", "rejected": "d"}) + "\n"
 
@@ -175,3 +179,9 @@ def test_a_folder_that_was_there_before_is_kept_without_the_run(penstock: Pensto
     refused = penstock("train", f"{RECIPES}:one_step", "--sft.data.prompt", "{{ question }}", "--name", "a")
     refused.assert_refused("'question' is undefined")
     assert [path.name for path in mine.parent.iterdir()] == ["notes.txt"]
+
+
+def test_a_table_is_no_function_of_a_module_called_hub_and_waits_for_its_stage(tmp_path: Path) -> None:
+    check_data(DataSpec(source="hub:rows.csv", prompt="{{ prompt }}"), "prompts", tmp_path)
+    with pytest.raises(PenstockError, match='no module "elsewhere"'):
+        check_data(DataSpec(source="elsewhere:rows.csv", prompt="{{ prompt }}"), "prompts", tmp_path)

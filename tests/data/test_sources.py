@@ -8,7 +8,7 @@ import pytest
 from penstock.core.errors import DataError, SpecError
 from penstock.core.run import DataSpec
 from penstock.data.resolve import register
-from penstock.data.sources import open_source
+from penstock.data.sources import is_function, open_source
 
 
 def write(path, rows):
@@ -219,3 +219,14 @@ def test_a_data_set_that_cannot_be_loaded_is_one_clear_line(tmp_path):
     with pytest.raises(DataError, match="hub:no/such_thing") as caught:
         open_source(DataSpec(source="hub:no/such_thing"), tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_without_its_scheme_is_refused_with_the_source_to_write(tmp_path):
+    (tmp_path / "t.csv").write_text("q\nx\n")
+    with pytest.raises(DataError, match=r"write hub:t\.csv"):
+        open_source(DataSpec(source="t.csv"), tmp_path)
+
+
+@pytest.mark.parametrize("source", ["hub:t.csv", "hub:imdb", "gym:chain_sum", "feedback:votes.db"])
+def test_a_source_with_a_scheme_is_no_function(source):
+    assert not is_function(source)

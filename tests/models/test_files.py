@@ -137,6 +137,20 @@ def test_a_missing_folder_is_named_in_full(path):
         load_model(path)
 
 
+@pytest.fixture
+def _no_hub(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    for name in ("https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("_no_hub")
+def test_a_name_is_not_asked_for_again_and_again_of_a_hub_that_cannot_be_reached():
+    with pytest.raises(ModelError, match="mistyped: no such folder, the hub cannot be reached"):
+        load_model("mistyped")
+
+
 def test_a_tokenizer_larger_than_the_embeddings_is_refused(text, tmp_path):
     network = AutoModelForCausalLM.from_config(tiny_models.config_of("llama", 280))
     path = save_model(LanguageModel(network, text), tmp_path / "small")

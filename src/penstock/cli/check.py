@@ -14,9 +14,9 @@ from penstock.core.errors import ModelError, PenstockError
 from penstock.core.run import DataSpec, Offline, Online, RewardSpec, Run, models_behind, references
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
-from penstock.data.resolve import is_reference, resolve
+from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, order
-from penstock.data.sources import open_source
+from penstock.data.sources import is_function, open_source
 from penstock.rewards.runner import Mixture
 
 
@@ -85,10 +85,10 @@ def check_data(data: DataSpec, kind: str, base: Path) -> None:
 
     ``kind`` is what the rows become: prompts, examples or pairs.
     """
-    renderer, scheme = Renderer(data), data.source.partition(":")[0]
-    if scheme not in ("gym", "feedback") and is_reference(data.source):
+    renderer = Renderer(data)
+    if is_function(data.source):
         resolve(data.source, base)
-    elif scheme != "hub":
+    elif not data.source.startswith("hub:"):
         source = open_source(data, base)
         make = {"prompts": renderer.prompt, "examples": renderer.example, "pairs": renderer.pair}[kind]
         make(PromptKey(source.name, 0, 0), source[0], 0)

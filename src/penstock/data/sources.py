@@ -16,6 +16,16 @@ from penstock.core.run import DataSpec
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.rows import DataRow, Rows, span
 
+SCHEMES = ("gym", "hub", "feedback")
+"""What stands before the colon of a source that is neither a file nor a function."""
+TABLES = (".csv", ".parquet", ".json")
+"""Ends of files that the source ``hub:FILE`` reads."""
+
+
+def is_function(source: str) -> bool:
+    """Whether a source names a user's function: ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
+    return source.partition(":")[0] not in SCHEMES and is_reference(source)
+
 
 def open_source(spec: DataSpec, base: Path) -> Source:
     """Open what ``spec.source`` names; relative files are looked up in ``base``.
@@ -37,12 +47,14 @@ def open_source(spec: DataSpec, base: Path) -> Source:
         return open_hub(spec, rest, base)
     if scheme == "feedback":
         return _open_feedback(spec, rest, base)
-    if is_reference(spec.source):
+    if is_function(spec.source):
         return _open_function(spec, base)
     if spec.source.endswith((".jsonl", ".jsonl.gz")):
         return _open_file(spec, base, json_rows)
     if spec.source.endswith(".txt"):
         return _open_file(spec, base, text_rows)
+    if spec.source.endswith(TABLES):
+        raise DataError(f'"{spec.source}": a table is read by the datasets package; write hub:{spec.source}')
     raise DataError(
         f'"{spec.source}" is no source that is known; use FILE.jsonl, FILE.jsonl.gz, FILE.txt, gym:TASK, hub:NAME '
         "(also for a folder, .parquet, .csv or .json), feedback:STORE, MODULE:FUNCTION or FILE.py:FUNCTION"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from safetensors import safe_open
@@ -62,6 +65,33 @@ def _says_generic(path: str) -> bool:
     return json.loads(config.read_text()).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
+def hub_is_reachable() -> bool:
+    """Whether the hub's name resolves; true where a proxy would do that.
+
+    Without this look a mistyped folder costs minutes on a machine without a network: it is taken for a hub name, and every
+    file of it is asked for again and again.
+    """
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
+    if {"https", "all"} & set(getproxies()):
+        return True
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _place(path: str) -> dict[str, Any]:
+    """What loaders are told of where to look: a hub name in the cache only, where the hub cannot be reached."""
+    return {"local_files_only": True} if not Path(path).is_dir() and not hub_is_reachable() else {}
+
+
+def _not_loaded(path: str, what: str, error: Exception, place: Mapping[str, Any]) -> ModelError:
+    if place:
+        return ModelError(f"{path}: no such folder, the hub cannot be reached, and its cache here has no such {what}")
+    return ModelError(f"{path}: the {what} cannot be loaded: {_first_line(error)}")
+
+
 def load_text(path: str) -> Text:
     """The tokenizer of a model folder or hub name.
 
@@ -72,13 +102,14 @@ def load_text(path: str) -> Text:
         (Path(path) / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     ):
         raise ModelError(f"{path}: no tokenizer (tokenizer.json is missing); save the tokenizer into the model folder")
+    place = _place(path)
     try:
         with quiet_transformers():
-            return Text((PreTrainedTokenizerFast if _says_generic(path) else AutoTokenizer).from_pretrained(path))
+            return Text((PreTrainedTokenizerFast if _says_generic(path) else AutoTokenizer).from_pretrained(path, **place))
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{path}: the tokenizer cannot be loaded: {_first_line(error)}") from error
+        raise _not_loaded(path, "tokenizer", error, place) from error
 
 
 def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -168,9 +199,10 @@ def config_of(folder: Path) -> Any:
 
 def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
     factory: Any = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
+    place = _place(path)
     try:
         with quiet_transformers():
-            config = AutoConfig.from_pretrained(path)
+            config = AutoConfig.from_pretrained(path, **place)
             if config.is_encoder_decoder:
                 factory = AutoModelForSeq2SeqLM
             elif head == "score":
@@ -178,9 +210,9 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
                 config.pad_token_id = text.pad
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a new score head is the same every time
-                network = factory.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True)
+                network = factory.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True, **place)
     except Exception as error:
-        raise ModelError(f"{path}: the model cannot be loaded: {_first_line(error)}") from error
+        raise _not_loaded(path, "model", error, place) from error
     for parameter in network.parameters():  # out of the mapped file, where the header leaves tensors at odd addresses:
         parameter.data = parameter.data.clone()  # matrix products are faster, and the same in every process, when aligned
     return network
