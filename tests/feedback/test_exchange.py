@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 from feedback_examples import HandClock, pair, vote
@@ -14,8 +15,10 @@ from penstock.feedback.exchange.imports import hh_rlhf, load, rt_polarity
 from penstock.feedback.exchange.snapshot import (
     COMMON_WEIGHT,
     Labels,
+    annotator_weights,
     content_hash,
     corrections,
+    counted,
     labelled_completions,
     preference_pairs,
     snapshot,
@@ -113,6 +116,26 @@ def test_ratings_are_good_above_the_middle_of_the_scale(store):
     assert (row["completion"], row["label"]) == ("first x", True)
 
 
+def test_a_repeat_does_not_stand_in_for_a_rating_that_was_taken_back(store):
+    task = pair(form="rating", scale=(0, 10))
+    repeat = replace(task, purpose="repeat", origin=task.id, reserved="ann", overlap=1)
+    names = store.ask([task, repeat])
+    for name in names:
+        store.hand_out(name, "ann")
+        store.submit(Submission("rating", name, "ann", f"k{name}", {"scores": {"overall": [7, 3]}}))
+    assert [row["votes"] for row in labelled_completions(snapshot(store), EQUAL)] == [1, 1]
+    store.enrol(Annotator("root", "admin"))
+    store.retract("root", "r", 1, "a mistake")
+    assert labelled_completions(snapshot(store), EQUAL) == []
+
+
+def test_who_is_contradicted_by_ties_alone_has_the_common_weight(store):
+    for number in range(6):
+        said(store, pair(str(number)), ann=1 if number % 2 else -1, bob=0)
+    found = counted(snapshot(store), Labels())
+    assert annotator_weights(found, Labels())["ann"] == COMMON_WEIGHT
+
+
 def test_edits_are_corrections_and_pairs(store):
     [name] = store.ask([pair()])
     store.hand_out(name, "ann")
@@ -152,7 +175,9 @@ def test_a_file_of_nothing_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", " =1", "＝1", "|cmd"])
+@pytest.mark.parametrize(
+    "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", " =1", "＝1", "|cmd", "\n=1", "\u2003\n@SUM(1)"]
+)
 def test_csv_cells_are_no_formulas(text):
     [_, [cell, number]] = csv.reader(io.StringIO(csv_text([{"text": text, "number": -1.5}])))
     assert cell == "'" + text

@@ -115,6 +115,15 @@ def test_what_is_not_there_is_named(store, voted, tmp_path):
         runs_in(voted / "asked")
 
 
+@pytest.mark.parametrize("field", ['"steps": 1, "model": "m"', '"steps": 1e999', '"steps": 1, "rewards": [{"function": 5}]'])
+def test_a_damaged_run_is_named(tmp_path, field):
+    stage = f'{{"name": "x", "kind": "Offline", {field}, "data": {{"source": "", "options": {{}}}}}}'
+    for run in ("[" * 200_000, f'{{"name": "a", "stages": [{stage}]}}'):
+        (tmp_path / "run.json").write_text(run)
+        with pytest.raises(FeedbackError, match="not the folder of a run"):
+            recorded(tmp_path)
+
+
 def test_a_folder_of_runs_is_searched(voted, tmp_path):
     assert runs_in(tmp_path) == [voted]
     assert runs_in(voted) == [voted]

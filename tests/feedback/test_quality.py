@@ -148,6 +148,20 @@ def test_an_annotator_who_shares_nothing_has_no_estimate():
     assert quality.weight == 0
 
 
+def test_what_only_one_has_judged_speaks_for_nobody():
+    """Somebody who contradicts all others must not be believed for the many units that nobody else has looked at."""
+    alone = [said(f"alone{number}", "bad", 1 if number % 2 else -1, 1000 + number) for number in range(1000)]
+    report = {quality.annotator: quality for quality in assess(people() + alone, {})}
+    assert "against the others" in report["bad"].concerns
+    assert report["good"].concerns == report["fine"].concerns == ()
+    assert report["good"].weight > 3 > report["bad"].weight == 0
+
+
+def test_ties_of_the_others_are_no_estimate_of_who_takes_a_side():
+    found = [said(f"u{n}", "a", 1 if n % 2 else -1, n) for n in range(50)] + [said(f"u{n}", "b", 0, 50 + n) for n in range(50)]
+    assert [math.isnan(quality.accuracy) for quality in assess(found, {})] == [True, True]
+
+
 def test_what_all_agree_on_is_no_dispute_however_little_their_votes_weigh():
     found = [said("agreed", "a", 1), said("agreed", "b", 1)]
     assert to_adjudicate(found, {"a": 0.05, "b": 0.05}) == []

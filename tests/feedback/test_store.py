@@ -329,6 +329,72 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
         connect(tmp_path / "f.db")
 
 
+def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path):
+    file = tmp_path / "places.db"
+    with sqlite3.connect(file) as raw:
+        raw.execute("CREATE TABLE bookmarks (url)")
+    before = file.read_bytes()
+    with pytest.raises(errors.FeedbackError, match=r"database of something else.*bookmarks"):
+        connect(file)
+    with sqlite3.connect(file) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
+    raw.close()
+    assert before[100:] == file.read_bytes()[100:]  # but for the header, which says that it writes ahead
+
+
+def test_a_database_with_the_migrations_of_something_else_is_refused_as_such(place):
+    database = connect(place)
+    with database.write(head=False) as connection:
+        for statement in ("DROP TABLE head", "UPDATE alembic_version SET version_num = 'ae1027a6acf'"):
+            connection.execute(sa.text(statement))
+    database.close()
+    with pytest.raises(errors.FeedbackError, match="database of something else, at its migration ae1027a6acf"):
+        connect(place)
+
+
+def test_a_clock_that_goes_back_stops_nobody(place):
+    """A lease that had ended is alive again, though its seat was given away meanwhile: the next task is another one."""
+    clock = HandClock()
+    with Store.open(place, QueuePolicy(lease_seconds=100, gold_share=0, repeat_share=0), clock) as store:
+        enrol(store, "ann", "bob", "cleo")
+        first, second = store.ask([pair("urgent", overlap=1, priority=5), pair("other", overlap=1)])
+        store.next_task("ann")
+        clock.seconds += 150
+        store.give_back(store.next_task("bob").task, "bob")
+        clock.seconds -= 120
+        store.verify()
+        assert store.next_task("cleo").task == second
+        store.verify()
+        clock.seconds += 300
+        assert store.next_task("bob").task == first
+
+
+def test_a_latency_is_unknown_where_the_clock_went_back(tmp_path):
+    clock = HandClock()
+    with Store.open(tmp_path / "f.db", PLAIN, clock) as store:
+        enrol(store, "ann")
+        [task] = store.ask([pair()])
+        store.hand_out(task, "ann")
+        clock.seconds -= 50
+        assert store.submit(vote(task, "ann", "k")).latency == -1
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_a_database_cannot_hold_is_refused_and_no_sign_that_the_store_is_down(place, name):
+    with Store.open(place) as store:
+        for ask in (store.annotator, store.task, store.next_task):
+            with pytest.raises(errors.FeedbackError) as refused:
+                ask(name)
+            assert not isinstance(refused.value, errors.StoreUnavailable)
+
+
+def test_a_number_that_a_database_cannot_hold_is_refused_and_nothing_is_kept(place):
+    with Store.open(place) as store:
+        with pytest.raises(errors.FeedbackError, match="no store can hold"):
+            store.ask([pair("fine"), pair("huge", overlap=10**30)])
+        assert store.tasks() == []
+
+
 @pytest.mark.parametrize("change", ["judgements = 0", "open = false", "free_at = 1e12"])
 def test_an_index_that_disagrees_with_the_log_is_found(tmp_path, change):
     with Store.open(tmp_path / "f.db", PLAIN) as store:

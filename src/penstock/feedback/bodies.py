@@ -75,8 +75,8 @@ def _rating(body: dict[str, Any], task: Task) -> None:
         if not isinstance(values, list | tuple) or len(values) != count:
             raise FeedbackError(f"scores.{axis}={values!r:.60}; give {count} numbers, one a response")
         for value in values:
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or not low <= value <= high:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not low <= value <= high:  # no NaN is; an integer of any size is compared exactly
                 raise FeedbackError(f"scores.{axis}: {value!r} is no number from {low:g} to {high:g}")
     body["scores"] = {axis: list(values) for axis, values in scores.items()}
 

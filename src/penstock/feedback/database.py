@@ -107,6 +107,10 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except (sa.exc.DataError, self._engine.dialect.loaded_dbapi.DataError, UnicodeEncodeError, OverflowError) as error:
+            raise FeedbackError(
+                "a value that no store can hold: half a character (a lone surrogate), a NUL in a name, or too large a number"
+            ) from error
         except (sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             words = " ".join(str(getattr(error, "orig", None) or error).split())
             raise StoreUnavailable(f"feedback store {self.name}: {words[:300]}") from error
@@ -163,8 +167,13 @@ def _migrate(connection: Connection, name: str) -> None:
     # Alembic reads % in an option as the start of a placeholder.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     script = ScriptDirectory.from_config(config)
+    tables = sa.inspect(connection).get_table_names()
+    if tables and "alembic_version" not in tables:
+        raise FeedbackError(f"{name}: a database of something else (its first table is {min(tables)}); give a feedback store")
     present = MigrationContext.configure(connection).get_current_revision()
     known = [revision.revision for revision in script.walk_revisions()]
+    if present is not None and "head" not in tables:
+        raise FeedbackError(f"{name}: a database of something else, at its migration {present}; give a feedback store")
     if present is not None and present not in known:
         raise FeedbackError(
             f"{name}: its schema {present} is newer than {known[0]}, the newest that this Penstock knows; update Penstock"

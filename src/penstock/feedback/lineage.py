@@ -81,8 +81,8 @@ def recorded(folder: Path) -> Recorded:
             [pin for name, stage in stages.items() for pin in _pins(name, stage, later.get(f"{name}.data", {}))],
             {name: found for name in stages if (found := _asked(folder / "asked", name)) is not None},
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FeedbackError(f"{folder}: not the folder of a run ({error!r})") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise FeedbackError(f"{folder}: not the folder of a run ({error!r:.200})") from error
 
 
 def _links(name: str, stage: Mapping[str, Any]) -> Iterator[Link]:

@@ -291,6 +291,17 @@ def take_seat(connection: Connection, task: Task, annotator: str, policy: QueueP
     return lease
 
 
+def mend(connection: Connection, task: Task, annotator: str, now: float) -> bool:
+    """Bring the queue's index up to date with a task's leases as they are ``now``; whether it was not.
+
+    The index says from when on a seat is free. Where a clock goes back, a lease that had ended holds its seat again.
+    """
+    present = seats(connection, task, annotator, now)
+    writes = settled(present, present.judged, present.others)
+    run_together(connection, writes)
+    return bool(writes)
+
+
 def give_back(connection: Connection, task: Task, annotator: str, now: float) -> None:
     """End the annotator's lease of a task now; without one that holds nothing happens."""
     present = seats(connection, task, annotator, now)

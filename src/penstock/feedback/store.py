@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.feedback import bodies, queue, rows, schema
 from penstock.feedback.database import Database, connect
-from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NothingToUndo
+from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NothingToUndo, SeatTaken
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import JUDGEMENTS, REMARKS, WITHDRAWALS, Annotator, Event, Lease, Submission, Task, canonical
 from penstock.feedback.state import State, fold
@@ -141,10 +141,14 @@ class Store:
 
         def verb(connection: Connection) -> Lease | None:
             now = self.now()
-            found = queue.next_task(connection, annotator, self.policy, now)
-            if found is None:
-                return None
-            return queue.take_seat(connection, self._task(connection, found), annotator, self.policy, now)
+            while (found := queue.next_task(connection, annotator, self.policy, now)) is not None:
+                task = self._task(connection, found)
+                try:
+                    return queue.take_seat(connection, task, annotator, self.policy, now)
+                except SeatTaken:  # the clock has gone back; without this the task would stand at everybody's head of the queue
+                    if not queue.mend(connection, task, annotator, now):
+                        raise
+            return None
 
         return self._database.commit(verb)
 
@@ -226,7 +230,7 @@ class Store:
             if lease is None and shown:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
         fields = {name: getattr(given, name) for name in ("key", "kind", "task", "annotator")}
-        seen = -1.0 if lease is None else now - lease.granted
+        seen = -1.0 if lease is None or lease.granted > now else now - lease.granted
         event, writes = rows.next_event(
             seats.length,
             now,
@@ -361,13 +365,16 @@ class Store:
             FeedbackError: they disagree; names a task.
         """
         with self._database.read() as connection:
-            state = fold(rows.load_events(connection))
+            events = rows.load_events(connection)
+            state = fold(events)
             expected = {place: event.kind for place, event in state.standing.items()} | dict.fromkeys(
                 state.retracted, "retract"
             )
             found = {(row.task, row.annotator): row.kind for row in connection.execute(sa.select(schema.answers))}
             judged = {row.task: row.judgements for row in connection.execute(sa.select(schema.progress))}
-            misplaced = queue.misplaced(connection, self.now())
+            # By the latest clock that the index was kept by: this one may have gone back since.
+            granted = connection.execute(sa.select(sa.func.max(schema.leases.c.granted))).scalar() or 0.0
+            misplaced = queue.misplaced(connection, max([self.now(), granted, *(event.time for event in events)]))
         counted = dict.fromkeys(judged, 0)
         for event in state.judgements():
             counted[event.task] += 1

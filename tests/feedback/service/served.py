@@ -83,7 +83,7 @@ class Person:
 
     def __init__(self, service: Service, name: str) -> None:
         self.http = service.client()
-        self.http.cookies.set("penstock_session", service.context.sessions.begin(name))
+        self.http.cookies.set("penstock_session", service.context.sessions.begin(name, service.store.annotator(name).password))
         self.http.headers["X-CSRF-Token"] = self.http.get("/api/me").json()["csrf"]
         self.name, self._keys = name, 0
 

@@ -254,3 +254,10 @@ def test_me_tells_how_much_is_done_and_what_to_read(serve):
     assert me["guideline"] == {"version": "2026-11", "html": "<p><strong>Judge</strong> well.</p>\n"}
     assert (me["name"], me["role"], me["done"], me["lease_seconds"]) == ("ann", "annotator", 1, 900)
     assert len(me["csrf"]) == 64
+
+
+def test_a_score_of_four_hundred_digits_is_refused(service):
+    service.store.ask([pair(form="rating")])
+    person = service.person("ann")
+    answer = person.submit(person.next(), {"scores": {"overall": [10**400, 1]}}, "rating")
+    assert answer.status_code == 400

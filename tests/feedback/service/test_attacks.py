@@ -364,6 +364,7 @@ def test_tries_are_counted_for_what_one_customer_has():
     assert block_of("2001:db8:1:2:3:4:5:6") == block_of("2001:db8:1:2::9") == "2001:db8:1:2::/64"
     assert block_of("2001:db8:1:3::9") != block_of("2001:db8:1:2::9")
     assert block_of("unknown") == "unknown"
+    assert block_of("::ffff:203.0.113.7") == "203.0.113.7"  # or one of them could lock out all who come by IPv4
 
 
 @pytest.mark.parametrize(

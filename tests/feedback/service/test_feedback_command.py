@@ -1,5 +1,6 @@
 """``penstock feedback``: what it prints, what it refuses, and the real server in a process of its own."""
 
+import json
 import os
 import re
 import shutil
@@ -41,7 +42,7 @@ def test_the_first_administrator_makes_the_store(capsys, tmp_path):
     assert root.invite not in out
 
 
-@pytest.mark.parametrize(("name", "role"), [("root", "king"), ("", "admin")])
+@pytest.mark.parametrize(("name", "role"), [("root", "king"), ("", "admin"), ("a" * 61, "admin")])
 def test_a_wrong_name_or_role_makes_no_store(capsys, tmp_path, name, role):
     assert run(capsys, "enrol", tmp_path / "new.db", name, "--role", role)[0] == 2
     assert list(tmp_path.iterdir()) == []
@@ -114,6 +115,10 @@ def test_the_status_shows_gold_and_agreement(capsys, place):
         (("enrol", "/nowhere/at/all.db", "ann"), "there is no folder"),
         (("import", "PLACE", "csv", "f"), 'no format "csv"'),
         (("import", "PLACE", "trl", "none.jsonl"), "none.jsonl"),
+        (("import", "PLACE", "trl", "none.parquet"), "none.parquet: there is no such file"),
+        (("import", "PLACE", "trl", "f.jsonl", "--most", "-5"), "--most -5"),
+        (("import", "PLACE", "trl", "f.jsonl", "--ask", "99999999999999999999"), "--ask 99999999999999999999"),
+        (("effect", "PLACE", "shp"), "there is no tenant 'shp'"),
         (("export", "PLACE"), "--out FILE"),
         (("export", "PLACE", "--out", "x.jsonl"), "no rows"),
         (("export", "PLACE", "--out", "x.exe", "--form", "pairs"), ".exe"),
@@ -123,6 +128,47 @@ def test_wrong_input_is_one_clear_line(capsys, place, words, said):
     exit_code, out, error = run(capsys, *(place if word == "PLACE" else word for word in words))
     assert (exit_code, out, error.count("\n")) == (2, "", 1)
     assert said in error
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "row 0: not of TRL's preference format"),
+        ({"prompt": None, "chosen": "a", "rejected": "b"}, "row 0: not of TRL's preference format"),
+        ({"prompt": "p", "chosen": "a", "rejected": 3}, "row 0: not of TRL's preference format"),
+        ({"prompt": [], "chosen": [{"content": None}], "rejected": [{"content": "b"}]}, "row 0: not of TRL's"),
+        ({"prompt": "p", "chosen": "a" * 200_001, "rejected": "b"}, "200000 is the most"),
+    ],
+)
+def test_a_row_that_is_no_preference_makes_no_store(capsys, tmp_path, row, said):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    exit_code, _, error = run(capsys, "import", str(tmp_path / "f.db"), "trl", str(tmp_path / "rows.jsonl"))
+    assert (exit_code, error.count("\n")) == (2, 1)
+    assert said in error
+    assert not (tmp_path / "f.db").exists()
+
+
+def test_an_import_under_a_name_that_cannot_be_makes_no_store(capsys, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
+    assert run(capsys, "import", str(tmp_path / "f.db"), "trl", str(tmp_path / "rows.jsonl"), "--annotator", "a b")[0] == 2
+    assert not (tmp_path / "f.db").exists()
+
+
+def test_a_damaged_parquet_file_is_one_clear_line(capsys, tmp_path):
+    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    (tmp_path / "rows.parquet").write_text("nope")
+    exit_code, _, error = run(capsys, "import", str(tmp_path / "f.db"), "trl", str(tmp_path / "rows.parquet"))
+    assert (exit_code, error.count("\n")) == (2, 1)
+    assert "no readable Parquet" in error
+
+
+def test_an_empty_file_does_not_become_a_store(capsys, tmp_path):
+    (tmp_path / "f.db").touch()
+    for words in (("status", str(tmp_path / "f.db")), ("enrol", str(tmp_path / "f.db"), "ann")):
+        exit_code, _, error = run(capsys, *words)
+        assert exit_code == 2
+        assert "an empty file, no store" in error
+    assert (tmp_path / "f.db").stat().st_size == 0
 
 
 def test_help_says_what_there_is(capsys):

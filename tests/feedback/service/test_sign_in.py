@@ -79,6 +79,31 @@ def test_a_new_password_ends_the_sessions_of_the_old_one(service):
     assert person.get("/api/me").status_code == 401
 
 
+def test_a_password_that_was_changed_while_it_was_compared_opens_nothing(service, monkeypatch):
+    service.enrol("ann")
+    secret, whole = service.context.accounts.invite("ann"), service.context.passwords.same
+
+    def slow(kept, password):
+        service.context.accounts.redeem(secret, QUICK.made("another password"))
+        return whole(kept, password)
+
+    monkeypatch.setattr(service.context.passwords, "same", slow)
+    with service.client() as client:
+        assert sign_in(client, "ann").status_code == 403
+        assert client.get("/api/me").status_code == 401
+
+
+def test_sessions_end_with_the_password_or_the_account_in_one_transaction(service):
+    """Whatever comes after them may be killed before it runs."""
+    for change in (
+        lambda: service.context.accounts.redeem(service.context.accounts.invite("ann"), QUICK.made("another password")),
+        lambda: service.context.accounts.switch("ann", False) or service.context.accounts.switch("ann", True),
+    ):
+        person = service.person("ann")
+        change()
+        assert person.get("/api/me").status_code == 401
+
+
 def test_every_wrong_sign_in_looks_the_same(service):
     service.enrol("ann")
     service.enrol("off")

@@ -64,9 +64,10 @@ def enrol(words: Sequence[str]) -> None:
     place, name = arguments("enrol", left, own, "STORE", "NAME")
     require("feedback enrol", "feedback", "argon2", "nh3", "markdown_it", "starlette")
     from penstock.feedback.records import Annotator
-    from penstock.feedback.service.accounts import Accounts
+    from penstock.feedback.service.accounts import Accounts, require_short
 
     Annotator(name, own["role"] or "annotator")  # refuses what is wrong with either, before a store is made
+    require_short(name)
     with opened(place, new=True) as store:
         accounts = Accounts(store.database, store.now)
         there = name in {annotator.name for annotator in store.annotators()}
@@ -123,9 +124,15 @@ def import_(words: Sequence[str]) -> None:
     left, own = take(words, annotator="", most=0, ask=0)
     place, kind, file = arguments("import", left, own, "STORE", "FORMAT", "FILE")
     from penstock.feedback.exchange import files, formats, imports
+    from penstock.feedback.records import Annotator
 
+    if own["most"] < 0 or not 0 <= own["ask"] <= MOST_PEOPLE:
+        raise SpecError(
+            f"--most {own['most']} --ask {own['ask']}; give 0 rows (all) or more, put to 0 to {MOST_PEOPLE} people each"
+        )
     path, most = Path(file), own["most"] or None
     named = {"annotator": own["annotator"] or kind}
+    Annotator(named["annotator"], nature="imported")  # refuses what is wrong with it, before a store is made
     readers: Mapping[str, Callable[[], formats.Imported]] = {
         "hh-rlhf": lambda: imports.hh_rlhf(path, most=most, **named),
         "rt-polarity": lambda: imports.rt_polarity(path, most=most, **named),
@@ -134,8 +141,6 @@ def import_(words: Sequence[str]) -> None:
     if kind not in readers:
         raise SpecError(f'no format "{kind}"{suggestion(kind, readers)}; use one of: {", ".join(readers)}')
     found = readers[kind]()
-    if own["ask"] < 0:
-        raise SpecError(f"--ask {own['ask']}; how many people each item is put to, at least 1 (0: to nobody)")
     with opened(place, new=True) as store:
         added = imports.load(store, found)
         asked = imports.ask_people(store, found, own["ask"]) if own["ask"] else 0
@@ -197,6 +202,9 @@ def migrate(words: Sequence[str]) -> None:
         print(f"{place} is up to date: {store.length()} events")
 
 
+MOST_PEOPLE = 1_000_000
+"""Most people that one question may be put to."""
+
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int | None]] = {
     "enrol": enrol,
     "serve": serve,
@@ -225,7 +233,10 @@ def opened(place: str, policy: QueuePolicy | None = None, *, new: bool = False) 
     """The store of a place; only some commands make a new one. Raises FeedbackError, and SpecError where there is none."""
     from penstock.feedback.store import Store
 
-    if not new and "://" not in place and not Path(place).expanduser().is_file():
+    file = Path(place).expanduser()
+    if "://" not in place and file.is_file() and not file.stat().st_size:
+        raise SpecError(f"{place}: an empty file, no store; bring back your backup, or take it away to begin a new one")
+    if not new and "://" not in place and not file.is_file():
         raise SpecError(f"there is no store {place}; the first administrator makes one: "
                         f"penstock feedback enrol {place} NAME --role admin")  # fmt: skip
     return Store.open(place, policy)

@@ -80,8 +80,10 @@ def effect(store: Store, tenant: str, policy: Policy | None = None) -> Effect:
 
     Raises:
         FeedbackError: an arm without signals.
+        NotFound: there is no such tenant.
     """
     counted = policy or Policy()
+    product_log.tenant(store, tenant)  # or its name was mistyped
     taken = product_log.snapshot(store)
     newest = {
         (event.user, event.response): event

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,8 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a name that is too long
+            partial.unlink(missing_ok=True)
         raise FeedbackError(f"{path}: cannot be written ({error.strerror})") from error
 
 
@@ -59,7 +62,14 @@ def read_rows(path: Path) -> list[Row]:
         FeedbackError: another suffix, or a malformed file; names the line.
     """
     if path.suffix == ".parquet":
-        return _arrow(path).read_table(path).to_pylist()
+        parquet = _arrow(path)
+        from pyarrow import ArrowException
+
+        try:
+            return parquet.read_table(path).to_pylist()
+        except (OSError, ArrowException) as error:
+            why = "there is no such file" if not path.exists() else f"no readable Parquet ({str(error).splitlines()[0]})"
+            raise FeedbackError(f"{path}: {why}") from error
     if path.suffix != ".jsonl":
         raise FeedbackError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use .jsonl or .parquet")
     from penstock.data.sources import json_rows
@@ -107,12 +117,13 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def _inert(value: Any) -> str:
     """A cell's text. Numbers stay numbers; text that begins like a formula is made text.
 
-    SOURCE: OWASP, "CSV Injection": ``= + - @``, tab and carriage return begin a formula; so do their full-width forms.
+    SOURCE: OWASP, "CSV Injection": ``= + - @``, tab and carriage return begin a formula; so do their full-width forms, also
+    behind other white space.
     """
     if value is None:
         return ""
     if isinstance(value, int | float):
         return str(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    dangerous = text.lstrip(" \u00a0\ufeff")[:1] in tuple("=+-@\t\r\n＝＋－＠|") and text.strip() != ""
+    dangerous = text[:1] in ("\t", "\r") or bool(re.match(r"[\s\ufeff]*[=+\-@＝＋－＠|]", text))
     return f"'{text}" if dangerous else text

@@ -42,8 +42,10 @@ def from_trl(rows: Sequence[Mapping[str, Any]], annotator: str) -> Imported:
     found: Imported = []
     for number, row in enumerate(rows):
         try:
-            prompt, chosen, rejected = _trl_texts(row)
-        except (KeyError, TypeError, IndexError) as error:
+            prompt, chosen, rejected = texts = _trl_texts(row)
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError("prompt, chosen and rejected must be texts")
+        except (AttributeError, KeyError, TypeError, IndexError) as error:
             raise FeedbackError(f"row {number}: not of TRL's preference format ({error!r}); it has {', '.join(row)}") from error
         found.append(as_vote(prompt, chosen, rejected, annotator, f"trl/{number}"))
     return found

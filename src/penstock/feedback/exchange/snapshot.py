@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit, comparisons, ratings
-from penstock.feedback.quality.reliability import preference_probability, preference_share, reliability
+from penstock.feedback.quality.reliability import preference_probability, preference_share, reliability, shared
 from penstock.feedback.records import Event, Nature, Task, canonical
 from penstock.feedback.state import fold
 
@@ -88,11 +88,7 @@ def annotator_weights(found: Sequence[Comparison], labels: Labels) -> dict[str, 
     weights = dict.fromkeys(sorted(names), COMMON_WEIGHT)
     if labels.weights == "equal":
         return weights
-    judges: dict[Unit, set[str]] = defaultdict(set)
-    for comparison in found:
-        judges[comparison.unit].add(comparison.annotator)
-    shared = [comparison for comparison in found if len(judges[comparison.unit]) > 1 and comparison.purpose != "repeat"]
-    estimated = reliability(shared)
+    estimated = reliability(shared(found))
     return weights | (estimated.weights() if estimated else {})
 
 
@@ -165,13 +161,10 @@ def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[
         for response, sign in ((comparison.unit.first, 1), (comparison.unit.second, -1)):
             said = -1.0 if comparison.both_bad else float(sign * comparison.sign)
             balance[comparison.unit.task, response].append((said, weight))
-    standing = ratings(fold(taken.events).judgements(), taken.tasks, labels.axis)
-    # An annotator's first rating of a response counts; what comes later is a repeat.
-    first = {(rating.task, rating.response, rating.annotator): rating for rating in reversed(standing)}
-    for rating in reversed(first.values()):
-        task = taken.tasks[rating.task]
-        if taken.natures[rating.annotator] in labels.natures and task.purpose in LABELLED:
-            low, high = task.scale
+    judged = [event for event in fold(taken.events).judgements() if taken.tasks[event.task].purpose in LABELLED]
+    for rating in ratings(judged, taken.tasks, labels.axis):
+        if taken.natures[rating.annotator] in labels.natures:
+            low, high = taken.tasks[rating.task].scale
             said = (2 * rating.value - low - high) / (high - low)
             balance[rating.task, rating.response].append((said, weights.get(rating.annotator, COMMON_WEIGHT)))
     return list(_completions(taken, balance))

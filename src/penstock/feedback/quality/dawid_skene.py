@@ -61,7 +61,13 @@ def dawid_skene(
         FeedbackError: labels outside their range, or a unit that nobody judged.
     """
     table_AU = np.asarray(label_AU)
-    if table_AU.ndim != 2 or labels < 2 or table_AU.min(initial=-1) < -1 or table_AU.max(initial=0) >= labels:
+    if (
+        table_AU.ndim != 2
+        or not table_AU.size
+        or labels < 2
+        or table_AU.min(initial=-1) < -1
+        or table_AU.max(initial=0) >= labels
+    ):
         raise FeedbackError(
             f"give integers [annotators, units] from 0 to {labels - 1}, -1 for missing, and labels of 2 or more"
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.database import Database
@@ -19,6 +20,12 @@ INVITE_SECONDS = 7 * 24 * 3600.0
 LONGEST_NAME = 60
 
 table = schema.annotators
+
+
+def require_short(name: str) -> None:
+    """Refuse names that no list has room for. Raises FeedbackError."""
+    if len(name) > LONGEST_NAME:
+        raise FeedbackError(f"a name of {len(name)} characters; {LONGEST_NAME} is the most")
 
 
 class NameTaken(FeedbackError):
@@ -38,8 +45,7 @@ class Accounts:
         Raises:
             NameTaken, FeedbackError: as their names say, or a name, role or attribute that cannot be.
         """
-        if len(name) > LONGEST_NAME:
-            raise FeedbackError(f"a name of {len(name)} characters; {LONGEST_NAME} is the most")
+        require_short(name)
         if len(attributes) > 20 or not all(isinstance(text, str) and len(text) <= 200 for text in attributes.values()):
             raise FeedbackError("attributes: give at most 20 texts of at most 200 characters, such as language or region")
         secret = self._secret()
@@ -57,12 +63,16 @@ class Accounts:
             NotFound: there is no person of that name.
         """
         secret = self._secret()
-        self._change(name, invite=hashed(secret))
+        with self.database.write() as connection:
+            _change(connection, name, invite=hashed(secret))
         return secret
 
     def switch(self, name: str, enabled: bool) -> None:
-        """Switch somebody off or on. Raises NotFound."""
-        self._change(name, enabled=enabled)
+        """Switch somebody off, which ends their sessions, or on. Raises NotFound."""
+        with self.database.write() as connection:
+            _change(connection, name, enabled=enabled)
+            if not enabled:
+                _end_sessions(connection, name)
 
     def invited(self, secret: str) -> str:
         """Whose invite a secret is. Raises NotFound: nobody's, used already, or expired."""
@@ -74,20 +84,19 @@ class Accounts:
         return name
 
     def redeem(self, secret: str, password: str) -> str:
-        """Set a password's hash by an invite, which ends; gives the name. Raises NotFound, also to the second of two."""
+        """Set a password's hash by an invite, which ends, as do all sessions of the old password; gives the name.
+
+        Raises:
+            NotFound: the invite is no good, or the second of two came too late.
+        """
         name = self.invited(secret)
         mine = (table.c.name == name) & (table.c.invite == hashed(secret))
         with self.database.write() as connection:
             changed = connection.execute(table.update().where(mine).values(password=password, invite=""))
             if not changed.rowcount:
                 raise NotFound("this invitation has been used; ask for a new one")
+            _end_sessions(connection, name)
         return name
-
-    def _change(self, name: str, **values: str | bool) -> None:
-        person = (table.c.name == name) & (table.c.nature == "human")
-        with self.database.write() as connection:
-            if not connection.execute(table.update().where(person).values(**values)).rowcount:
-                raise NotFound(f"there is no person {name!r:.60}; enrol them first")
 
     def _secret(self) -> str:
         """A secret that says itself until when it is good; it is hashed as a whole, so that this cannot be changed."""
@@ -96,3 +105,14 @@ class Accounts:
     def _alive(self, secret: str) -> bool:
         until = re.match(r"([0-9a-f]{1,12})-[\w\-]{32}\Z", secret)
         return until is not None and int(until[1], 16) > self.now()
+
+
+def _change(connection: Connection, name: str, **values: str | bool) -> None:
+    person = (table.c.name == name) & (table.c.nature == "human")
+    if not connection.execute(table.update().where(person).values(**values)).rowcount:
+        raise NotFound(f"there is no person {name!r:.60}; enrol them first")
+
+
+def _end_sessions(connection: Connection, name: str) -> None:
+    """In the transaction of what ends them: a crash between the two would leave them alive."""
+    connection.execute(schema.sessions.delete().where(schema.sessions.c.annotator == name))

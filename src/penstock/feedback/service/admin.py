@@ -81,8 +81,6 @@ class Admin:
             if name == call.who.name and not enabled:
                 raise Refusal(409, "you cannot switch yourself off; another administrator can", code="not_allowed")
             self._context.accounts.switch(name, enabled)
-            if not enabled:
-                self._context.sessions.end_all(name)
             return reply({})
         if fields.has("invite"):
             again = fields.flag("invite")

@@ -183,7 +183,8 @@ class Annotate:
         order = lease.order if lease else tuple(json.loads(before))
         if not order:
             raise NotFound("there is no such task of yours; ask for the next one")
-        return order, None if lease is None else max(0.0, self._store.now() - lease.granted)
+        seconds = None if lease is None else self._store.now() - lease.granted
+        return order, None if seconds is None or seconds < 0 else seconds  # below 0: the clock has gone back
 
     def _done(self, call: Call) -> int:
         with self._store.database.read() as connection:

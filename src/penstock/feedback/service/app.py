@@ -181,6 +181,8 @@ def block_of(address: str) -> str:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address[:100]
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:  # how a socket for both names who comes by IPv4
+        return str(found.ipv4_mapped)
     return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
 
 

@@ -157,7 +157,7 @@ def speeds(judged: Sequence[Event]) -> dict[str, float]:
         times.setdefault(event.annotator, []).append(event.time)
     made = {}
     for name, mine in times.items():
-        between = [after - before for before, after in pairwise(mine) if after - before <= SITTING_SECONDS]
+        between = [after - before for before, after in pairwise(mine) if 0 <= after - before <= SITTING_SECONDS]
         made[name] = 3600 * len(between) / sum(between) if sum(between) > 0 else math.nan
     return made
 

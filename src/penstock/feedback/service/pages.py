@@ -106,7 +106,7 @@ class Pages:
         if not right:
             return self._form(call, "sign_in", 401, error=WRONG)
         self._context.throttle.succeeded(name, call.address)
-        return self._welcome(call, name)
+        return self._welcome(call, name, kept.password if kept else "")
 
     def sign_out(self, call: Call) -> Response:
         assert call.session is not None  # the route's right
@@ -130,17 +130,15 @@ class Pages:
             made = self._context.passwords.made(password)
         except FeedbackError as error:
             return self._form(call, "invite", 400, error=str(error), **known)
-        name = self._context.accounts.redeem(call.name, made)
-        self._context.sessions.end_all(name)
-        return self._welcome(call, name)
+        return self._welcome(call, self._context.accounts.redeem(call.name, made), made)
 
-    def _welcome(self, call: Call, name: str) -> Response:
+    def _welcome(self, call: Call, name: str, password: str) -> Response:
         if call.session:
             self._context.sessions.end(call.session.id)
         answer = RedirectResponse("/", 303)
         settings = self._context.settings
         answer.set_cookie(
-            SESSION, self._context.sessions.begin(name), max_age=int(settings.session_seconds), path="/",
+            SESSION, self._context.sessions.begin(name, password), max_age=int(settings.session_seconds), path="/",
             secure=settings.https, httponly=True, samesite="strict",
         )  # fmt: skip
         answer.delete_cookie(FORM, path="/", secure=settings.https, httponly=True, samesite="strict")

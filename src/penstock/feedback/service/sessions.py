@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.database import Database
+from penstock.feedback.errors import NotAllowed
 from penstock.feedback.records import Annotator
 from penstock.feedback.service.secrets import hashed
 from penstock.feedback.statements import Statement
@@ -47,12 +48,22 @@ class Sessions:
     def __init__(self, database: Database, now: Callable[[], float], seconds: float = LONGEST_SECONDS) -> None:
         self._database, self._now, self._seconds = database, now, seconds
 
-    def begin(self, annotator: str) -> str:
-        """Sign somebody in; gives the id for their cookie. Expired sessions leave, and beyond ``MOST`` the oldest."""
+    def begin(self, annotator: str, password: str = "") -> str:
+        """Sign somebody in; gives the id for their cookie. Expired sessions leave, and beyond ``MOST`` the oldest.
+
+        Args:
+            password: the hash that their password was compared with. Comparing takes a while.
+
+        Raises:
+            NotAllowed: they have another password by now, or were switched off.
+        """
         made, now = secrets.token_urlsafe(32), self._now()
         row = {"id": hashed(made), "annotator": annotator, "created": now, "expires": now + self._seconds}
         mine = table.c.annotator == annotator
         with self._database.write(head=False) as connection:
+            who = rows.load_annotator(connection, annotator)
+            if not who.enabled or who.password != password:
+                raise NotAllowed(f"{annotator}: the password or the account was changed meanwhile; sign in again")
             connection.execute(table.delete().where(table.c.expires <= now))
             newest = sa.select(table.c.id).where(mine).order_by(table.c.created.desc()).offset(MOST - 1)
             old = list(connection.execute(newest).scalars())
@@ -71,8 +82,3 @@ class Sessions:
     def end(self, identity: str) -> None:
         with self._database.write(head=False) as connection:
             connection.execute(table.delete().where(table.c.id == hashed(identity)))
-
-    def end_all(self, annotator: str) -> None:
-        """End all sessions of somebody, as when they are switched off or choose a new password."""
-        with self._database.write(head=False) as connection:
-            connection.execute(table.delete().where(table.c.annotator == annotator))
