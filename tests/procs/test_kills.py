@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -22,6 +23,12 @@ def assert_as_if_nothing_had_happened(run: Started, steps: int, whole: Path) -> 
     run.assert_clean()
 
 
+def ranks_of(learner: int) -> list[int]:
+    """The processes of a learner's other ranks."""
+    children = Path(f"/proc/{learner}/task/{learner}/children").read_text().split()
+    return [int(child) for child in children if b"penstock.train.rank" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
 @pytest.mark.timeout(120)
 def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Callable[..., Path]
@@ -32,6 +39,20 @@ def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
         run.until_step(1 + 2 * number)
         run.signal(name, signal.SIGKILL)
     assert_as_if_nothing_had_happened(run, 16, undisturbed(*words))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    words = ("letters", "--steps", "10", "--grpo.learner.strategy", "FSDP2", "--grpo.learner.strategy.ranks", "2")
+    run = start(*words, "--hold", "24")
+    run.until_step(5, seconds=120)
+    (rank,) = ranks_of(run.roles["learner"])
+    os.kill(rank, signal.SIGKILL)
+    assert_as_if_nothing_had_happened(run, 10, undisturbed(*words))
+    assert "rank 1 of 2 is gone" in run.text
 
 
 @pytest.mark.slow
