@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.commands.explain import explain
-from penstock.cli.engine_choice import command_of, require_engine, sends_adapters, with_engine
+from penstock.cli.engine_choice import (
+    command_of,
+    members,
+    require_engine,
+    sends_adapters,
+    takes_part,
+    way_of_weights,
+    with_engine,
+)
 from penstock.cli.recipe import build
-from penstock.core.engines import VLLM, Embedded
+from penstock.core.engines import VLLM, Embedded, SGLang
 from penstock.core.errors import SpecError
 from penstock.core.learner import LoRA
 from penstock.core.run import Online, Run
@@ -75,6 +83,49 @@ def test_other_engines_ask_for_no_python() -> None:
 def test_explain_names_the_engine() -> None:
     assert any("generators run vLLM in vllm/bin/python" in line for line in explain(on_vllm("vllm/bin/python")))
     assert any("generators run Penstock's own" in line for line in explain(replace(quickstart(), runtime="procs")))
+
+
+def with_channel(engine: object, channel: str, generators: int = 1) -> Run:
+    run = on_vllm()
+    return replace(run, roles=replace(run.roles, engine=engine, channel=channel, generators=generators))
+
+
+@pytest.mark.parametrize(
+    ("run", "count"),
+    [
+        (with_channel(VLLM(tensor_parallel=2), "process group", generators=3), 6),
+        (with_channel(VLLM(options={"pipeline_parallel_size": 2}), "process group"), 2),
+        (with_channel(Embedded(), "process group", generators=3), 3),
+    ],
+)
+def test_a_round_is_waited_for_by_every_worker_of_every_generator(run: Run, count: int) -> None:
+    assert members(run) == count
+
+
+def test_workers_take_part_themselves_in_a_process_group_alone() -> None:
+    assert takes_part(with_channel(VLLM(), "process group"))
+    assert not takes_part(with_channel(VLLM(), "shared memory"))
+    assert not takes_part(with_channel(Embedded(), "process group"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "channel", "way"),
+    [
+        (Embedded(), "disk", "to the generators by disk"),
+        (VLLM(), "shared memory", "to the generators by shared memory, then by shared memory to vLLM's workers"),
+        (VLLM(tensor_parallel=2), "process group", "to vLLM's workers by process group, with no copy in between (2 take part"),
+        (SGLang(), "shared memory", "to the generators by shared memory, then by a folder to the server"),
+        (
+            SGLang(weights="process group"),
+            "disk",
+            "to the generators by disk, then by a process group to the server's processes",
+        ),
+    ],
+)
+def test_explain_says_how_weights_get_to_what_draws(engine: object, channel: str, way: str) -> None:
+    run = with_channel(engine, channel)
+    assert way_of_weights(run).startswith(way)
+    assert any(f"weights go {way}" in line for line in explain(run))
 
 
 def adapted(engine: object, strategy: object = None) -> tuple[Run, Online]:

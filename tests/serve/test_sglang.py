@@ -12,7 +12,7 @@ from penstock.core.types import WeightUpdate
 from penstock.serve.flights import Flight
 from penstock.serve.http import pick
 from penstock.serve.sglang import SGLangGenerator
-from penstock.serve.sglang_weights import FromGroup, GroupPlan
+from penstock.serve.sglang_weights import FromGroup
 from sglang_answers import Answers, sglang_over
 from tiny_models import request
 
@@ -147,14 +147,36 @@ class Heard:
     def __init__(self):
         self.posts = []
 
+    async def get(self, path):
+        assert path == "/server_info"
+        return {"tp_size": 2}
+
     async def post(self, path, body):
         self.posts.append((path, body))
         return {"success": True, "message": ""}
 
 
+class Trainer:
+    """Notes what is broadcast, to nobody."""
+
+    address, port, name, backend = "10.0.0.1", 5000, "penstock-1", "nccl"
+
+    def __init__(self):
+        self.joined, self.sent = [], []
+
+    def join(self, world):
+        self.joined.append(world)
+
+    def broadcast(self, pairs):
+        self.sent.append(pairs)
+
+    def close(self):
+        """Nothing is open."""
+
+
 def test_a_process_group_is_joined_once_and_carries_every_tensor_in_order(tiny):
-    talk, joined, sent = Heard(), [], []
-    delivery = FromGroup(GroupPlan("10.0.0.1", 5000, 3), lambda: joined.append(1), lambda pairs: sent.append(pairs))
+    talk, trainer = Heard(), Trainer()
+    delivery = FromGroup(lambda: trainer)
     tensors = dict(other_weights(tiny))
 
     async def scenario():
@@ -164,9 +186,9 @@ def test_a_process_group_is_joined_once_and_carries_every_tensor_in_order(tiny):
     asyncio.run(scenario())
     assert [path for path, _ in talk.posts] == ["/init_weights_update_group"] + ["/update_weights_from_distributed"] * 2
     assert (talk.posts[0][1]["rank_offset"], talk.posts[0][1]["world_size"]) == (1, 3)
-    assert talk.posts[1][1]["names"] == list(tensors) == [name for name, _ in sent[0]]
+    assert talk.posts[1][1]["names"] == list(tensors) == [name for name, _ in trainer.sent[0]]
     assert talk.posts[2][1]["flush_cache"] is True
-    assert joined == [1]
+    assert trainer.joined == [3]
 
 
 def test_each_generator_has_a_server_to_itself():

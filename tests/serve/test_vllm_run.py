@@ -22,9 +22,11 @@ def values(run: Path, name: str) -> list[Any]:
     return [row[name] for row in rows if name in row]
 
 
-def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path) -> None:
+@pytest.mark.parametrize("channel", ["shared memory", "process group"])
+def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path, channel: str) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed here; make test-vllm has it")
-    command = [sys.executable, "-m", "penstock.cli.main", "train", "quickstart", *WORDS, "--runs", str(tmp_path), "--name", "q"]
+    words = (*WORDS, "--roles.channel", channel, "--runs", str(tmp_path), "--name", "q")
+    command = [sys.executable, "-m", "penstock.cli.main", "train", "quickstart", *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=800, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
     )
@@ -38,3 +40,4 @@ def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path) -> N
     assert max(fresh) < 1e-3, "log-probs are the learner's"
     assert "role restarted" not in (run / "events.jsonl").read_text()
     assert "weights refused" not in (run / "events.jsonl").read_text()
+    assert not any(sum(values(run, f"flow/{what}")) for what in ("returned", "refused", "dropped")), "nothing is dropped"

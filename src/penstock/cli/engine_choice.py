@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ USUAL = Path(".venv-vllm/bin/python")
 ROLE = ("-m", "penstock.cli.role")
 ASKING = 120.0
 """Seconds in which a Python must say what it can import."""
+_LOOPBACK = re.compile(r"https?://(127\.|localhost\b|\[::1\])")
 _QUESTION = "import sys, importlib.util as u; sys.exit(0 if all(map(u.find_spec, ('vllm', 'penstock'))) else 3)"
 
 
@@ -49,7 +51,8 @@ def require_engine(run: Run) -> None:
     """Refuse a run whose engine cannot be started, before anything is begun.
 
     Raises:
-        SpecError: the engine's Python does not exist, or lacks vLLM or Penstock; there are too few servers, or no token.
+        SpecError: the engine's Python does not exist, or lacks vLLM or Penstock; there are too few servers, no token, or a
+            process group is asked for with a server that cannot reach it.
     """
     engine = run.roles.engine
     if isinstance(engine, Served | SGLang):
@@ -70,6 +73,13 @@ def _require_servers(engine: Served | SGLang, generators: int) -> None:
     servers = len([url for url in engine.url.split(",") if url.strip()])
     if servers < generators:
         raise SpecError(f"roles.engine.url names {servers} server and there are {generators} generators; name one for each")
+    far = [url.strip() for url in engine.url.split(",") if not _LOOPBACK.match(url.strip())]
+    grouped = isinstance(engine, SGLang) and engine.weights == "process group"
+    if grouped and far and not os.environ.get("PENSTOCK_HOST"):
+        raise SpecError(
+            f'roles.engine.weights="process group": {far[0]} is another machine, which cannot join a group on 127.0.0.1; set '
+            "PENSTOCK_HOST to this machine's address"
+        )
     if engine.key and not os.environ.get(engine.key, "").strip():
         raise SpecError(f"roles.engine.key: set the environment variable {engine.key} to the server's token")
 
@@ -86,6 +96,31 @@ def sends_adapters(run: Run, stage: Online) -> bool:
     """Whether weights travel to the generators as low-rank adapters alone, beside matrices that never change."""
     engine, learner = run.roles.engine, stage.learner
     return isinstance(engine, VLLM) and engine.adapters and learner.lora is not None and isinstance(learner.strategy, OneDevice)
+
+
+def takes_part(run: Run) -> bool:
+    """Whether the processes of the engine take weights from the channel themselves, and not through their generator's."""
+    return isinstance(run.roles.engine, VLLM) and run.roles.channel == "process group"
+
+
+def members(run: Run) -> int:
+    """Processes that take part in a round of the channel process group."""
+    engine, workers = run.roles.engine, 1
+    if isinstance(engine, VLLM):
+        workers = engine.tensor_parallel * int(engine.options.get("pipeline_parallel_size", 1))
+    return run.roles.generators * workers
+
+
+def way_of_weights(run: Run) -> str:
+    """How weights get from the learner to what generates, in a line of ``penstock explain``."""
+    channel, engine = run.roles.channel, run.roles.engine
+    if takes_part(run):
+        return f"to vLLM's workers by {channel}, with no copy in between ({members(run)} take part in a round)"
+    further = {"VLLM": "shared memory to vLLM's workers", "Served": "one HTTP upload"}
+    last = further.get(type(engine).__name__, "")
+    if isinstance(engine, SGLang):
+        last = {"disk": "a folder to the server", "process group": "a process group to the server's processes"}[engine.weights]
+    return f"to the generators by {channel}" + (f", then by {last}" if last else "")
 
 
 def described(run: Run) -> str:

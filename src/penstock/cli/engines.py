@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.engines import VLLM, Embedded, Served, SGLang
 from penstock.core.errors import SpecError
@@ -23,23 +23,33 @@ class Opened:
     text: Text
     sums: Callable[[], Awaitable[list[str]]]
     """Checksums of the weights in use, bucket by bucket as in the manifest that announced them."""
+    subscriber: Any = None
+    """Fulfils ``Subscriber`` where the engine's own processes take part in the channel; None: its generator's does."""
+
+
+class Rounds(NamedTuple):
+    """A channel by process group: its publisher's folder, and what this generator is called there."""
+
+    folder: Path
+    name: str
 
 
 @asynccontextmanager
 async def opened(
-    spec: Any, folder: Path, device: Any, *, slots: int, shared: Path, adapters: bool = False
+    spec: Any, folder: Path, device: Any, *, slots: int, shared: Path, adapters: bool = False, rounds: Rounds | None = None
 ) -> AsyncIterator[Opened]:
     """Open an engine over a model folder; it ends with the block. Its weights are of no version yet (-1).
 
     ``shared`` is a folder that this generator alone uses to hand weights to processes of the engine. With ``adapters`` the
-    matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them.
+    matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them. In ``rounds`` vLLM's workers
+    take part themselves, under names that begin with the generator's.
 
     Raises:
         SpecError: the engine cannot run this model.
         GenerationError: the engine does not start.
     """
     if isinstance(spec, VLLM):
-        async with _vllm(spec, folder, slots, shared, adapters) as found:
+        async with _vllm(spec, folder, slots, shared, adapters, rounds) as found:
             yield found
     elif isinstance(spec, Embedded):
         yield _embedded(folder, device, slots)
@@ -47,7 +57,7 @@ async def opened(
         async with _served(spec, folder, shared.name) as found:
             yield found
     else:
-        async with _sglang(spec, folder, shared) as found:
+        async with _sglang(spec, folder, device, shared) as found:
             yield found
 
 
@@ -66,24 +76,27 @@ def _embedded(folder: Path, device: Any, slots: int) -> Opened:
 
 
 @asynccontextmanager
-async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path, adapters: bool) -> AsyncIterator[Opened]:
+async def _vllm(
+    spec: VLLM, folder: Path, slots: int, shared: Path, adapters: bool, rounds: Rounds | None
+) -> AsyncIterator[Opened]:
     from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
     from penstock.models.language_model import longest_sequence
     from penstock.serve.vllm_open import Opening, Transfer, vllm_generator
     from penstock.weights.folder import OwnedFolder
-    from penstock.weights.handover import Handover
+    from penstock.weights.handover import Handover, Passed
 
     config = config_of(folder)
     if config.is_encoder_decoder:
         raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
     owned = OwnedFolder(shared)
-    transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", Handover(owned.path))
+    joining = {"folder": str(rounds.folder), "name": rounds.name} if rounds is not None else {}
+    transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", Handover(owned.path), joining)
     adapter, context = adapter_of(folder) if adapters else None, longest_sequence(config)
     try:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
         async with vllm_generator(model, spec, transfer, slots=slots) as engine:
-            yield Opened(engine, text, engine.sums)
+            yield Opened(engine, text, engine.sums, Passed() if rounds is not None else None)
     finally:
         owned.close()
 
@@ -100,15 +113,16 @@ async def _served(spec: Served, folder: Path, name: str) -> AsyncIterator[Opened
 
 
 @asynccontextmanager
-async def _sglang(spec: SGLang, folder: Path, shared: Path) -> AsyncIterator[Opened]:
-    """Weights go through ``shared``, which the server must be able to read: it runs on this machine."""
+async def _sglang(spec: SGLang, folder: Path, device: Any, shared: Path) -> AsyncIterator[Opened]:
+    """Weights go through ``shared``, which the server must be able to read, or from ``device`` by a process group."""
     from functools import partial
 
     from penstock.models.files import config_of, load_text, weight_shapes
     from penstock.models.folders import write_like
     from penstock.models.language_model import longest_sequence
     from penstock.serve.sglang import sglang_generator
-    from penstock.serve.sglang_weights import FromDisk
+    from penstock.serve.sglang_weights import FromDisk, FromGroup
+    from penstock.weights.engine_group import EngineGroup
     from penstock.weights.folder import OwnedFolder
 
     config = config_of(folder)
@@ -121,7 +135,9 @@ async def _sglang(spec: SGLang, folder: Path, shared: Path) -> AsyncIterator[Ope
         return []  # SGLang does not tell
 
     try:
-        delivery = FromDisk(owned.path, partial(write_like, folder))
+        delivery: Any = FromDisk(owned.path, partial(write_like, folder))
+        if spec.weights == "process group":
+            delivery = FromGroup(partial(EngineGroup, device, spec.timeout))
         async with sglang_generator(spec, text, own, delivery, context, shared.name) as engine:
             yield Opened(engine, text, no_sums)
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.engine_choice import way_of_weights
 from penstock.cli.storing import stream_line
 from penstock.core.errors import SpecError
 from penstock.core.placement import ROLES, Bundle, Colocate, Placed, Resources, Split, bundles
@@ -68,7 +69,7 @@ def placement_lines(run: Run) -> list[str]:
         f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
         *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
         stream_line(run),
-        f"  weights go to the generators by {run.roles.channel}; the run's folder is one that all nodes see",
+        f"  weights go {way_of_weights(run)}; the run's folder is one that all nodes see",
     ]
 
 

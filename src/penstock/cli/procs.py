@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.around import Around, Processes
-from penstock.cli.engine_choice import sends_adapters
+from penstock.cli.engine_choice import members, sends_adapters
 from penstock.cli.online import OnlineParts
 from penstock.cli.storing import payloads_of
 from penstock.cli.supervise import exam_folder, rules_of
@@ -73,8 +73,8 @@ class ProcsFlow:
         self._aside = Aside(self.stream, partial(self._publisher, exam_folder(processes.weights)))
 
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
-        kind, roles = self.run.roles.channel, self.run.roles
-        options = {"generators": roles.generators} if kind == "process group" and folder == self.processes.weights else {}
+        kind = self.run.roles.channel
+        options = {"generators": members(self.run)} if kind == "process group" and folder == self.processes.weights else {}
         trained = folder == self.processes.weights and sends_adapters(self.run, self.parts.stage)
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
         return open_publisher(kind, weights, folder, post, incarnation, **options)

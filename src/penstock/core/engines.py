@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from penstock.core.spec import require, spec
 
@@ -50,6 +50,8 @@ class SGLang:
     """Name of the environment variable that holds the server's API key; empty: it asks for none."""
     timeout: float = 600.0
     """Seconds that one request may take."""
+    weights: Literal["disk", "process group"] = "disk"
+    """How a generator hands weights to its server: by a folder that both see, or by a process group of the two."""
 
     def __post_init__(self) -> None:
         require(self.url.startswith(("http://", "https://")), f"engine.url={self.url!r}; give http://HOST:PORT")

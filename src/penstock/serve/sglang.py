@@ -9,6 +9,7 @@ paused in place, between two of its steps. Written after SGLang's documentation 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -43,6 +44,10 @@ class Delivery(Protocol):
 
     async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Hand over the weights called ``label``; ``flush`` drops the cache. WeightError: the old ones are still in use."""
+        ...
+
+    async def close(self, talk: Talk) -> None:
+        """Nothing more is sent."""
         ...
 
 
@@ -186,11 +191,12 @@ class SGLangGenerator(Flights):
             if keep:
                 await self._restart([flight for flight in self._flights.values() if not flight.tokens])
         except PenstockError as error:
+            with contextlib.suppress(PenstockError):  # what went wrong first is the cause
+                await self.talk.post("/continue_generation", {})
             if not isinstance(error, WeightError):
                 raise GenerationError(f"weight update {update.version}: SGLang failed in the middle of it: {error}") from error
             raise
-        finally:
-            await self.talk.post("/continue_generation", {})
+        await self.talk.post("/continue_generation", {})
 
 
 def seed_of(seed: int, key: SampleKey) -> int:
@@ -212,5 +218,6 @@ async def sglang_generator(
     try:
         await talk.get("/health")
         yield SGLangGenerator(talk, text, own, delivery, context=context)
+        await delivery.close(talk)
     finally:
         await talk.close()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from penstock.core.errors import GenerationError, WeightError
+from penstock.core.errors import GenerationError, PenstockError, WeightError
 from penstock.serve.talk import Talk
 
 Write = Callable[[Mapping[str, Any], Path], None]
 """Writes tensors as a model folder in Hugging Face format."""
-Broadcast = Callable[[Sequence[tuple[str, Any]]], None]
-"""Broadcasts tensors, in their order, from rank 0 of a process group that the server has joined; blocks."""
 
 
 class FromDisk:
@@ -41,53 +41,126 @@ class FromDisk:
         if old is not None:
             await asyncio.to_thread(shutil.rmtree, old[0], True)
 
+    async def close(self, talk: Talk) -> None:
+        """The folders are their owner's to remove."""
+
     async def _load(self, talk: Talk, path: Path, label: str, flush: bool) -> None:
         body = {"model_path": str(path), "weight_version": label, "flush_cache": flush}
         require_success(await talk.post("/update_weights_from_disk", body))
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """A process group of the trainer (rank 0) and the server's processes (from rank 1 on)."""
+class Trainer(Protocol):
+    """Rank 0 of a process group with the server's processes (:class:`penstock.weights.engine_group.EngineGroup`)."""
 
     address: str
     port: int
-    world: int
-    backend: str = "nccl"
-    name: str = "penstock"
+    name: str
+    backend: str
+
+    def join(self, world: int) -> None:
+        """Enter the group of ``world`` processes; blocks."""
+        ...
+
+    def broadcast(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        """Broadcast tensors in their order; blocks."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class FromGroup:
-    """Broadcasts each version to the server's processes (``update_weights_from_distributed``)."""
+    """Broadcasts each version to the server's processes, which are ranks 1 and on of a group
+    (``update_weights_from_distributed``)."""
 
-    def __init__(self, plan: GroupPlan, join: Callable[[], None], broadcast: Broadcast) -> None:
-        """``join`` enters the group as rank 0, and blocks until the server has come."""
-        self.plan, self.join, self.broadcast = plan, join, broadcast
-        self._joined = False
+    def __init__(self, open_group: Callable[[], Trainer]) -> None:
+        """``open_group`` opens a group that nobody has joined: with the first update, and again where that has failed."""
+        self.open_group = open_group
+        self._group: Trainer | None = None
 
     async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
-        """Raises GenerationError where it breaks: some tensors may be new by then."""
-        if not self._joined:
-            plan = self.plan
-            group = {
-                "master_address": plan.address, "master_port": plan.port, "rank_offset": 1, "world_size": plan.world,
-                "group_name": plan.name, "backend": plan.backend,
-            }  # fmt: skip
-            answer, _ = await asyncio.gather(talk.post("/init_weights_update_group", group), asyncio.to_thread(self.join))
-            require_success(answer)
-            self._joined = True
+        """Raises WeightError where there is no group with the server, GenerationError where a broadcast breaks: some tensors
+        may be new by then."""
+        group = self._group = self._group or await self._joined(talk, label)
         pairs = list(tensors.items())
         told = {
             "names": [name for name, _ in pairs],
             "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in pairs],
             "shapes": [list(tensor.shape) for _, tensor in pairs],
-            "group_name": self.plan.name,
+            "group_name": group.name,
             "flush_cache": flush,
             "weight_version": label,
         }
-        sent = asyncio.to_thread(self.broadcast, pairs)
-        answer, _ = await asyncio.gather(talk.post("/update_weights_from_distributed", told), sent)
+        sending = _aside(partial(group.broadcast, pairs))
+        answer, _ = await asyncio.gather(talk.post("/update_weights_from_distributed", told), sending)
         require_success(answer)
+
+    async def _joined(self, talk: Talk, label: str) -> Trainer:
+        group: Trainer | None = None
+        try:
+            world = 1 + await workers_of(talk)
+            group = await asyncio.to_thread(self.open_group)
+            told = {
+                "master_address": group.address, "master_port": group.port, "rank_offset": 1, "world_size": world,
+                "group_name": group.name, "backend": group.backend,
+            }  # fmt: skip
+            joining = _aside(partial(group.join, world))
+            answer, _ = await asyncio.gather(talk.post("/init_weights_update_group", told), joining)
+            require_success(answer)
+        except PenstockError as error:
+            if group is not None:
+                group.close()
+            raise WeightError(f"weight update {label} refused: no process group with {talk.url}: {error}") from error
+        return group
+
+    async def close(self, talk: Talk) -> None:
+        """Leave the group, and have the server leave it."""
+        if self._group is not None:
+            group, self._group = self._group, None
+            with contextlib.suppress(PenstockError):  # a server that is gone has left
+                await talk.post("/destroy_weights_update_group", {"group_name": group.name})
+            group.close()
+
+
+def _aside(work: Callable[[], None]) -> asyncio.Future[None]:
+    """Run work in a thread that nobody waits for where the server has said no: the work's own deadline ends it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if not done.done():
+            done.set_exception(error) if error else done.set_result(None)
+
+    def run() -> None:
+        problem = None
+        try:
+            work()
+        except Exception as error:
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, problem)
+
+    threading.Thread(target=run, name="weights", daemon=True).start()
+    return done
+
+
+async def workers_of(talk: Talk) -> int:
+    """How many processes of a server hold a part of its model.
+
+    Raises:
+        GenerationError: it does not say, or it holds several models or stages, whose processes have no ranks of their own.
+    """
+    try:
+        told = await talk.get("/server_info")
+    except GenerationError:  # what older servers call it
+        told = await talk.get("/get_server_info")
+    for name in ("dp_size", "pp_size"):
+        if told.get(name, 1) != 1:
+            raise GenerationError(
+                f"the server has {name}={told[name]}, and a process group needs 1; set roles.engine.weights=disk"
+            )
+    if not isinstance(told.get("tp_size"), int):
+        raise GenerationError("the server does not say its tp_size; set roles.engine.weights=disk")
+    return int(told["tp_size"])
 
 
 def require_success(answer: Mapping[str, Any]) -> None:

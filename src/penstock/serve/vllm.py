@@ -33,6 +33,11 @@ from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
 from penstock.serve.flights import Flight, Flights, number_of
 
+POLL = 0.02
+"""Seconds between two questions to vLLM's workers how far they are with an update."""
+PATIENCE = 600.0
+"""Seconds in which they must all have it; those that take part in a process group have shorter deadlines of their own."""
+
 
 class Carrier(Protocol):
     """How an update's image reaches vLLM's workers (:class:`penstock.weights.handover.Handover`)."""
@@ -40,6 +45,10 @@ class Carrier(Protocol):
     def write(self, order: tuple[int, Version], tensors: Mapping[str, Tensor]) -> dict[str, Any]: ...
 
     def clear(self) -> None: ...
+
+    def settled(self, told: Sequence[Sequence[str]], version: Version) -> bool:
+        """Whether all workers have an update, from what each tells; raises WeightError where one will not have it."""
+        ...
 
 
 class VLLMGenerator(Flights):
@@ -80,7 +89,8 @@ class VLLMGenerator(Flights):
         return scored_T
 
     async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights between two steps of vLLM; what becomes of the cache is the update's ``kv``.
+        """Take new weights between two steps of vLLM; what becomes of the cache is the update's ``kv``. Where an update brings
+        a manifest, vLLM's workers take the weights from the channel themselves.
 
         Requests of which no token is drawn yet begin again, so that they read no prefix of the old weights.
 
@@ -95,9 +105,10 @@ class VLLMGenerator(Flights):
                     f"weight update {update.version} refused: it brings no tensors, and vLLM shares no memory with the learner"
                 )
             tensors = await asyncio.to_thread(verified, self.own, update)
-            manifest = await asyncio.to_thread(self.carrier.write, (update.incarnation, update.version), tensors)
+            order = (update.incarnation, update.version)
+            manifest = update.manifest or await asyncio.to_thread(self.carrier.write, order, tensors)
             try:
-                await self._hand_over(manifest)
+                await self._hand_over(manifest, update.version)
                 await self._switch(update)
             finally:
                 self.carrier.clear()
@@ -182,15 +193,29 @@ class VLLMGenerator(Flights):
 
     # ---- weights
 
-    async def _hand_over(self, manifest: Mapping[str, Any]) -> None:
-        """Let the workers take and verify an image while they still run with the old weights."""
+    async def _hand_over(self, manifest: Mapping[str, Any], version: Version) -> None:
+        """Let the workers take and verify an image while they still run with the old weights.
+
+        Raises:
+            WeightError: one of them has not got it; all of them have forgotten it.
+        """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        with blame(WeightError, f"weight update {manifest['version']} refused by vLLM's workers"):
+        with blame(WeightError, f"weight update {version} refused by vLLM's workers"):
             await self.engine.start_weight_update()
             scale = {} if self.adapter is None else {"rank": self.adapter.rank, "alpha": self.adapter.alpha}
             sent = {"manifest": dict(manifest), "adapter": scale}
             await self.engine.update_weights(WeightTransferUpdateRequest(update_info=sent))
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    while not self.carrier.settled(await self.engine.collective_rpc("penstock_told"), version):
+                        await asyncio.sleep(POLL)
+            except WeightError:
+                await self.engine.collective_rpc("penstock_drop")
+                raise
+            except TimeoutError:
+                await self.engine.collective_rpc("penstock_drop")
+                raise WeightError(f"weight update {version}: vLLM's workers did not get it in {PATIENCE:.0f} s") from None
 
     async def _switch(self, update: WeightUpdate) -> None:
         """Stop between two steps, switch, go on."""

@@ -1,7 +1,9 @@
-"""The last stretch to an engine whose model lives in processes of its own: one image, handed over in a file.
+"""The last stretch to an engine whose model lives in processes of its own: the side of the generator's process.
 
-The generator's process has taken and verified an update; it writes the image beside a manifest, and every worker process of
-the engine maps the file, verifies it again, and loads from there. The file lives as long as one update takes.
+Either that process has taken and verified an update: it writes the image into a file, and every worker process of the engine
+maps the file, verifies it again, and loads from there (:class:`Handover`; the file lives as long as one update takes). Or the
+workers are members of the channel's process group and it passes on what the channel announced (:class:`Passed`). In both cases
+it asks the workers how far they are, and decides (:meth:`Handover.settled`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ import torch
 from torch import Tensor
 
 from penstock.core.errors import WeightError
-from penstock.core.types import Version
-from penstock.weights.image import Announced, Snapshots, manifest_of
+from penstock.core.types import Version, WeightUpdate
+from penstock.weights import process_group
+from penstock.weights.image import DTYPES, Announced, Snapshots, Superseded, manifest_of
 
 KIND = "handover"
+UNDER_WAY, ARRIVED, SUPERSEDED, REFUSED = "under way", "arrived", "superseded", "refused"
+"""How far a worker is with an update."""
 
 
 class Handover:
@@ -57,6 +62,39 @@ class Handover:
     def clear(self) -> None:
         """Remove the image; workers that have it mapped keep what they see."""
         self.path.unlink(missing_ok=True)
+
+    @staticmethod
+    def settled(told: Sequence[Sequence[str]], version: Version) -> bool:
+        """Whether all workers have an update, from what each tells of it: (state, reason). False: one is under way still.
+
+        Raises:
+            WeightError: a worker refuses it.
+            Superseded: none does, and a worker came when the round was closed already; there are newer weights.
+        """
+        states = [state for state, _ in told]
+        if UNDER_WAY in states:
+            return False
+        for state, error in ((REFUSED, WeightError), (SUPERSEDED, Superseded)):
+            if state in states:
+                rank = states.index(state)
+                raise error(f"weight update {version} {state} by worker {rank} of {len(told)}: {told[rank][1]}")
+        return True
+
+
+class Passed:
+    """Fulfils ``Subscriber`` where workers take part in the rounds of a process group themselves: reads the manifest alone."""
+
+    def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
+        """The update that a manifest announces, without values, for an engine that passes the manifest on.
+
+        Raises:
+            WeightError: the manifest is malformed, or of another channel.
+        """
+        announced = Announced.read(manifest, process_group.KIND)
+        places = announced.layout.places
+        tensors = [(place.name, torch.empty(place.shape, dtype=DTYPES[place.dtype], device="meta")) for place in places]
+        incarnation, version = announced.order
+        return WeightUpdate(version, tensors, incarnation=incarnation, owned=True, manifest=dict(manifest))
 
 
 def take(manifest: Mapping[str, Any]) -> tuple[list[tuple[str, Tensor]], Sequence[str]]:

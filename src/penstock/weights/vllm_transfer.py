@@ -1,14 +1,17 @@
 """Weights on their way into vLLM's workers: a weight-transfer engine of vLLM's, registered by a plugin of vLLM's.
 
 vLLM calls :func:`register` in each of its processes (entry point ``vllm.general_plugins``). An update has vLLM's phases:
-``start`` does nothing; ``update`` maps and verifies the image, which may be refused as long as no byte has changed; ``finish``
-loads it through the model's own loader, layer by layer, which packs the weights anew for the kernels that run.
+``start`` does nothing; ``update`` receives and verifies the image (:class:`penstock.weights.inbox.Inbox`), which may be
+refused as long as no byte has changed; ``finish`` loads it through the model's own loader, layer by layer, which packs the
+weights anew for the kernels that run. Between the last two vLLM decodes on, and the generator's process asks every worker how
+far it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +23,7 @@ from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from penstock.core.errors import WeightError
-from penstock.weights.handover import take
+from penstock.weights.inbox import Inbox
 
 ADAPTER = 1
 """Number of the only adapter, which requests name."""
@@ -36,12 +39,18 @@ def register() -> None:
 
 @dataclass
 class Opening(WeightTransferInitInfo):
-    """Nothing has to be agreed on beforehand."""
+    """What makes the workers members of a channel's process group; without it images are handed to them."""
+
+    folder: str
+    """The publisher's."""
+    name: str
+    """The generator's, in front of the worker's own."""
 
 
 @dataclass
 class Sent(WeightTransferUpdateInfo):
-    """What ``update_weights`` is called with: a manifest of :class:`penstock.weights.handover.Handover`."""
+    """What ``update_weights`` is called with: a manifest of the channel process group, or of
+    :class:`penstock.weights.handover.Handover`."""
 
     manifest: Mapping[str, Any]
     adapter: Mapping[str, float] = field(default_factory=dict)
@@ -57,41 +66,42 @@ class Transfer(WeightTransferEngine[Opening, Sent]):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.taken: tuple[list[tuple[str, Tensor]], Sequence[str]] | None = None
+        self.inbox = Inbox()
         self.adapters: Any = None
         """vLLM's own manager of adapters, where the engine was opened for them."""
         self.adapter: LoRAModel | None = None
-        """The adapter that has been taken."""
+        """The adapter that is to be put in place."""
         self.sums: Sequence[str] = ()
         """Checksums of the image whose weights are in use."""
 
     def init_transfer_engine(self, init_info: Opening) -> None:
-        self.taken, self.sums = None, ()
+        parallel = self.parallel_config
+        number = parallel.data_parallel_index * parallel.world_size + parallel.rank
+        self.inbox.join(Path(init_info.folder), f"{init_info.name}/worker-{number}")
 
     def start_weight_update(self) -> None:
-        self.taken = self.adapter = None
+        self.drop()
 
     def receive_weights(self, update_info: Sent) -> None:
-        """Raises WeightError where the image is not what its manifest says; nothing has changed then."""
-        self.taken = take(update_info.manifest)
-        if update_info.adapter:
-            self.adapter = adapter_model(self.taken[0], update_info.adapter, self.adapters.lora_config.lora_dtype)
+        """Begin to receive an image; what becomes of it :meth:`Inbox.told` says, and nothing has changed until it is loaded."""
+        scale = update_info.adapter
+        self.inbox.receive(update_info.manifest, lambda tensors: self._adapter_of(tensors, scale) if scale else None)
+
+    def _adapter_of(self, tensors: list[tuple[str, Tensor]], scale: Mapping[str, float]) -> LoRAModel:
+        return adapter_model(tensors, scale, self.adapters.lora_config.lora_dtype)
 
     def finish_weight_update(self) -> None:
         """Switch over. An error from here on leaves a model that is neither old nor new: the engine must be ended."""
-        if self.taken is None:
-            raise WeightError("finish_weight_update came without weights; call update_weights first")
-        (tensors, sums), self.taken = self.taken, None
-        if self.adapter is not None:
-            self.sums = sums
-            return
-        initialize_layerwise_reload(self.model)
-        wanted = {name for name, parameter in self.model.named_parameters() if parameter.numel()}
-        loaded = self.model.load_weights(iter(tensors))
-        finalize_layerwise_reload(self.model, self.model_config)
-        if loaded is not None:
-            settle_tied(self.model, loaded, wanted - loaded)
-        self.sums = sums
+        received = self.inbox.take()
+        self.adapter = received.prepared
+        if self.adapter is None:
+            initialize_layerwise_reload(self.model)
+            wanted = {name for name, parameter in self.model.named_parameters() if parameter.numel()}
+            loaded = self.model.load_weights(iter(received.tensors))
+            finalize_layerwise_reload(self.model, self.model_config)
+            if loaded is not None:
+                settle_tied(self.model, loaded, wanted - loaded)
+        self.sums = received.sums
 
     def replace_adapter(self) -> None:
         """Put the adapter that was taken in the place of the one before it, under the same number: requests in flight go on
@@ -107,8 +117,13 @@ class Transfer(WeightTransferEngine[Opening, Sent]):
         self.adapters.activate_adapter(ADAPTER)
         self.adapter = None
 
+    def drop(self) -> None:
+        """Forget an update that is not to be loaded."""
+        self.inbox.drop()
+        self.adapter = None
+
     def shutdown(self) -> None:
-        self.taken = self.adapter = None
+        self.drop()
 
 
 def adapter_model(tensors: list[tuple[str, Tensor]], scale: Mapping[str, float], dtype: torch.dtype) -> LoRAModel:
@@ -138,6 +153,16 @@ class WorkerExtension:
 
     weight_transfer_engine: Any
     model_runner: Any
+    _weight_update_active: bool
+
+    def penstock_told(self) -> tuple[str, str]:
+        """How far the worker is with the update under way: see :meth:`Inbox.told`."""
+        return self.weight_transfer_engine.inbox.told()  # type: ignore[no-any-return]
+
+    def penstock_drop(self) -> None:
+        """End an update that is not to be loaded, for which vLLM has no word."""
+        self.weight_transfer_engine.drop()
+        self._weight_update_active = False
 
     def penstock_adapters(self) -> None:
         """Let the transfer replace adapters; the engine was opened with room for one."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.engine_choice import described, sends_adapters
+from penstock.cli.engine_choice import described, sends_adapters, way_of_weights
 from penstock.cli.placing import moved, placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
 from penstock.cli.supervise import rules_of, threads_of
@@ -74,7 +74,7 @@ def placement(made: Run) -> list[str]:
     return [
         f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {others}",
         f"  generators run {described(made)}",
-        f"  weights go to the generators by {roles.channel}; what the processes say goes to logs/ in the run's folder",
+        f"  weights go {way_of_weights(made)}; what the processes say goes to logs/ in the run's folder",
     ]
 
 

@@ -1,0 +1,159 @@
+"""SGLang's process group with real processes in it: what the adapter broadcasts is what the server's workers receive."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from safetensors.torch import load_file
+
+import tiny_models
+from penstock.cli.engine_choice import require_engine, way_of_weights
+from penstock.cli.engines import opened
+from penstock.cli.recipe import build
+from penstock.core.engines import SGLang
+from penstock.core.errors import GenerationError, SpecError, WeightError
+from penstock.core.types import WeightUpdate
+from penstock.models.files import save_model
+from penstock.weights.engine_group import EngineGroup
+from serving import running
+from sglang_group import GroupAnswers
+from tiny_models import request
+
+GROUPED = ("--runtime", "procs", "--roles.engine", "SGLang", "--roles.engine.weights", "process group")
+
+
+@pytest.fixture
+def over(tiny: Any, tmp_path: Path) -> Callable[..., Any]:
+    """``over(scenario)``: what a scenario over (generator of a run, server) comes to."""
+
+    def run(scenario: Any, workers: int = 1, seconds: float = 60.0) -> Any:
+        async def all_of_it() -> Any:
+            model = tiny()
+            save_model(model, tmp_path / "model")
+            answers = GroupAnswers(copy.deepcopy(model), tmp_path, workers, seconds)
+            config = uvicorn.Config(answers, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1)
+            try:
+                async with running(uvicorn.Server(config)) as url:
+                    spec = SGLang(url=url, weights="process group", timeout=seconds)
+                    ways: Any = {"slots": 4, "shared": tmp_path / "generator-0"}
+                    async with opened(spec, tmp_path / "model", torch.device("cpu"), **ways) as found:
+                        return await asyncio.wait_for(scenario(found.engine, answers), 100)
+            finally:
+                answers.end()
+
+        return asyncio.run(all_of_it())
+
+    return run
+
+
+def other(tiny: Any, seed: int) -> list[tuple[str, Any]]:
+    model = tiny()
+    tiny_models.randomise(model.network, seed=seed)
+    return list(model.policy_weights())
+
+
+def test_every_worker_receives_every_tensor_and_new_weights_are_the_ones_that_draw(
+    over: Any, tiny: Any, tmp_path: Path
+) -> None:
+    versions = {version: other(tiny, version) for version in (1, 2)}
+
+    async def scenario(generator: Any, answers: Any) -> list[str]:
+        for version, weights in versions.items():
+            await generator.load(WeightUpdate(version, weights))
+            for number in range(2):
+                received = load_file(tmp_path / f"worker-{number}.safetensors")
+                assert received.keys() == dict(weights).keys()
+                for name, tensor in weights:
+                    assert torch.equal(received[name], tensor), name
+            sample = await generator.generate(request(np.array([20, 21]), version, max_new_tokens=8))
+            assert set(sample.version_T[sample.action_T].tolist()) == {version}
+            np.testing.assert_allclose(sample.logp_T[2:], (await answers.engine.score(sample.tokens_T))[2:], atol=1e-5)
+        return [path for path, _ in answers.asked]
+
+    asked = over(scenario, workers=2)
+    assert asked.count("/init_weights_update_group") == 1
+    assert asked.count("/update_weights_from_distributed") == 2
+
+
+def test_the_server_leaves_the_group_when_the_generator_does(over: Any, tiny: Any) -> None:
+    seen = []
+
+    async def scenario(generator: Any, answers: Any) -> None:
+        await generator.load(WeightUpdate(1, other(tiny, 1)))
+        seen.append(answers)
+
+    over(scenario)
+    joined, left = (next(body for path, body in seen[0].asked if path == f"/{verb}_weights_update_group")["group_name"]
+                    for verb in ("init", "destroy"))  # fmt: skip
+    assert joined == left
+
+
+def test_a_server_that_refuses_the_group_leaves_the_old_weights_and_is_asked_again(over: Any, tiny: Any) -> None:
+    async def scenario(generator: Any, answers: Any) -> tuple[int, int, list[str]]:
+        answers.deaf = True
+        with pytest.raises(WeightError, match=r"no process group with .*Failed to initialize custom process group"):
+            await generator.load(WeightUpdate(1, other(tiny, 1)))
+        before, answers.deaf = generator.version, False
+        await generator.load(WeightUpdate(2, other(tiny, 2)))
+        names = [body["group_name"] for path, body in answers.asked if path == "/init_weights_update_group"]
+        return before, generator.version, names
+
+    before, after, names = over(scenario)
+    assert (before, after) == (-1, 2)
+    assert len(set(names)) == 2, "a group has a name of its own"
+
+
+@pytest.mark.parametrize("information", [{"tp_size": 1, "dp_size": 2}, {"tp_size": 1, "pp_size": 2}, {}])
+def test_a_server_whose_processes_have_no_ranks_of_their_own_is_refused(
+    over: Any, tiny: Any, information: dict[str, int]
+) -> None:
+    async def scenario(generator: Any, answers: Any) -> None:
+        answers.information = information
+        with pytest.raises(WeightError, match=r"(_size=2, and a process group needs 1|does not say its tp_size); set roles"):
+            await generator.load(WeightUpdate(1, other(tiny, 1)))
+
+    over(scenario, workers=0)
+
+
+def test_a_worker_that_dies_ends_the_generator_with_one_error_in_time(over: Any, tiny: Any) -> None:
+    async def scenario(generator: Any, answers: Any) -> None:
+        await generator.load(WeightUpdate(1, other(tiny, 1)))
+        answers.workers[0].kill()
+        answers.workers[0].wait(timeout=10)
+        with pytest.raises(GenerationError, match="weight update 2: SGLang failed in the middle of it"):
+            await generator.load(WeightUpdate(2, other(tiny, 2)))
+        with pytest.raises(GenerationError, match="failed in the middle"):
+            await generator.generate(request(np.array([20])))
+
+    over(scenario)
+
+
+def test_nobody_who_comes_to_a_group_is_an_error_in_time() -> None:
+    group = EngineGroup(torch.device("cpu"), 0.2)
+    with pytest.raises(GenerationError, match="1 processes of the server did not join in 0 s"):
+        group.join(2)
+
+
+def test_the_port_of_a_group_is_on_loopback() -> None:
+    group = EngineGroup(torch.device("cpu"), 1.0)
+    lines = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
+    bound = [line.split()[1] for line in lines if line.split()[1].endswith(f":{group.port:04X}") and line.split()[3] == "0A"]
+    assert bound == [f"0100007F:{group.port:04X}"]
+
+
+def test_a_server_on_another_machine_needs_an_address_to_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_HOST", raising=False)
+    far = build("quickstart", [*GROUPED, "--roles.engine.url", "http://10.0.0.7:30000"])
+    with pytest.raises(SpecError, match=r"http://10.0.0.7:30000 is another machine.*set PENSTOCK_HOST"):
+        require_engine(far)
+    monkeypatch.setenv("PENSTOCK_HOST", "10.0.0.6")
+    require_engine(far)
+    assert way_of_weights(far).endswith("by shared memory, then by a process group to the server's processes")
