@@ -26,7 +26,7 @@ from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import train_tokenizer
-from penstock.train.learner import DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 SHAPES = {"0.5b": (896, 4864, 24, 14, 2), "1.5b": (1536, 8960, 28, 12, 2), "tiny": (64, 128, 2, 4, 2)}
@@ -171,7 +171,7 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
     """One GRPO step over the samples: gap of log-probs, FLOP utilisation, peak memory."""
     device = model.device
     spec = LearnerSpec(learning_rate=1e-6, token_budget=16384, compute="bfloat16")
-    learner = DeviceLearner(model, spec, lay_out, total_steps=10)
+    learner = DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=10))
     rows = [Row(s.tokens_T, s.action_T) for s in samples]
     scores = learner.score([(row,) for row in rows], frozenset({"logp"}))
     gaps = np.concatenate([abs(scored - s.logp_T[s.action_T]) for scored, s in zip(scores.logp, samples, strict=True)])

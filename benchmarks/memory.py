@@ -52,7 +52,7 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
     from penstock.models.language_model import LanguageModel
     from penstock.models.scratch import build_model
     from penstock.models.text import train_tokenizer
-    from penstock.train.learner import DeviceLearner
+    from penstock.train.learner import DeviceLearner, LearnerPlan
     from penstock.train.restrict import restrict
 
     letters = random.Random(0)
@@ -73,12 +73,12 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
         models.append(reference_branch(policy))
     elif spec.lora is None:
         models.append(model().requires_grad_(False))
-    learner = DeviceLearner(policy, spec, lambda *_: [], total_steps=1)
+    learner = DeviceLearner(policy, spec, lambda *_: [], LearnerPlan(total_steps=1))
     for master in learner.masters.masters:
         master.grad = torch.ones_like(master)
     gradients = sum(master.grad.nbytes for master in learner.masters.masters if master.grad is not None)
     learner.step()
-    moments = sum(storage(t) for state in learner.masters.adam.state.values() for t in state.values())
+    moments = sum(storage(t) for state in learner.masters.adam.inner.state.values() for t in state.values())
     peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     weights = bytes_held(models)
     found = {"weights": weights, "gradients": gradients, "moments": moments, "peak": peak}

@@ -5,10 +5,13 @@ a row's last token. It is enough to see whether losses, weights and denominators
 """
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import strategies as st
 
 from penstock.core.contracts import Denominator, Outputs
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
@@ -104,3 +107,36 @@ class Table:
                 known = metrics.get(name, 0.0)
                 metrics[name] = max(known, float(value)) if name.startswith("max/") else known + float(value)
         return total, metrics, self.grad()
+
+
+def assert_split_changes_nothing(loss, units, cuts, seed):
+    """Micro-batches cut after the units ``cuts`` give the loss, metrics and gradient of the whole batch."""
+    model = Table(seed)
+    pieces = [units[a:b] for a, b in pairwise([0, *sorted(cuts), len(units)])]
+    whole, whole_metrics, whole_grad = model.accumulate(loss, [units], count(units))
+    total, metrics, grad = model.accumulate(loss, pieces, count(units))
+    assert total == pytest.approx(whole, abs=1e-6)
+    assert metrics == pytest.approx(whole_metrics, abs=1e-6)
+    torch.testing.assert_close(grad, whole_grad, atol=1e-6, rtol=1e-6)
+
+
+def assert_order_changes_nothing(loss, units, data):
+    """Rows in any order that hypothesis draws from ``data`` give the same loss and gradient."""
+    model = Table()
+    order = data.draw(st.permutations(range(sum(len(unit) for unit in units))))
+    whole, _, whole_grad = model.accumulate(loss, [units], count(units))
+    total, _, grad = model.accumulate(loss, [units], count(units), order)
+    assert total == pytest.approx(whole, abs=1e-9)
+    torch.testing.assert_close(grad, whole_grad, atol=1e-9, rtol=1e-9)
+
+
+def assert_a_step_descends(loss, units, rate):
+    """The gradient is not zero, and a small step against it lowers the loss."""
+    model = Table()
+    before, _, grad = model.accumulate(loss, [units], count(units))
+    with torch.no_grad():
+        for part in (model.logits, model.values, model.scores):
+            part -= rate * part.grad if part.grad is not None else 0
+    after, _, _ = model.accumulate(loss, [units], count(units))
+    assert grad.abs().max() > 0
+    assert after < before

@@ -3,13 +3,21 @@
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from algo_examples import Letters, Table, count, group, sample
+from algo_examples import (
+    Letters,
+    Table,
+    assert_a_step_descends,
+    assert_order_changes_nothing,
+    assert_split_changes_nothing,
+    count,
+    group,
+    sample,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,26 +114,14 @@ def units_of(name, seed=0):
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), cuts=st.sets(st.integers(1, 4)))
 def test_any_split_into_micro_batches_gives_the_same_loss_metrics_and_gradient(name, seed, cuts):
-    units, loss, model = units_of(name, seed), ALL[name].loss(), Table(seed)
-    borders = [0, *sorted(cuts), len(units)]
-    pieces = [units[a:b] for a, b in pairwise(borders)]
-    whole, whole_metrics, whole_grad = model.accumulate(loss, [units], count(units))
-    total, metrics, grad = model.accumulate(loss, pieces, count(units))
-    assert total == pytest.approx(whole, abs=1e-6)
-    assert metrics == pytest.approx(whole_metrics, abs=1e-6)
-    torch.testing.assert_close(grad, whole_grad, atol=1e-6, rtol=1e-6)
+    assert_split_changes_nothing(ALL[name].loss(), units_of(name, seed), cuts, seed)
 
 
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_the_order_of_rows_does_not_matter(name, data):
-    units, loss, model = units_of(name), ALL[name].loss(), Table()
-    order = data.draw(st.permutations(range(sum(len(unit) for unit in units))))
-    whole, _, whole_grad = model.accumulate(loss, [units], count(units))
-    total, _, grad = model.accumulate(loss, [units], count(units), order)
-    assert total == pytest.approx(whole, abs=1e-9)
-    torch.testing.assert_close(grad, whole_grad, atol=1e-9, rtol=1e-9)
+    assert_order_changes_nothing(ALL[name].loss(), units_of(name), data)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -143,14 +139,7 @@ MOVING = {"cispo", "topr", "pipeline rl"}
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - MOVING))
 def test_a_step_against_the_gradient_lowers_the_loss(name):
-    units, loss, model = units_of(name), ALL[name].loss(), Table()
-    before, _, grad = model.accumulate(loss, [units], count(units))
-    with torch.no_grad():
-        for part in (model.logits, model.values, model.scores):
-            part -= 1e-3 * part.grad if part.grad is not None else 0
-    after, _, _ = model.accumulate(loss, [units], count(units))
-    assert grad.abs().max() > 0
-    assert after < before
+    assert_a_step_descends(ALL[name].loss(), units_of(name), 1e-3)
 
 
 def exact_gradient(algorithm, policy, reward):

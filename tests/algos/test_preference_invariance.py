@@ -1,11 +1,16 @@
 """What must not change the loss or gradient of a preference algorithm: micro-batches, ranks, row order, packing, context."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
-from algo_examples import Letters, Table, count
+from algo_examples import (
+    Letters,
+    Table,
+    assert_a_step_descends,
+    assert_order_changes_nothing,
+    assert_split_changes_nothing,
+    count,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,13 +68,7 @@ def units_of(algorithm, seed, units=5):
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), cuts=st.sets(st.integers(1, 4)))
 def test_any_split_into_micro_batches_gives_the_same_loss_metrics_and_gradient(name, seed, cuts):
-    units, loss, model = units_of(ALL[name], seed), ALL[name].loss(), Table(seed)
-    pieces = [units[a:b] for a, b in pairwise([0, *sorted(cuts), len(units)])]
-    whole, whole_metrics, whole_grad = model.accumulate(loss, [units], count(units))
-    total, metrics, grad = model.accumulate(loss, pieces, count(units))
-    assert total == pytest.approx(whole, abs=1e-6)
-    assert metrics == pytest.approx(whole_metrics, abs=1e-6)
-    torch.testing.assert_close(grad, whole_grad, atol=1e-6, rtol=1e-6)
+    assert_split_changes_nothing(ALL[name].loss(), units_of(ALL[name], seed), cuts, seed)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -87,23 +86,12 @@ def test_ranks_that_add_up_their_gradients_see_the_gradient_of_one(name, seed, r
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_the_order_of_rows_does_not_matter(name, data):
-    units, loss, model = units_of(ALL[name], 0), ALL[name].loss(), Table()
-    order = data.draw(st.permutations(range(sum(len(unit) for unit in units))))
-    whole, _, whole_grad = model.accumulate(loss, [units], count(units))
-    total, _, grad = model.accumulate(loss, [units], count(units), order)
-    assert total == pytest.approx(whole, abs=1e-9)
-    torch.testing.assert_close(grad, whole_grad, atol=1e-9, rtol=1e-9)
+    assert_order_changes_nothing(ALL[name].loss(), units_of(ALL[name], 0), data)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_step_against_the_gradient_lowers_the_loss(name):
-    units, loss, model = units_of(ALL[name], 0), ALL[name].loss(), Table()
-    before, _, grad = model.accumulate(loss, [units], count(units))
-    with torch.no_grad():
-        model.logits -= 1e-4 * model.logits.grad
-    after, _, _ = model.accumulate(loss, [units], count(units))
-    assert grad.abs().max() > 0
-    assert after < before
+    assert_a_step_descends(ALL[name].loss(), units_of(ALL[name], 0), 1e-4)
 
 
 REAL = {"dpo": DPO(), "dpo mix": DPO(objective=MPO), "kto": KTO(weights=(1.0, 1.0), data="pairs"), "simpo": SimPO()}

@@ -31,6 +31,7 @@ from penstock.loops.sentinel_rules import (
     gap,
     length_explosion,
     rules_after_batch,
+    rules_before_update,
     stale_cache,
     trained_nothing,
     versions,
@@ -156,7 +157,11 @@ def test_effective_samples_and_stale_cache_have_bounds():
     assert effective_samples({"policy/effective_sample_size": 0.4}, Context()).bad
     assert not stale_cache({"mismatch/stale_cache": 0.01}, Context()).bad
     assert stale_cache({"mismatch/stale_cache": 0.2}, Context()).bad
-    assert effective_samples({}, Context()) is stale_cache({}, Context()) is gap({}, Context()) is None
+
+
+def test_what_was_not_measured_is_not_judged():
+    assert [rule.read({}, Context(EXACT, START)) for rule in rules_before_update(EXACT)] == [None] * 3
+    assert [rule.name for rule in rules_after_batch(EXACT) if rule.read({}, Context(EXACT, START))] == ["trained nothing"]
 
 
 def test_a_policy_that_runs_away_from_its_samples_loses_effective_samples(tiny):

@@ -32,11 +32,16 @@ class Context:
 
 @dataclass(frozen=True)
 class Rule:
-    """A sentinel: its name, how many batches in a row make it trip (and clear), and what it reads; None: not measured."""
+    """A sentinel: its name, how many batches in a row make it trip (and clear), and how it reads the metrics it needs."""
 
     name: str
     patience: int
-    read: Callable[[Metrics, Context], Reading | None]
+    needs: tuple[str, ...]
+    judge: Callable[[Metrics, Context], Reading | None]
+
+    def read(self, metrics: Metrics, context: Context) -> Reading | None:
+        """What the sentinel sees; None where that was not measured."""
+        return self.judge(metrics, context) if metrics.keys() >= set(self.needs) else None
 
 
 STARTING = ("entropy/sampled", "finish/cut", "reward/mean", "reward/std")
@@ -132,10 +137,8 @@ def weights_differ(version: Version, learner: Mapping[str, str], generator: Mapp
 # ---- before a batch's first update
 
 
-def gap(metrics: Metrics, context: Context) -> Reading | None:
+def gap(metrics: Metrics, context: Context) -> Reading:
     """The learner's log-probs against the generator's, of tokens that the learner's own version drew."""
-    if "mismatch/mean" not in metrics:
-        return None
     mean, largest, bounds = metrics["mismatch/mean"], metrics["mismatch/max"], context.thresholds
     fatal = not mean <= bounds.gap_fatal or not largest <= bounds.largest_gap  # written so that NaN is fatal
     wide = not fatal and mean <= bounds.gap_fatal
@@ -150,10 +153,8 @@ def gap(metrics: Metrics, context: Context) -> Reading | None:
     return Reading(mean, bound, not mean <= bounds.gap_warning or fatal, text, "fatal" if fatal else "warning")
 
 
-def stale_cache(metrics: Metrics, context: Context) -> Reading | None:
+def stale_cache(metrics: Metrics, context: Context) -> Reading:
     """What keeping the cache over weight updates costs."""
-    if "mismatch/stale_cache" not in metrics:
-        return None
     value, bound = metrics["mismatch/stale_cache"], context.thresholds.stale_cache
     text = (
         f"tokens drawn by the learner's version on a cache of older weights are off by {value:.3g} nats in the mean (bound "
@@ -162,10 +163,8 @@ def stale_cache(metrics: Metrics, context: Context) -> Reading | None:
     return Reading(value, bound, not value <= bound, text)
 
 
-def effective_samples(metrics: Metrics, context: Context) -> Reading | None:
+def effective_samples(metrics: Metrics, context: Context) -> Reading:
     """How many of the tokens still count after importance weights."""
-    if "policy/effective_sample_size" not in metrics:
-        return None
     value, bound = metrics["policy/effective_sample_size"], context.thresholds.effective_samples
     text = (
         f"importance weights leave {value:.0%} of the tokens as the effective sample size (bound {bound:.0%}): the samples are "
@@ -177,10 +176,8 @@ def effective_samples(metrics: Metrics, context: Context) -> Reading | None:
 # ---- after a batch
 
 
-def constant_reward(metrics: Metrics, context: Context) -> Reading | None:
+def constant_reward(metrics: Metrics, context: Context) -> Reading:
     """Whether the reward of the whole batch never differs."""
-    if "reward/range" not in metrics:
-        return None
     text = (
         f"every sample of the batch had the reward {metrics['reward/mean']:g}: the reward does not tell answers apart (does it "
         "find the answer in the text?), or the task is solved or out of reach"
@@ -188,10 +185,8 @@ def constant_reward(metrics: Metrics, context: Context) -> Reading | None:
     return Reading(metrics["reward/range"], 0.0, metrics["reward/range"] == 0, text)
 
 
-def flat_groups(metrics: Metrics, context: Context) -> Reading | None:
+def flat_groups(metrics: Metrics, context: Context) -> Reading:
     """The share of prompts whose samples all have the same reward, where rewards differ between prompts."""
-    if "groups/flat" not in metrics:
-        return None
     value, bound = metrics["groups/flat"], context.thresholds.flat_groups
     text = (
         f"in {value:.0%} of the groups all samples had the same reward (bound {bound:.0%}), and such a group teaches nothing: "
@@ -200,10 +195,8 @@ def flat_groups(metrics: Metrics, context: Context) -> Reading | None:
     return Reading(value, bound, value >= bound and metrics.get("reward/range", 0.0) > 0, text)
 
 
-def failed_samples(metrics: Metrics, context: Context) -> Reading | None:
+def failed_samples(metrics: Metrics, context: Context) -> Reading:
     """The share of samples that failed and were left out."""
-    if "samples/failed_share" not in metrics:
-        return None
     value, bound = metrics["samples/failed_share"], context.thresholds.failed_samples
     text = (
         f"{value:.0%} of the samples failed and were left out (bound {bound:.0%}): what is learned leans to what works; "
@@ -212,7 +205,7 @@ def failed_samples(metrics: Metrics, context: Context) -> Reading | None:
     return Reading(value, bound, value >= bound, text)
 
 
-def trained_nothing(metrics: Metrics, context: Context) -> Reading | None:
+def trained_nothing(metrics: Metrics, context: Context) -> Reading:
     """Whether a batch gave no gradient at all."""
     norm = metrics.get("gradient_norm", 0.0)
     why = "no group had a signal" if metrics.get("batch/units") == 0 else "the gradient was exactly 0"
@@ -223,7 +216,7 @@ def trained_nothing(metrics: Metrics, context: Context) -> Reading | None:
 def entropy_collapse(metrics: Metrics, context: Context) -> Reading | None:
     """Whether entropy was lost and no reward gained for it."""
     start = context.start
-    if not {"entropy/sampled", "reward/mean"} <= metrics.keys() or not {"entropy/sampled", "reward/mean"} <= start.keys():
+    if not start:
         return None
     value, bound = metrics["entropy/sampled"], context.thresholds.entropy_left * start["entropy/sampled"]
     gain = metrics["reward/mean"] - start["reward/mean"]
@@ -238,7 +231,7 @@ def entropy_collapse(metrics: Metrics, context: Context) -> Reading | None:
 
 def length_explosion(metrics: Metrics, context: Context) -> Reading | None:
     """Whether far more samples than at first are cut at the longest length."""
-    if "finish/cut" not in metrics or "finish/cut" not in context.start:
+    if not context.start:
         return None
     value, first, bounds = metrics["finish/cut"], context.start["finish/cut"], context.thresholds
     bound = max(bounds.cut_samples, first + bounds.cut_more)
@@ -252,24 +245,24 @@ def length_explosion(metrics: Metrics, context: Context) -> Reading | None:
 def rules_before_update(bounds: Thresholds) -> tuple[Rule, ...]:
     """Read before a batch's first optimizer step."""
     return (
-        Rule("log-prob gap", 1, gap),
-        Rule("stale cache", bounds.idle, stale_cache),
-        Rule("effective sample size", bounds.idle, effective_samples),
+        Rule("log-prob gap", 1, ("mismatch/mean",), gap),
+        Rule("stale cache", bounds.idle, ("mismatch/stale_cache",), stale_cache),
+        Rule("effective sample size", bounds.idle, ("policy/effective_sample_size",), effective_samples),
     )
 
 
 def rules_after_batch(bounds: Thresholds) -> tuple[Rule, ...]:
     """Read when a batch has been trained on."""
     return (
-        Rule("constant reward", bounds.patience, constant_reward),
-        Rule("zero-variance groups", bounds.patience, flat_groups),
-        Rule("failed samples", bounds.idle, failed_samples),
-        Rule("trained nothing", bounds.idle, trained_nothing),
-        Rule("entropy collapse", bounds.patience, entropy_collapse),
-        Rule("length explosion", bounds.patience, length_explosion),
+        Rule("constant reward", bounds.patience, ("reward/range",), constant_reward),
+        Rule("zero-variance groups", bounds.patience, ("groups/flat",), flat_groups),
+        Rule("failed samples", bounds.idle, ("samples/failed_share",), failed_samples),
+        Rule("trained nothing", bounds.idle, (), trained_nothing),
+        Rule("entropy collapse", bounds.patience, ("entropy/sampled", "reward/mean"), entropy_collapse),
+        Rule("length explosion", bounds.patience, ("finish/cut",), length_explosion),
     )
 
 
 def rules_after_data(bounds: Thresholds) -> tuple[Rule, ...]:
     """Read when a batch of an offline stage has been trained on."""
-    return (Rule("trained nothing", bounds.idle, trained_nothing),)
+    return (Rule("trained nothing", bounds.idle, (), trained_nothing),)
