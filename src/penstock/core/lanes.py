@@ -68,7 +68,7 @@ def read_lane(path: Path) -> Lane:
 def _records(path: Path) -> Iterable[Mapping[str, Any]]:
     with open(path, encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 if isinstance(record, dict):
                     yield record

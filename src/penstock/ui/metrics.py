@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+LATEST = 1e12
+"""No time in seconds and no count of steps is larger."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -94,6 +97,20 @@ def number(value: Any) -> float | None:
         return float(value)
     except ValueError:
         return None
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def moment(value: Any) -> float | None:
+    """An event's time in seconds; None where it is none, or so far off that it stems from a damaged file."""
+    found = number(value)
+    return found if found is not None and abs(found) < LATEST else None
+
+
+def count(value: Any) -> int:
+    """How many steps a spec asks for; 0 where it does not say, or is damaged."""
+    found = number(value)
+    return int(found) if found is not None and 0 <= found < LATEST else 0
 
 
 def text_of(value: float) -> str:

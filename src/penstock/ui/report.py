@@ -152,7 +152,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def stages_of(run: Mapping[str, Any]) -> dict[str, StageView]:
     """Empty views of the stages that the spec names, in order."""
     specs = [spec for spec in run.get("stages") or [] if isinstance(spec, Mapping)]
-    views = (StageView(str(s.get("name")), str(s.get("kind", "")), int(metrics.number(s.get("steps")) or 0)) for s in specs)
+    views = (StageView(str(s.get("name")), str(s.get("kind", "")), metrics.count(s.get("steps"))) for s in specs)
     return {view.name: view for view in views}
 
 
@@ -160,7 +160,7 @@ def gather(stages: dict[str, StageView], events: Iterable[Event]) -> list[Event]
     """Sort events into their stages and give the lifecycle events. Stages that no spec names are added."""
     timeline: list[Event] = []
     for event in events:
-        name, step, time = str(event.get("stage") or ""), event.get("step"), metrics.number(event.get("time"))
+        name, step, time = str(event.get("stage") or ""), event.get("step"), metrics.moment(event.get("time"))
         if event["kind"] == "lifecycle":
             timeline.append(event)
         if not name or not isinstance(step, int):
@@ -181,11 +181,11 @@ def gather(stages: dict[str, StageView], events: Iterable[Event]) -> list[Event]
 
 def timeline_view(events: Sequence[Event]) -> list[dict[str, Any]]:
     """Rows of the timeline, with times relative to the first."""
-    start = next((t for event in events if (t := metrics.number(event.get("time"))) is not None), 0.0)
+    start = next((t for event in events if (t := metrics.moment(event.get("time"))) is not None), 0.0)
     rows = []
     for event in events[:TIMELINE_ROWS]:
         fields = {k: v for k, v in event.items() if k not in ("kind", "time", "stage", "step", "what")}
-        time = metrics.number(event.get("time"))
+        time = metrics.moment(event.get("time"))
         what = clean(event.get("what", ""))
         rows.append(
             {

@@ -228,6 +228,52 @@ DAMAGE = [
 ]  # fmt: skip
 
 
+def spoilt(folder: Path, spec: str = "", event: str = "") -> None:
+    """A run beside a sound one, with something impossible in its spec or its log."""
+    made = run_folder(folder, "spoilt", "sft", "grpo", steps=5)
+    if spec:  # of two fields of one name the last one counts
+        (made / "run.json").write_text(f"{(made / 'run.json').read_text().rstrip()[:-1]}, {spec}}}")
+    with open(made / "events.jsonl", "a") as log:
+        log.write(f"{event}\n")
+
+
+HUGE = "9" * 400
+IMPOSSIBLE = [
+    {"spec": '"seed": NaN'}, {"spec": '"seed": 1e999'}, {"spec": '"seed": {"a": [1]}'},
+    {"event": '{"kind": "metrics", "time": NaN, "stage": "grpo", "step": 3, "values": {"loss": NaN}}'},
+    {"event": '{"kind": "metrics", "time": 1e999, "stage": "grpo", "step": 3, "values": {"loss": 1e999}}'},
+    {"event": f'{{"kind": "metrics", "time": {HUGE}, "stage": "grpo", "step": 3, "values": {{"loss": -{HUGE}}}}}'},
+    {"event": '{"kind": "lifecycle", "time": NaN, "what": "x"}\n{"kind": "lifecycle", "time": 1e999, "what": ["x"]}'},
+    {"event": f'{{"kind": "samples", "time": 1, "stage": "grpo", "step": 3, "rows": [{{"text": ["a"], "reward": {HUGE}}}]}}'},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", IMPOSSIBLE)
+def test_numbers_that_cannot_be_spoil_neither_the_list_nor_their_run(asked, tmp_path: Path, damage: dict[str, str]) -> None:
+    small_run(tmp_path)
+    spoilt(tmp_path, **damage)
+    assert {line["id"] for line in asked("/api/runs").json()["runs"]} == {"small", "spoilt"}
+    for path in READING:
+        assert asked(path.replace("small", "spoilt").replace("step=2", "step=3")).status_code in (200, 404)
+
+
+def test_the_steps_of_a_spec_that_cannot_be_are_none(asked, tmp_path: Path) -> None:
+    folder = small_run(tmp_path)
+    for steps in ("NaN", "1e999", HUGE, '"x"', "-1"):
+        (folder / "run.json").write_text(
+            f'{{"name": "small", "stages": [{{"name": "grpo", "kind": "Online", "steps": {steps}}}]}}'
+        )
+        assert asked("/api/runs").json()["runs"][0]["steps"] == 0
+        assert asked(RUN).status_code == 200
+
+
+def test_spans_nested_beyond_reading_are_passed_over(asked, tmp_path: Path) -> None:
+    folder = small_run(tmp_path) / "spans"
+    folder.mkdir(exist_ok=True)
+    (folder / "learner.jsonl").write_text("[" * 100_000 + "\n")
+    assert asked(f"{RUN}/time").status_code == 200
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_log_is_shown_as_far_as_it_goes(asked, tmp_path: Path, damage: bytes) -> None:
     folder = small_run(tmp_path)

@@ -94,6 +94,13 @@ def test_the_form_follows_from_how_many_are_chosen(count: int, form: str) -> Non
     assert task_of({"name": "run"}, "s", [(1, row("a", f"text {place}")) for place in range(count)], 3).form == form
 
 
+@pytest.mark.parametrize("text", [["a"], {"a": 1}, "x" * 200_001])
+def test_a_sample_whose_text_no_question_can_hold_is_refused(text: object) -> None:
+    with pytest.raises(Refusal) as refused:
+        task_of({"name": "run"}, "s", [(1, row("a", "fine")), (1, row("a", "fine") | {"text": text})], 3)
+    assert refused.value.status == 400
+
+
 def test_without_a_store_the_answer_names_the_flag(asked, tmp_path: Path) -> None:
     small_run(tmp_path)
     answer = asked("/api/ask", "POST", token=True, json=question(0, 1))

@@ -38,19 +38,24 @@ def task_of(spec: Mapping[str, Any], stage: str, samples: Sequence[tuple[int, An
     if not 1 <= len(samples) <= MOST:
         raise Refusal(400, f"{len(samples)} samples; choose 1 to {MOST} of one prompt", param="samples")
     rows = [row for _, row in samples]
-    if not all(isinstance(row, Mapping) and isinstance(row.get("prompt"), str) and row.get("text") for row in rows):
+    if not all(isinstance(row, Mapping) and isinstance(row.get("prompt"), str) and _text(row) for row in rows):
         raise Refusal(400, "a sample without a prompt or without text cannot be judged; choose others", param="samples")
     if len({row["prompt"] for row in rows}) > 1:
         raise Refusal(400, "the samples answer different prompts; choose samples of one prompt", param="samples")
     if len({row["text"] for row in rows}) < len(rows):
         raise Refusal(400, "two of the samples say the same, so there is nothing to compare; choose others", param="samples")
-    responses = tuple(response_of(spec, stage, row) for row in rows)
     key = re.sub(r"#\d+$", "", str(rows[0].get("key") or ""))
     form: Any = {1: "rating", 2: "pair"}.get(len(rows), "ranking")
     try:
+        responses = tuple(response_of(spec, stage, row) for row in rows)
         return Task(item=Item(rows[0]["prompt"], responses, key=key), form=form, overlap=overlap, strategy=STRATEGY)
     except FeedbackError as error:
         raise Refusal(400, str(error), param="samples") from error
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """What a sample says; empty where that is no text."""
+    return row["text"] if isinstance(row.get("text"), str) else ""
 
 
 def put(store: Asking, task: Task) -> list[str]:

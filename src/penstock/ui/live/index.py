@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.core.events import Event
-from penstock.ui.metrics import number, numbers
+from penstock.ui.metrics import moment, numbers
 
 BLOCK = 1 << 20
 """Bytes that are read at once."""
@@ -191,7 +191,7 @@ class LogIndex:
         if (head := SAMPLES.match(line)) is not None:
             name = parsed(b'{"name": ' + head[2] + b"}").get("name")
             if name:
-                self._samples(name, int(head[3]), number(head[1].decode()), len(line))
+                self._samples(name, int(head[3]), moment(head[1].decode()), len(line))
             return
         event = parsed(line)
         if "kind" in event:
@@ -213,7 +213,7 @@ class LogIndex:
 
     def _event(self, event: Event, length: int) -> None:
         """Sort one event in; as the report does, what has no stage or step counts only as lifecycle."""
-        name, step, time = str(event.get("stage") or ""), event.get("step"), number(event.get("time"))
+        name, step, time = str(event.get("stage") or ""), event.get("step"), moment(event.get("time"))
         self.changes += 1
         if event["kind"] == "lifecycle":
             self._keep(self.lifecycle, event)

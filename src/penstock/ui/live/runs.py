@@ -130,7 +130,7 @@ def ending(lines: Iterable[bytes]) -> dict[str, Any]:
     for line in lines:
         event = parsed(line)
         kind, stage, step = event.get("kind"), event.get("stage"), event.get("step")
-        if (when := metrics.number(event.get("time"))) is not None:
+        if (when := metrics.moment(event.get("time"))) is not None:
             found["time"] = when
         if kind == "sentinel" and event.get("state") == "tripped":
             found["alarms"] += 1
@@ -213,14 +213,14 @@ class Runs:
             "place": place + 1,
             "stages": len(names),
             "step": end["step"],
-            "steps": int(metrics.number(specs[place].get("steps")) or 0) if place >= 0 else 0,
+            "steps": metrics.count(specs[place].get("steps")) if place >= 0 else 0,
             "time": end["time"],
             "alarms": end["alarms"],
             "values": [
                 metrics.named_value(name, end["values"][name]) for name in sorted(end["values"], key=metrics.order)
                 if name in LISTED
             ],
-            "seed": spec.get("seed"),
+            "seed": seed_of(spec),
             "family": family_of(spec),
         }  # fmt: skip
 
@@ -236,6 +236,12 @@ def state_of(summary: Mapping[str, Any], end: Mapping[str, Any], now: float) -> 
     if end["fatal"]:
         return "stopped"
     return "running" if end["time"] is not None and now - end["time"] < LIVE_SECONDS else "silent"
+
+
+def seed_of(spec: Mapping[str, Any]) -> int | None:
+    """A run's seed; None where there is none, or no whole number."""
+    seed = spec.get("seed")
+    return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
 
 def family_of(spec: Mapping[str, Any]) -> str:

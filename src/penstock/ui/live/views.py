@@ -13,7 +13,7 @@ from penstock.core.spec import difference
 from penstock.ui import metrics
 from penstock.ui.lanes import pictures
 from penstock.ui.live.index import LogIndex, StageIndex
-from penstock.ui.live.runs import RunFiles, state_of
+from penstock.ui.live.runs import RunFiles, seed_of, state_of
 from penstock.ui.live.series import gains_of
 from penstock.ui.report import clean, plain_text, stages_of, summary_rows, timeline_view
 from penstock.ui.sentinels import tripped, verdict
@@ -53,7 +53,7 @@ def run_view(run: RunFiles, index: LogIndex, now: float) -> dict[str, Any]:
         "state": state_of(summary, run.end(), now),
         "headline": clean(summary.get("headline") or ""),
         "sentinels": verdict(list(alarms.values()), spec),
-        "seed": spec.get("seed"),
+        "seed": seed_of(spec),
         "stages": [
             stage_view(name, kinds[name].kind if name in kinds else "", kinds[name].steps if name in kinds else 0, index)
             for name in names
