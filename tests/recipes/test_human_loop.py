@@ -12,6 +12,7 @@ from penstock.cli.session import Session
 from penstock.core.ask import Ask
 from penstock.core.errors import SpecError
 from penstock.core.events import read_events
+from penstock.core.run import Online
 from penstock.recipes.human_loop import PLACES, human_loop, pleasant, postcards, true_pairs
 
 
@@ -57,6 +58,16 @@ def test_each_round_starts_from_what_the_one_before_let_pass():
     assert stages["ask-3"].against.path == "@ask-2"
     assert stages["ask-3"].scorers == "@reward-2a+@reward-2b+@reward-2c"
     assert stages["ask-1"].mix == {"random": 1.0}
+
+
+def test_each_prompt_is_a_duel_with_one_vote():
+    asks = [stage for stage in human_loop(questions=50).stages if isinstance(stage, Ask)]
+    assert [(stage.duels, stage.duel_overlap) for stage in asks] == [(0, 1), (100, 1), (100, 1)]
+
+
+def test_a_price_on_kl_means_the_same_however_far_a_rounds_reward_models_spread_their_scores():
+    climbs = [stage for stage in human_loop(rounds=2).stages if isinstance(stage, Online)]
+    assert [stage.scaling.by for stage in climbs] == ["reference", "reference"]
 
 
 def test_real_people_are_simulated_by_nobody_and_their_votes_are_trained_on():

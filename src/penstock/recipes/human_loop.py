@@ -16,7 +16,19 @@ import numpy as np
 
 from penstock.algos import PPO, SFT, BradleyTerry, KLPenalty
 from penstock.core.ask import OWN_STORE, Ask, Simulated
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, Stage, require
+from penstock.core.run import (
+    DataSpec,
+    EvaluationSpec,
+    LearnerSpec,
+    ModelSpec,
+    Offline,
+    Online,
+    RewardScaling,
+    RewardSpec,
+    Run,
+    Stage,
+    require,
+)
 from penstock.core.types import Sample, Sampling
 from penstock.recipes.sentiment import sentiment
 
@@ -217,14 +229,19 @@ def _measured(matter: Matter) -> EvaluationSpec | None:
 
 
 def _ppo(number: int, judges: list[str], matter: Matter) -> Online:
-    """From what the round before let pass; the KL is that to the first policy."""
+    """From what the round before let pass; the KL is that to the first policy.
+
+    Rewards are divided by their deviation before the first step: how far reward models spread their scores depends on how many
+    votes each label rests on, and a price on KL in units of the scores would mean something else in each round.
+    """
     return Online(
         name=f"ppo-{number}",
         model=ModelSpec(path=f"@ask-{number}"),
         reference=ModelSpec(path=matter.start),
         data=matter.prompts,
         rewards=(RewardSpec(function="model:" + "+".join(f"@{judge}" for judge in judges), name="judges"),),
-        algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.05)),
+        algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.1)),
+        scaling=RewardScaling(by="reference"),
         learner=LearnerSpec(learning_rate=3e-4, critic="separate", token_budget=16384),
         sampling=matter.sampling,
         samples=1,
