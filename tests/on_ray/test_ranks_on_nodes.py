@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("ray.cluster_utils")
 
 from runs import weights
-from runs_on_ray import Nodes, RunOnRay
+from runs_on_ray import Nodes, RunOnRay, pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -101,3 +101,15 @@ def test_an_interrupt_leaves_no_rank_behind(nodes: Nodes, start: Start, together
     resumed = start(address=nodes.address)
     assert resumed.wait() == 0, resumed.everything()
     assert weights(resumed.run) == weights(together)
+
+
+def test_a_rank_that_stands_still_with_its_node_is_replaced(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
+    run = begun(start, nodes, tmp_path, hold=24)
+    run.until(lambda: run.step >= 5, 240, "step 5")
+    rank, learner = run.roles["rank-1"], run.roles["learner"]
+    os.killpg(rank, signal.SIGSTOP)
+    (run.folder / "go").touch()
+    assert run.wait(300) == 0, run.everything()
+    assert weights(run.run) == weights(together)
+    assert not {rank, learner} & set(pids()), "what stood still is gone"
+    assert [note["seconds"] for note in run.notes("role silent")] == [60.0]

@@ -40,6 +40,8 @@ AGAIN = 0.25
 """Seconds before an actor is tried again; doubled each time."""
 LONGEST = 0.5
 """Seconds between two tries at most."""
+HANDLING = 5.0
+"""Seconds in which an actor that lives must have ended its process."""
 SMALL_STORE = 80 << 20
 """Bytes of the object store of a cluster of our own, which holds nothing of ours."""
 
@@ -84,13 +86,23 @@ class RayChild:
 
     def signal(self, number: int, alone: bool = False) -> None:
         if number == signal.SIGKILL:
-            self.kill()
+            self._ending = asyncio.ensure_future(self._end())
         elif self._ended is None or not self._ended.done():
             self._telling = asyncio.ensure_future(self._tell(number, alone))
 
     async def _tell(self, number: int, alone: bool) -> None:
         with contextlib.suppress(_gone()):
             await self.ask("signal", signal_number=number, alone=alone)
+
+    async def _end(self) -> None:
+        """End the process and all it has started, then the actor. By the actor's hand while that answers: a process that stands
+        still does not notice that its input has ended."""
+        try:
+            with contextlib.suppress(_gone(), RoleError, TimeoutError):
+                async with asyncio.timeout(HANDLING):
+                    await self.ask("signal", signal_number=int(signal.SIGKILL), alone=False)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End the actor, and with it the process."""
@@ -128,7 +140,7 @@ class RayChild:
         except TimeoutError:
             return -signal.SIGKILL
         finally:
-            self.kill()
+            await self._end()
 
 
 def _gone() -> type[Exception]:
