@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 import tiny_models
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.run import LearnerSpec
-from penstock.core.types import Row, Unit
+from penstock.core.types import Row, Sample, Unit
 from penstock.data.layout import count, lay_out
+from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -78,3 +80,23 @@ def assert_same_gradients(
     for name, gradient in expected.items():
         gap = float((found[name] - gradient).abs().max())
         assert gap <= within * scale, f"{name}: gap {gap:.2g} where the largest gradient is {scale:.2g}"
+
+
+def assert_draws_are_the_learners(learner: DeviceLearner, between: Callable[[list[Unit]], object] = lambda units: None) -> None:
+    """A generator over the learner's model draws with the log-probs that the learner gives, before a step and after it;
+    ``between``: what happens to the samples before they are scored."""
+    generator = EmbeddedGenerator(learner.model, slots=4)
+
+    async def draw(ordinal: int) -> list[Sample]:
+        prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)
+        requests = [tiny_models.request(prompt, ordinal, sample, max_new_tokens=8) for sample in range(3)]
+        return await asyncio.gather(*(generator.generate(request) for request in requests))
+
+    for ordinal in range(2):
+        samples = asyncio.run(draw(ordinal))
+        units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
+        between(units)
+        for sample, logp in zip(samples, learner.score(units, frozenset({"logp"})).logp, strict=True):
+            assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-4)
+        accumulate(learner, some_units(9))
+        learner.step()

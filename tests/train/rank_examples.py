@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import tiny_models
@@ -19,6 +20,7 @@ from penstock.core.learner import LearnerSpec
 from penstock.core.types import Metrics, Unit, added
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
+from penstock.train.fleet import Fleet, fleet_of
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
 
@@ -58,6 +60,19 @@ def train(learner: Any, units: Sequence[Unit], loss: Any, budget: int = BUDGET) 
     for batch in lay_out(units, budget, True):
         totals = added(totals, learner.accumulate(batch, loss, count(units)))
     return added(totals, learner.flush()) | learner.step()
+
+
+def ranks_of(count: int) -> Any:
+    """A fixture of a module: as many ranks of this machine, started once for all of its tests."""
+
+    @pytest.fixture(scope="module", autouse=True)
+    def held() -> Iterator[Fleet]:
+        fleet = fleet_of(count, torch.device("cpu"))
+        fleet.hold()
+        yield fleet
+        fleet.release()
+
+    return held
 
 
 @contextmanager

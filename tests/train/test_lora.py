@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import sys
@@ -13,7 +12,7 @@ import torch
 
 pytest.importorskip("peft")
 
-from learner_examples import accumulate, learner_of, some_units
+from learner_examples import accumulate, assert_draws_are_the_learners, learner_of, some_units
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -23,7 +22,6 @@ import tiny_t5
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.learner import LearnerSpec, LoRA
 from penstock.data.layout import lay_out
-from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.attention import single_row_plan
 from penstock.models.files import load_model, save_model
 from penstock.models.lora import adapted_layers, adapter_off
@@ -143,22 +141,8 @@ def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(comp
 def test_generated_log_probs_are_the_learners_with_adapters_on(architecture, tiny):
     """The recorded decode step reads the adapters that train, before and after a step, and after the reference has scored."""
     model = tiny(architecture)
-    learner = trained(model)
-    generator = EmbeddedGenerator(model, slots=4)
-
-    async def draw(ordinal):
-        prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)
-        requests = [tiny_models.request(prompt, ordinal, sample, max_new_tokens=8) for sample in range(3)]
-        return await asyncio.gather(*(generator.generate(request) for request in requests))
-
-    for round_ in range(2):
-        samples = asyncio.run(draw(round_))
-        units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
-        AdapterOffScoring(model, lay_out).score(units, LOGP)
-        for sample, logp in zip(samples, learner.score(units, LOGP).logp, strict=True):
-            assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-4)
-        accumulate(learner, some_units(9))
-        learner.step()
+    reference = AdapterOffScoring(model, lay_out)
+    assert_draws_are_the_learners(trained(model), lambda units: reference.score(units, LOGP))
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

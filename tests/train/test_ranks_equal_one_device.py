@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from rank_examples import BUDGET, LOSSES, learners, train, units_for, widest_gap
+from rank_examples import BUDGET, LOSSES, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
 from penstock.core.strategies import DDP, FSDP2, OneDevice
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
-from penstock.train.fleet import fleet_of
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +21,7 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_ranks():
-    """The ranks of most tests here, started once."""
-    fleet = fleet_of(2, torch.device("cpu"))
-    fleet.hold()
-    yield fleet
-    fleet.release()
+two_ranks = ranks_of(2)
 
 
 @pytest.mark.parametrize("algorithm", LOSSES)

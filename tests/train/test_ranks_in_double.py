@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 from learner_examples import WeightedLoss, some_units
-from rank_examples import LOSSES, doubled, learners, train, units_for
+from rank_examples import LOSSES, doubled, learners, ranks_of, train, units_for
 
 import tiny_models
 from penstock.core.strategies import DDP, FSDP2, OneDevice
 from penstock.data.layout import count, lay_out
 from penstock.train import token_scores
-from penstock.train.fleet import fleet_of
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +23,7 @@ STRATEGIES = {
 SCHEDULE = {"weight_decay": 0.01, "schedule": "cosine", "warmup": 3}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_ranks():
-    """The ranks of the tests here, started once."""
-    fleet = fleet_of(2, torch.device("cpu"))
-    fleet.hold()
-    yield fleet
-    fleet.release()
+two_ranks = ranks_of(2)
 
 
 def trained(model, strategy, algorithm, like, steps=20):

@@ -1,15 +1,13 @@
 """Four ranks that split tokens, matrices and data at once give the losses and weights of one device, in float64."""
 
 import pytest
-import torch
-from rank_examples import LOSSES, doubled, kept, learners, train, units_for, widest_gap
+from rank_examples import LOSSES, doubled, kept, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
 from penstock.core.errors import ModelError
 from penstock.core.learner import LearnerSpec
 from penstock.core.strategies import FSDP2, OneDevice
 from penstock.data.layout import lay_out
-from penstock.train.fleet import fleet_of
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
 
@@ -23,13 +21,7 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def four_ranks():
-    """The ranks of the tests here, started once."""
-    fleet = fleet_of(4, torch.device("cpu"))
-    fleet.hold()
-    yield fleet
-    fleet.release()
+four_ranks = ranks_of(4)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 
 import numpy as np
@@ -10,14 +9,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, learner_of, some_units
+from learner_examples import (
+    WeightedLoss,
+    accumulate,
+    assert_draws_are_the_learners,
+    assert_same_gradients,
+    learner_of,
+    some_units,
+)
 
 import tiny_models
 from penstock.core.contracts import Columns
 from penstock.core.errors import SpecError
 from penstock.core.learner import LearnerSpec, LoRA
 from penstock.data.layout import count, lay_out
-from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Labeller
 from penstock.models.branches import reference_branch
 from penstock.models.language_model import ValueHead
@@ -165,22 +170,7 @@ def test_a_resumed_learner_goes_on_bit_for_bit_from_what_is_trained_alone(critic
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_generated_log_probs_are_the_learners_with_frozen_layers(architecture, tiny):
     """The recorded decode step reads the parameters that train, before and after steps."""
-    model = tiny(architecture)
-    learner = trained(model, 1, unfrozen_layers=1)
-    generator = EmbeddedGenerator(model, slots=4)
-
-    async def draw(ordinal):
-        prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)
-        requests = [tiny_models.request(prompt, ordinal, sample, max_new_tokens=8) for sample in range(3)]
-        return await asyncio.gather(*(generator.generate(request) for request in requests))
-
-    for round_ in range(2):
-        samples = asyncio.run(draw(round_))
-        units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
-        for sample, logp in zip(samples, learner.score(units, LOGP).logp, strict=True):
-            assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-4)
-        accumulate(learner, some_units(9))
-        learner.step()
+    assert_draws_are_the_learners(trained(tiny(architecture), 1, unfrozen_layers=1))
 
 
 def test_a_critic_that_was_loaded_with_a_model_folder_is_taken_over(tiny):
