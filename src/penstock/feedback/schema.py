@@ -144,6 +144,16 @@ sessions = Table(
 )
 """Who is signed in at the service: the hash of what their cookie holds."""
 
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("count", Integer, nullable=False),
+    *_reals("last"),
+    Index("attempts_by_age", "last"),
+)
+"""Wrong passwords in a row, by a hash of the name or the address (``service/throttle.py``)."""
+
 secrets = Table("secrets", metadata, Column("name", Text, primary_key=True), Column("value", LargeBinary, nullable=False))
 """Random keys of this store, each made when it is first needed (``service/secrets.py``)."""
 

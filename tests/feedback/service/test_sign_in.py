@@ -4,7 +4,8 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from feedback_examples import pair
+import sqlalchemy as sa
+from feedback_examples import HandClock, pair
 from served import PASSWORD, QUICK, csrf_of, sign_in
 
 from penstock.feedback.errors import NotFound
@@ -13,6 +14,7 @@ from penstock.feedback.service.accounts import INVITE_SECONDS
 from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.service.sessions import LONGEST_SECONDS, MOST
 from penstock.feedback.service.throttle import FORGET_SECONDS, Throttle
+from penstock.feedback.store import Store
 from penstock.web.refusals import Refusal
 
 
@@ -217,8 +219,8 @@ def wait(throttle, name="ann", address="1.2.3.4"):
     return 0
 
 
-def test_waits_double_up_to_five_minutes_and_are_forgotten(clock):
-    throttle, waits = Throttle(clock), []
+def test_waits_double_up_to_five_minutes_and_are_forgotten(service, clock):
+    throttle, waits = service.context.throttle, []
     for _ in range(16):
         while seconds := wait(throttle):
             waits.append(seconds)
@@ -228,14 +230,14 @@ def test_waits_double_up_to_five_minutes_and_are_forgotten(clock):
     assert [wait(throttle) for _ in range(5)] == [0] * 5
 
 
-def test_many_names_from_one_address_are_limited_and_others_are_not(clock):
-    throttle = Throttle(clock)
+def test_many_names_from_one_address_are_limited_and_others_are_not(service, clock):
+    throttle = service.context.throttle
     assert [wait(throttle, f"name{number}") for number in range(21)] == [0] * 20 + [1]
     assert wait(throttle, "name99", "5.6.7.8") == 0
 
 
-def test_a_right_password_clears_the_name_and_not_the_address(clock):
-    throttle = Throttle(clock)
+def test_a_right_password_clears_the_name_and_not_the_address(service, clock):
+    throttle = service.context.throttle
     for _ in range(4):
         throttle.begin("ann", "1.2.3.4")
     throttle.succeeded("ann", "1.2.3.4")
@@ -243,11 +245,44 @@ def test_a_right_password_clears_the_name_and_not_the_address(clock):
     assert [wait(throttle, f"other{number}") for number in range(13)] == [0] * 12 + [1]
 
 
-def test_attempts_at_once_gain_nothing(clock):
+def test_attempts_at_once_gain_nothing(service, clock):
     """An attempt counts when it begins, so twenty that wait for their answers are five."""
-    throttle = Throttle(clock)
+    throttle = service.context.throttle
     with ThreadPoolExecutor(8) as threads:
         assert sorted(threads.map(lambda _: wait(throttle), range(20))) == [0] * 5 + [1] * 15
+
+
+def test_a_restart_and_another_process_forget_no_wrong_password(place):
+    clock = HandClock()
+    with Store.open(place, now=clock) as one, Store.open(place, now=clock) as other:
+        counted = Throttle(one.database, clock), Throttle(other.database, clock)
+        assert [wait(counted[number % 2]) for number in range(6)] == [0] * 5 + [1]
+    with Store.open(place, now=clock) as again:
+        assert wait(Throttle(again.database, clock)) == 1
+
+
+def test_only_so_many_names_and_addresses_are_remembered(service, clock):
+    throttle = Throttle(service.store.database, clock, most=4)
+    for number in range(20):
+        clock.seconds += 1
+        throttle.begin(f"name{number}", f"10.0.0.{number}")
+    with service.store.database.read() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM attempts")).scalar() == 4
+
+
+def test_who_is_to_wait_writes_nothing(service, clock):
+    for _ in range(5):
+        service.context.throttle.begin("ann", "1.2.3.4")
+    with service.store.database.write():  # nobody else writes meanwhile
+        assert wait(service.context.throttle) == 1
+
+
+def test_a_clock_that_is_put_right_locks_nobody_out(service, clock):
+    throttle = service.context.throttle
+    for _ in range(5):
+        throttle.begin("ann", "1.2.3.4")
+    clock.seconds -= 100_000
+    assert wait(throttle) == 0
 
 
 def test_a_password_is_the_same_however_it_is_composed():

@@ -45,7 +45,6 @@ class Context:
     store: Store
     settings: Settings = Settings()
     passwords: Passwords = field(default_factory=Passwords)
-    throttle: Throttle = field(default_factory=Throttle)
     embedder: Embedder = field(default_factory=HashedEmbedder)
     """What finds the corrections that products ask for."""
     retrieval: Retrieval = field(default_factory=Retrieval)
@@ -57,6 +56,10 @@ class Context:
     @cached_property
     def sessions(self) -> Sessions:
         return Sessions(self.store.database, self.store.now, self.settings.session_seconds)
+
+    @cached_property
+    def throttle(self) -> Throttle:
+        return Throttle(self.store.database, self.store.now)
 
     @cached_property
     def handles(self) -> Handles:
