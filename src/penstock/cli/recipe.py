@@ -256,6 +256,12 @@ def no_more_flags(words: Sequence[str], *known: str) -> None:
             raise SpecError(f"unknown flag {flag}{suggestion(flag, flags)}")
 
 
+def require_device(device: str) -> None:
+    """Refuse a ``--device`` that there is not."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise SpecError(f"--device={device} is not one of auto, cpu, cuda")
+
+
 def with_name(run: Run, folder: Path) -> Run:
     """The run under the name of its folder."""
     return dataclasses.replace(run, name=folder.name)

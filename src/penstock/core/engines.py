@@ -40,6 +40,11 @@ class VLLM:
         require(self.cache_bytes >= 1 << 20, f"engine.cache_bytes={self.cache_bytes}; at least a megabyte")
 
 
+def _require_server(url: str, timeout: float) -> None:
+    require(url.startswith(("http://", "https://")), f"engine.url={url!r}; give http://HOST:PORT")
+    require(timeout > 0, f"engine.timeout={timeout}; give a positive number of seconds")
+
+
 @spec
 class SGLang:
     """An SGLang server, over its HTTP API."""
@@ -54,8 +59,7 @@ class SGLang:
     """How a generator hands weights to its server: by a folder that both see, or by a process group of the two."""
 
     def __post_init__(self) -> None:
-        require(self.url.startswith(("http://", "https://")), f"engine.url={self.url!r}; give http://HOST:PORT")
-        require(self.timeout > 0, f"engine.timeout={self.timeout}; give a positive number of seconds")
+        _require_server(self.url, self.timeout)
 
 
 @spec
@@ -70,8 +74,7 @@ class Served:
     """Seconds that a server may be silent while an answer is due."""
 
     def __post_init__(self) -> None:
-        require(self.url.startswith(("http://", "https://")), f"engine.url={self.url!r}; give http://HOST:PORT")
-        require(self.timeout > 0, f"engine.timeout={self.timeout}; give a positive number of seconds")
+        _require_server(self.url, self.timeout)
 
 
 ENGINES = (Embedded, VLLM, SGLang, Served)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.extras import require
-from penstock.cli.recipe import no_more_flags, take, wants_help
+from penstock.cli.recipe import no_more_flags, require_device, take, wants_help
 from penstock.core.errors import DataError, ModelError, RewardError, SpecError
 
 HELP = """usage: penstock generate MODEL --prompt TEXT [--samples N] [--temperature T] [--max-new-tokens N]
@@ -48,8 +48,7 @@ def run(words: Sequence[str]) -> int:
         stop=(own["stop"],) if own["stop"] else (),
         seed=own["seed"],
     )
-    if own["device"] not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"--device={own['device']} is not one of auto, cpu, cuda")
+    require_device(own["device"])
     asked = with_corrections(texts, left[0], own)
     found = answer(left[0], asked, sampling, own["samples"], own["chat"], own["device"], own["best_by"])
     for text, (_, answers) in zip(texts, found, strict=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.commands.generate import model_path
 from penstock.cli.extras import require
-from penstock.cli.recipe import no_more_flags, take, wants_help
+from penstock.cli.recipe import no_more_flags, require_device, take, wants_help
 from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def run(words: Sequence[str]) -> int:
     for name, low in (("port", 0), ("slots", 1), ("queue", 0)):
         if own[name] < low:
             raise SpecError(f"--{name} {own[name]}; at least {low}")
-    if own["device"] not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"--device={own['device']} is not one of auto, cpu, cuda")
+    require_device(own["device"])
     require("serve", "serve", "starlette", "uvicorn")
     from penstock.serve.guard import Access
     from penstock.serve.server import run as serve
