@@ -221,6 +221,17 @@ def test_a_data_set_that_cannot_be_loaded_is_one_clear_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("_offline")
+def test_a_hub_out_of_reach_is_left_alone_for_one_data_set_only(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    with pytest.raises(DataError, match="hub:no/such_thing"):
+        open_source(DataSpec(source="hub:no/such_thing"), tmp_path)
+    assert not datasets.config.HF_HUB_OFFLINE
+
+
 def test_a_table_without_its_scheme_is_refused_with_the_source_to_write(tmp_path):
     (tmp_path / "t.csv").write_text("q\nx\n")
     with pytest.raises(DataError, match=r"write hub:t\.csv"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,15 @@ def test_a_lost_terminal_silences_the_display_and_nothing_else(tmp_path: Path) -
         log.metrics(step, {"loss": 1.0})
     log.close()
     assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("width", [80, 110, 120, 160])
+def test_numbers_on_a_terminal_are_never_cut_and_stand_apart_from_the_next_name(width: int) -> None:
+    out = io.StringIO()
+    show = Progress([("grpo", 4)], Console(file=out, force_terminal=True, width=width, color_system=None))
+    show(metrics(4, **dict.fromkeys(("entropy/sampled", "reward/mean", "loss", "policy/loss", "tokens/gap"), 1234.5)))
+    show.close()
+    rows = [line for line in out.getvalue().splitlines() if "1,23" in line or "1.23" in line]
+    assert rows
+    assert all("…" not in row for row in rows)
+    assert not re.search(r"\d [a-z]", "".join(row.split("\x1b")[0] for row in rows))

@@ -40,6 +40,7 @@ class LearnerSpec:
     """Optimizer steps of linear warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)
     epsilon: float = 1e-8
+    """AdamW's, which keeps it from dividing by nothing. (The range of a clipped loss is ``algorithm.clip``.)"""
     weight_decay: float = 0.0
     """Decoupled decay (AdamW) of matrices; biases, norms and embeddings are left alone."""
     clip_norm: float = 1.0
@@ -74,6 +75,10 @@ class LearnerSpec:
             f"learner.strategy={type(self.strategy).__name__} is none; use one of: {names}",
         )
         require(self.learning_rate > 0, f"learning_rate={self.learning_rate}; give a positive rate")
+        require(
+            0 <= self.epsilon <= 0.01,
+            f"epsilon={self.epsilon} is AdamW's, which is next to nothing; the range of a clipped loss is algorithm.clip",
+        )
         require(self.token_budget >= 16, f"token_budget={self.token_budget} is too small; use at least 16")
         require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")
         for name in ("token_dropout", "dropout"):

@@ -164,7 +164,7 @@ def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
 
 def _convert_tuple(arguments: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise SpecError(f"{path}={value!r} is not a list")
+        raise SpecError(f"{path}={value!r} is not a list; write one, such as [1, 2]")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return tuple(convert(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
     if len(value) != len(arguments):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import DataError
+from penstock.core.network import hub_is_reachable
 from penstock.core.run import DataSpec
 from penstock.data.rows import DataRow, span
 
@@ -59,4 +60,9 @@ def _load(datasets: Any, spec: DataSpec, place: str, base: Path) -> tuple[str, A
     if local.is_dir():
         return local.name, datasets.load_dataset(str(local), split=spec.split)
     name, _, subset = place.partition(":")
-    return name, datasets.load_dataset(name, subset or None, split=spec.split)
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or not hub_is_reachable()
+    try:
+        return name, datasets.load_dataset(name, subset or None, split=spec.split)
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before

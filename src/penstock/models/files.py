@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
 from safetensors import safe_open
@@ -26,6 +23,7 @@ from transformers import (
 )
 
 from penstock.core.errors import ModelError
+from penstock.core.network import hub_is_reachable
 from penstock.models.attention import quiet_transformers
 from penstock.models.encoder_decoder import EncoderDecoderModel, check_encoder_decoder
 from penstock.models.language_model import Head, LanguageModel, check_architecture
@@ -63,22 +61,6 @@ def _says_generic(path: str) -> bool:
     if not (config.exists() and tokenizer.exists()):
         return False
     return json.loads(config.read_text()).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
-
-
-def hub_is_reachable() -> bool:
-    """Whether the hub's name resolves; true where a proxy would do that.
-
-    Without this look a mistyped folder costs minutes on a machine without a network: it is taken for a hub name, and every
-    file of it is asked for again and again.
-    """
-    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
-    if {"https", "all"} & set(getproxies()):
-        return True
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError:
-        return False
-    return True
 
 
 def _place(path: str) -> dict[str, Any]:

@@ -215,14 +215,16 @@ class Progress:
             Text(self._remaining("") or duration(self._clock() - self._first[1]), style="dim"),
         )
         names = [name for name in KNOWN if name in self._values]
-        columns = max(1, min(4, self._console.width // 28))
+        columns = max(1, min(4, self._console.width // 36))
         cells = Table.grid(padding=(0, 1))
-        for _ in range(columns):
+        for column in range(columns):
+            if column:
+                cells.add_column(width=1)  # a value stands apart from the next one's name
             cells.add_column(style="dim", no_wrap=True)
             cells.add_column(justify="right", no_wrap=True, min_width=9)
         for start in range(0, len(names), columns):
             row = [[shown(name).label, brief(name, self._values[name])] for name in names[start : start + columns]]
-            cells.add_row(*[text for pair in row for text in pair])
+            cells.add_row(*[text for pair in row for text in (*pair, "")][:-1])
         return Group(head, cells)
 
     def _refresh(self) -> None:
