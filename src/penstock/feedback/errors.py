@@ -35,3 +35,7 @@ class KeyReused(FeedbackError):
 
 class NothingToUndo(FeedbackError):
     """The event named is not there, not the annotator's, or taken back already."""
+
+
+class Overtaken(FeedbackError):
+    """Somebody else has decided meanwhile; nothing was changed."""

@@ -208,3 +208,52 @@ def test_administrators_see_signals_in_numbers(service, shop):
     assert found["signals"] == {"thumbs_down": 3}
     assert found["reasons"] == {"wrong": 3}
     assert found["labels"] == [0, 1]
+    assert found["tenants"]["shop"]["labels"] == [0, 1]
+    assert found["policy"]["user_day"] == 50
+
+
+def test_each_tenants_numbers_are_its_own(service, shop):
+    shop.post("/v1/feedback", json={"signals": [thumb(f"u{i}") for i in range(3)]})
+    with product(service, "bank") as bank:
+        bank.post("/v1/feedback", json=thumb("u9"))
+    found = service.person("root", "admin").get("/api/admin/product").json()
+    assert {name: (one["users"], one["labels"]) for name, one in found["tenants"].items()} == {
+        "bank": (1, [0, 0]),
+        "shop": (3, [1, 0]),
+    }
+    assert (found["users"], found["labels"]) == (4, [1, 0])
+
+
+def test_administrators_alone_are_told_which_user_it_was(service, shop):
+    shop.post("/v1/feedback", json=edit())
+    judy, root = service.person("judy", "adjudicator"), service.person("root", "admin")
+    told = [who.get("/api/corrections").json()["corrections"][0]["by"] for who in (judy, root)]
+    assert told == ["user", f"user {snapshot(service.store).events[0].user[:8]}"]
+
+
+def test_what_was_decided_is_listed_with_why_by_whom_and_for_how_long(service, shop):
+    judy = service.person("judy", "adjudicator")
+    for text in ("Five days.", "Six days."):
+        shop.post("/v1/feedback", json=edit(text, user=text[:3]))
+    for one in judy.get("/api/corrections").json()["corrections"]:
+        verdict = "approved" if one["text"] == "Five days." else "rejected"
+        judy.post("/api/corrections/rule", id=one["id"], verdict=verdict, note=f"it is {verdict}", days=2, seen=0)
+    found = {one["text"]: one for one in judy.get("/api/corrections/standing").json()["corrections"]}
+    assert {text: (one["verdict"], one["note"], one["ruled_by"]) for text, one in found.items()} == {
+        "Five days.": ("approved", "it is approved", "judy"),
+        "Six days.": ("rejected", "it is rejected", "judy"),
+    }
+    assert 86_400 < found["Five days."]["expires"] <= 2 * 86_400
+
+
+def test_nobody_rules_over_a_ruling_that_they_have_not_seen(service, shop):
+    judy, root = service.person("judy", "adjudicator"), service.person("root", "admin")
+    shop.post("/v1/feedback", json=edit())
+    name = judy.get("/api/corrections").json()["corrections"][0]["id"]
+    assert root.post("/api/corrections/rule", id=name, verdict="rejected", seen=0).status_code == 200
+    late = judy.post("/api/corrections/rule", id=name, verdict="approved", seen=0)
+    assert (late.status_code, code(late)) == (409, "overtaken")
+    (found,) = judy.get("/api/corrections/standing").json()["corrections"]
+    assert found["verdict"] == "rejected"
+    again = judy.post("/api/corrections/rule", id=name, verdict="approved", seen=found["seen"])
+    assert again.json()["verdict"] == "approved"

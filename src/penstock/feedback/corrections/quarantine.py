@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.corrections.text import suspicions, visible
-from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound
+from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound, Overtaken
 from penstock.feedback.product.signals import LONGEST_EDIT, user_hash
 from penstock.feedback.records import canonical, digest
 from penstock.feedback.state import fold
@@ -106,13 +106,18 @@ def gather(store: Store, tenant: str) -> int:
     return store.database.commit(add)
 
 
-def rule(store: Store, correction: str, verdict: Verdict, annotator: str, note: str = "", days: float = EXPIRES_DAYS) -> Ruling:
+def rule(
+    store: Store, correction: str, verdict: Verdict, annotator: str, note: str = "", days: float = EXPIRES_DAYS,
+    seen: int | None = None,
+) -> Ruling:  # fmt: skip
     """Decide about a correction; the newest ruling stands. The same verdict by the same person again changes nothing.
 
     Args:
         days: after which an approval ends.
+        seen: the correction's newest ruling that ``annotator`` knows of, 0 for none; None: whatever it is.
 
     Raises:
+        Overtaken: there is a newer ruling than ``seen``.
         NotAllowed: not an adjudicator, not a person, switched off, or the correction's own author.
         NotFound: no such correction or annotator.
     """
@@ -130,6 +135,8 @@ def rule(store: Store, correction: str, verdict: Verdict, annotator: str, note: 
         newest = _newest(connection, correction)
         if newest is not None and (newest.verdict, newest.annotator) == (verdict, annotator) and newest.expires > now:
             return newest
+        if seen is not None and newest is not None and newest.sequence > seen:
+            raise Overtaken(f"{newest.annotator} has {newest.verdict} this correction meanwhile; look at it again")
         if verdict == "withdrawn" and (newest is None or newest.verdict != "approved"):
             raise FeedbackError(f"correction {correction} is not approved, so there is nothing to withdraw; reject it")
         table = schema.rulings
@@ -204,11 +211,19 @@ def length(store: Store) -> int:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a correction stands: its newest ruling's verdict, and until when it holds if it is approved."""
+    """How a correction stands by its newest ruling, and until when that holds if it is an approval."""
 
     correction: Correction
     verdict: Verdict
     expires: float
+    sequence: int
+    annotator: str
+    time: float
+    note: str
+
+
+RULED = ("verdict", "expires", "sequence", "annotator", "time", "note")
+"""Columns of the ruling that a correction stands by."""
 
 
 def standing(
@@ -224,7 +239,7 @@ def standing(
     newest = sa.select(sa.func.max(table.c.sequence)).where(table.c.sequence > after).group_by(table.c.correction)
     newest = newest if until is None else newest.where(table.c.sequence <= until)
     query = (
-        sa.select(texts, table.c.verdict, table.c.expires)
+        sa.select(texts, *(table.c[name] for name in RULED))
         .join(table, table.c.correction == texts.c.id)
         .where(table.c.sequence.in_(newest))
         .order_by(table.c.sequence.desc())
@@ -233,7 +248,8 @@ def standing(
     query = query.where(texts.c.tenant == tenant) if tenant else query
     query = query.where(table.c.verdict == verdict) if verdict else query
     with store.database.read() as connection:
-        return [Standing(_correction(row), row.verdict, row.expires) for row in reversed(connection.execute(query).all())]
+        found = connection.execute(query).all()
+    return [Standing(_correction(row), **{name: getattr(row, name) for name in RULED}) for row in reversed(found)]
 
 
 def approved(store: Store, tenant: str = "", until: int | None = None) -> list[Correction]:

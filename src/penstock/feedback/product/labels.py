@@ -160,18 +160,18 @@ class Summary:
     concerns: tuple[str, ...]
 
 
-def summary(store: Store, policy: Policy | None = None) -> Summary:
-    """What a store's signals amount to."""
+def summary(taken: Signals, policy: Policy | None = None) -> Summary:
+    """What a store's signals amount to; those of one tenant where the policy names one."""
     policy = policy or Policy()
-    taken = product_log.snapshot(store)
     good = [bool(row["label"]) for row in labels_of(taken, policy)]
+    events = tuple(event for event in taken.events if policy.tenant in ("", event.tenant))
     return Summary(
-        signals=dict(Counter(event.signal for event in taken.events)),
-        reasons=dict(Counter(event.reason for event in taken.events if event.reason)),
-        users=len({(event.tenant, event.user) for event in taken.events}),
-        capped=sum(event.standing == "capped" for event in taken.events),
+        signals=dict(Counter(event.signal for event in events)),
+        reasons=dict(Counter(event.reason for event in events if event.reason)),
+        users=len({(event.tenant, event.user) for event in events}),
+        capped=sum(event.standing == "capped" for event in events),
         labels=(sum(good), len(good) - sum(good)),
-        concerns=tuple(concerns(taken, policy)),
+        concerns=tuple(concerns(Signals(events, taken.replies), policy)),
     )
 
 

@@ -108,6 +108,12 @@ def tenant(store: Store, name: str) -> Tenant:
         return _tenant(connection, name)
 
 
+def tenant_names(store: Store) -> list[str]:
+    """All tenants, by name."""
+    with store.database.read() as connection:
+        return list(connection.execute(sa.select(schema.tenants.c.name).order_by(schema.tenants.c.name)).scalars())
+
+
 def _tenant(connection: Connection, name: str) -> Tenant:
     row = connection.execute(sa.select(schema.tenants).where(schema.tenants.c.name == name)).first()
     if row is None:

@@ -65,6 +65,7 @@ class Pages:
         return {
             "/": {"GET": Route(self._signed("annotate", "/"), page=True)},
             "/adjudicate": {"GET": Route(self._signed("adjudicate", "/adjudicate"), "adjudicator", page=True)},
+            "/corrections": {"GET": Route(self._signed("corrections", "/corrections"), "adjudicator", page=True)},
             "/admin": {"GET": Route(self._signed("admin", "/admin"), "admin", page=True)},
             "/sign-in": {
                 "GET": Route(self.sign_in_form, "anyone", page=True),

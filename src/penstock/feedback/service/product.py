@@ -12,10 +12,11 @@ from starlette.responses import Response
 
 from penstock.feedback import records
 from penstock.feedback.corrections import quarantine
+from penstock.feedback.corrections.quarantine import Correction
 from penstock.feedback.corrections.search import Corrections
-from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound
-from penstock.feedback.product import labels as product
+from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound, Overtaken
 from penstock.feedback.product import log as product_log
+from penstock.feedback.product.labels import Policy, summary
 from penstock.feedback.product.log import MOST_TOGETHER, Tenant
 from penstock.feedback.product.signals import LONGEST_USER, REASONS, SIGNALS, Reason, Reply, Signal, SignalKind
 from penstock.feedback.service.calls import Call, Route, Routes, reply
@@ -70,6 +71,7 @@ class Product:
             "/v1/feedback": {"POST": Route(self.feedback, "anyone", "json", "product")},
             "/v1/corrections": {"POST": Route(self.retrieve, "anyone", "json", "product")},
             "/api/corrections": {"GET": Route(self.waiting, "adjudicator")},
+            "/api/corrections/standing": {"GET": Route(self.standing, "adjudicator")},
             "/api/corrections/rule": {"POST": Route(self.rule, "adjudicator", "json")},
             "/api/admin/product": {"GET": Route(self.summary, "admin", pool="slow")},
         }
@@ -106,34 +108,63 @@ class Product:
         """Corrections that nobody has ruled on, the oldest first, with what is odd about them."""
         found = quarantine.waiting(self._store, call.query.get("tenant", ""), MOST_WAITING)
         made = [
-            {
-                "id": one.correction.id,
-                "tenant": one.correction.tenant,
-                **one.correction.body,
-                "added": one.added,
-                "suspicions": list(one.suspicions),
-                "own": one.correction.author == f"annotator:{call.who.name}",
-            }
+            {**self._told(one.correction, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0}
             for one in found
         ]
         return reply({"corrections": made})
 
+    def standing(self, call: Call) -> Response:
+        """Corrections that somebody has ruled on, those ruled on last first; ``expires`` is in seconds from now."""
+        found = quarantine.standing(self._store, call.query.get("tenant", ""), limit=MOST_WAITING)
+        made = [
+            {
+                **self._told(one.correction, call),
+                "verdict": one.verdict,
+                "expires": one.expires - self._store.now(),
+                "seen": one.sequence,
+                "ruled_by": one.annotator,
+                "ruled": one.time,
+                "note": one.note,
+            }
+            for one in reversed(found)
+        ]
+        return reply({"corrections": made})
+
+    def _told(self, correction: Correction, call: Call) -> dict[str, Any]:
+        """A correction as whoever decides sees it. Whose it is, administrators alone are told: a user's hash, cut."""
+        kind, _, name = correction.author.partition(":")
+        named = f"{kind} {name[:8] if kind == 'user' else name}" if call.who.role == "admin" else kind
+        return {
+            "id": correction.id,
+            "tenant": correction.tenant,
+            **correction.body,
+            "by": named,
+            "source": correction.source.replace(":", " "),
+            "own": correction.author == f"annotator:{call.who.name}",
+        }
+
     def rule(self, call: Call) -> Response:
-        """Decide: ``{id, verdict, note, days}``. Nobody decides about their own."""
+        """Decide: ``{id, verdict, note, days, seen}``. Nobody decides about their own, or over a ruling not ``seen``."""
         fields = call.fields
         name, verdict = fields.text("id"), fields.text("verdict", one_of=quarantine.VERDICTS)
         note, days = fields.text("note", ""), fields.number("days", quarantine.EXPIRES_DAYS, 0.01, 3650)
+        seen = fields.whole("seen", 0, 0) if fields.has("seen") else None
         fields.done()
         chosen: quarantine.Verdict = verdict  # type: ignore[assignment]
         try:
-            made = quarantine.rule(self._store, name, chosen, call.who.name, note, days)
+            made = quarantine.rule(self._store, name, chosen, call.who.name, note, days, seen)
         except NotAllowed as error:
             raise Refusal(403, str(error), code="not_allowed") from error
+        except Overtaken as error:
+            raise Refusal(409, str(error), code="overtaken") from error
         return reply({"id": made.correction, "verdict": made.verdict, "expires": made.expires - self._store.now()})
 
     def summary(self, call: Call) -> Response:
-        """Signals of all products in numbers, with what an administrator should look at."""
-        return reply(asdict(product.summary(self._store)))
+        """Signals of all products in numbers, with what an administrator should look at; and the same of each tenant."""
+        taken = product_log.snapshot(self._store)
+        of_each = {name: asdict(summary(taken, Policy(tenant=name))) for name in product_log.tenant_names(self._store)}
+        policy = asdict(Policy()) | {"user_day": product_log.Caps().user_day}
+        return reply(asdict(summary(taken)) | {"tenants": of_each, "policy": policy})
 
     def _tenant(self, call: Call) -> Tenant:
         token = bearer(call.headers)
