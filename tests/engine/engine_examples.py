@@ -34,6 +34,12 @@ async def started(generator: Any, requests: Sequence[Request], tokens: int) -> l
     return tasks
 
 
+async def resumed(generator: Any, requests: Sequence[Request], samples: Sequence[Sample]) -> list[Sample]:
+    """Samples of requests that go on where those that were drawn before ended."""
+    again = [Request(r.key, r.tokens_T, r.sampling, resume=s) for r, s in zip(requests, samples, strict=True)]
+    return list(await asyncio.gather(*(generator.generate(one) for one in again)))
+
+
 def ragged(count: int = 6, seed: int = 0, longest: int = 24, **sampling: Any) -> list[Request]:
     """Requests with prompts of different lengths."""
     rng = np.random.default_rng(seed)

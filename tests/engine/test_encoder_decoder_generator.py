@@ -5,7 +5,16 @@ import copy
 
 import numpy as np
 import pytest
-from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, ragged, run, started
+from engine_examples import (
+    assert_each_token_is_its_versions,
+    assert_same_draws,
+    drawn,
+    learner_logp,
+    ragged,
+    resumed,
+    run,
+    started,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +22,7 @@ import naive
 import tiny_models
 import tiny_t5
 from penstock.core.errors import GenerationError
-from penstock.core.types import Request, WeightUpdate
+from penstock.core.types import WeightUpdate
 from penstock.engine.encoder_decoder import EncoderDecoderGenerator, embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from tiny_models import CONTEXT, request
@@ -42,11 +51,6 @@ def other_weights(model, seed=9):
     other = copy.deepcopy(model)
     tiny_models.randomise(other.network, seed=seed)
     return other
-
-
-async def resumed(generator, requests, samples):
-    again = [Request(r.key, r.tokens_T, r.sampling, resume=s) for r, s in zip(requests, samples, strict=True)]
-    return await asyncio.gather(*(generator.generate(one) for one in again))
 
 
 def test_the_engine_is_chosen_by_the_kind_of_model(t5, tiny):

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, run, started
+from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, resumed, run, started
 
 import tiny_models
 from penstock.algos.sft import SFT
@@ -25,11 +25,6 @@ each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITEC
 
 def tensors_of(model, scale=1.0):
     return {name: tensor.detach() * scale for name, tensor in model.policy_weights()}
-
-
-async def resumed(generator, requests, samples):
-    again = [Request(r.key, r.tokens_T, r.sampling, resume=s) for r, s in zip(requests, samples, strict=True)]
-    return await asyncio.gather(*(generator.generate(one) for one in again))
 
 
 @each_policy

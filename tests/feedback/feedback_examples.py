@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.core.run import DataSpec
+from penstock.data.sources import open_source
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 from penstock.feedback.store import Store
 
@@ -14,6 +20,12 @@ class HandClock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+def everything(spec: DataSpec, base: Path) -> list[Mapping[str, Any]]:
+    """All rows of a source."""
+    source = open_source(spec, base)
+    return [source[index] for index in range(len(source))]
 
 
 def pair(name: str = "x", **fields: object) -> Task:

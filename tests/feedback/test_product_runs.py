@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from feedback_examples import everything
 from product_examples import opened, people, reply, signal, tenant, thumbs
 
 import penstock
@@ -15,7 +16,6 @@ from penstock.cli.sole import require_more_than_signals
 from penstock.core.errors import DataError, SpecError
 from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
-from penstock.data.sources import open_source
 from penstock.feedback.corrections.quarantine import rule, waiting
 from penstock.feedback.product.log import record
 from penstock.feedback.product.signals import Signal
@@ -41,11 +41,6 @@ def fill_corrections(path, approve=True):
         record(store, who, [Signal("e1", "u1", "edit", reply("3 + 4 ="), text="7, and nothing else")])
         if approve:
             rule(store, waiting(store)[0].correction.id, "approved", "judy")
-
-
-def everything(spec, base):
-    source = open_source(spec, base)
-    return [source[index] for index in range(len(source))]
 
 
 def kto(data=CLICKS, name="kto", model=TINY, **more):

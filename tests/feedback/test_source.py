@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from feedback_examples import enrol, pair, vote
+from feedback_examples import enrol, everything, pair, vote
 
 import penstock
 from penstock.algos import BradleyTerry
 from penstock.cli.pinning import pinned
 from penstock.core.errors import DataError
 from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
-from penstock.data.sources import open_source
 from penstock.feedback.exchange.snapshot import content_hash
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.source import pin
@@ -35,11 +34,6 @@ def stage_run(source):
         steps=2,
     )
     return Run(name="feedback", stages=(stage,))
-
-
-def everything(spec, base):
-    source = open_source(spec, base)
-    return [source[index] for index in range(len(source))]
 
 
 def test_a_pinned_source_reads_the_same_rows_while_the_store_grows(tmp_path):

@@ -28,6 +28,18 @@ class Summing:
         return Scores([], [], [], scores[: len(scores) - self.drop])
 
 
+class Held(Summing):
+    """Scores nothing until it is released."""
+
+    def __init__(self):
+        super().__init__()
+        self.release = threading.Event()
+
+    def score(self, units, needs, temperature=1.0):
+        assert self.release.wait(5)
+        return super().score(units, needs, temperature)
+
+
 def mixture(model):
     return Mixture((RewardSpec(function="model:@judge", deadline=2),), {"model:@judge": model})
 
@@ -64,14 +76,7 @@ def test_groups_that_wait_together_are_scored_in_one_call():
 
 def test_who_is_scored_together_does_not_depend_on_how_long_scoring_takes():
     """Groups that come one by one while the thread is busy must not be gathered into one call: last bits would change."""
-    release = threading.Event()
-
-    class Slow(Summing):
-        def score(self, units, needs, temperature=1.0):
-            assert release.wait(5)
-            return super().score(units, needs)
-
-    scorer = Slow()
+    scorer = Held()
     model = ModelReward(scorer, "judge")
 
     async def run():
@@ -79,7 +84,7 @@ def test_who_is_scored_together_does_not_depend_on_how_long_scoring_takes():
         for text in "abc":
             asked.append(asyncio.create_task(model(make_group(text), {})))
             await asyncio.sleep(0.01)
-        release.set()
+        scorer.release.set()
         await asyncio.gather(*asked)
 
     asyncio.run(run())
@@ -87,17 +92,12 @@ def test_who_is_scored_together_does_not_depend_on_how_long_scoring_takes():
 
 
 def test_scoring_leaves_the_loop_free():
-    release = threading.Event()
-
-    class Slow(Summing):
-        def score(self, units, needs, temperature=1.0):
-            assert release.wait(5)
-            return super().score(units, needs)
+    scorer = Held()
 
     async def run():
-        task = asyncio.create_task(mixture(ModelReward(Slow(), "judge"))(make_group("a")))
+        task = asyncio.create_task(mixture(ModelReward(scorer, "judge"))(make_group("a")))
         await asyncio.sleep(0.05)
-        release.set()
+        scorer.release.set()
         return await task
 
     assert asyncio.run(run()).samples[0].valid
