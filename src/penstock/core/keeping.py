@@ -38,7 +38,7 @@ class RolesSpec:
     """Whether a process of its own evaluates while training goes on; the learner does it itself otherwise, and at both ends
     of a stage."""
     channel: Literal["shared memory", "disk", "process group"] = "shared memory"
-    """How weights travel to the generators."""
+    """How weights travel to the generators; by ``process group`` they go straight to vLLM's workers, if these generate."""
     engine: AnySpec = Embedded()
     """What generates: Embedded, VLLM, SGLang or Served (``docs/backends.md``)."""
     placement: AnySpec = Split()

@@ -3,7 +3,8 @@
 Tokens go in and come out (``/generate`` as a stream with log-probs); a request carries an extra cache key that names the
 weights, so that a new request never reads a prefix that older weights have computed. Weights change while the server is
 paused in place, between two of its steps. Written after SGLang's documentation and sources (``io_struct.py``,
-``http_server.py``); tested against recorded exchanges only, because it does not run without an accelerator.
+``http_server.py``); tested against recorded exchanges, and for weights against worker processes in a real process group,
+because SGLang itself does not run without an accelerator.
 """
 
 from __future__ import annotations
