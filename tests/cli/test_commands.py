@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import subprocess
@@ -14,7 +15,10 @@ from cli_examples import RECIPES, Penstock
 from processes import Server
 
 from penstock.cli.check import check_stages
+from penstock.cli.commands import eval as evaluation
+from penstock.cli.commands.generate import harmless
 from penstock.cli.main import COMMANDS
+from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 
 HEAVY = {"torch", "transformers", "tyro", "numpy", "jinja2", "rich"}
@@ -207,3 +211,14 @@ def test_a_run_whose_reader_leaves_goes_on(server: Server, tmp_path: Path) -> No
     first = "import os; reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1)"
     assert server.run(tmp_path, "train", f"{RECIPES}:one_step", first=first).code == 0
     assert (tmp_path / "runs/one/report.html").is_file()
+
+
+def test_answers_cannot_command_the_terminal_that_shows_them() -> None:
+    assert harmless("a\x1b]0;title\x07b\x9b2J\r\0") == "a�]0;title�b�2J��"
+    assert harmless("one\ttwo\n👩‍👧 é") == "one\ttwo\n👩‍👧 é"
+
+
+def test_eval_of_a_run_without_an_evaluation_says_what_to_set() -> None:
+    run = quickstart()
+    with pytest.raises(SpecError, match=r"set evaluation=EvaluationSpec\(data=…\) in the recipe"):
+        evaluation.pick(dataclasses.replace(run, stages=run.stages[:1]), "")

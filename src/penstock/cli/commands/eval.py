@@ -57,7 +57,9 @@ def pick(made: Run, name: str) -> Stage:
     able = [s for s in trained if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
     chosen = [stage for stage in able if stage.name == name] if name else able[-1:]
     if not chosen:
-        known = ", ".join(stage.name for stage in able) or "none"
+        known = ", ".join(stage.name for stage in able)
+        if not known:
+            raise SpecError("no stage has an evaluation of samples; set evaluation=EvaluationSpec(data=…) in the recipe")
         raise SpecError(f"no stage{f' {name!r}' if name else ''} with an evaluation of samples; there are: {known}")
     return chosen[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,8 +54,14 @@ def run(words: Sequence[str]) -> int:
     found = answer(left[0], asked, sampling, own["samples"], own["chat"], own["device"], own["best_by"])
     for text, (_, answers) in zip(texts, found, strict=True):
         for reply in answers:
-            print(f"{text}{reply}" if not own["chat"] else reply)
+            shown = f"{text}{reply}" if not own["chat"] else reply
+            print(harmless(shown) if sys.stdout.isatty() else shown)
     return 0
+
+
+def harmless(text: str) -> str:
+    """Text for a terminal: control characters, which could restyle or command it, as ``�``; line ends and tabs stay."""
+    return "".join("�" if unicodedata.category(sign) == "Cc" and sign not in "\n\t" else sign for sign in text)
 
 
 def read_prompts(prompt: str, file: str) -> list[str]:
