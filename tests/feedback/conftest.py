@@ -36,6 +36,12 @@ def emptied(url: str) -> str:
     return url
 
 
+@pytest.fixture
+def empty_postgresql(postgresql: str) -> str:
+    """The URL of a database with nothing in it."""
+    return emptied(postgresql)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a new store goes, on either database."""

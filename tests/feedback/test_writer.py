@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from feedback_examples import enrol, pair, vote
 
+from penstock.feedback import database as database_module
 from penstock.feedback import writer
 from penstock.feedback.database import connect
 from penstock.feedback.errors import NotAllowed, StoreUnavailable
@@ -163,6 +164,40 @@ def test_when_the_transaction_is_lost_every_verb_of_it_fails(tmp_path):
     assert names(database) == []
     assert database.commit(add("later")) == "later"
     database.close()
+
+
+def test_a_connection_lost_with_the_commit_under_way_is_told_as_unknown(empty_postgresql):
+    database = connect(empty_postgresql)
+    whole = database._writer._transaction
+
+    @contextmanager
+    def lost():
+        with whole() as connection:
+            yield connection
+            connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    database._writer._transaction = lost
+    with pytest.raises(StoreUnavailable, match="may have been written: send it again under its key"):
+        database.commit(add("lost"))
+    database._writer._transaction = whole
+    assert database.commit(add("later")) == "later"
+    database.close()
+
+
+def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(empty_postgresql, monkeypatch):
+    """The server still believes in its connection, and nobody will ever use it again."""
+    monkeypatch.setattr(database_module, "_LET_GO", sa.func.set_config("idle_in_transaction_session_timeout", "300ms", True))
+    gone, other = connect(empty_postgresql), connect(empty_postgresql)
+
+    def fall_silent():
+        with gone.write() as connection:
+            assert other.commit(add("later")) == "later"
+            connection.execute(sa.text("SELECT 1"))
+
+    with pytest.raises(StoreUnavailable, match="idle-in-transaction"):
+        fall_silent()
+    gone.close()
+    other.close()
 
 
 def test_who_gives_up_while_waiting_has_written_nothing(database):

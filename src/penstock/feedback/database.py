@@ -23,6 +23,12 @@ MIGRATION_LOCK = 0x70656E73
 BUSY_SECONDS = 30
 """How long a SQLite writer waits for the others, and a PostgreSQL one for the head of the log."""
 
+LOST_SECONDS = 20
+"""After so long of silence in mid-transaction PostgreSQL gives up a writer and lets go of the head: its machine is gone, or the
+network to it. Less than the others wait for the head."""
+
+CONNECT_SECONDS = 10
+
 CONNECTIONS = 24
 """Connections that stay open once they were needed: one for each thread of the service, and some to spare."""
 
@@ -47,6 +53,9 @@ def connect(place: str | Path) -> Database:
         database.close()
         raise
     return database
+
+
+_LET_GO = sa.func.set_config("idle_in_transaction_session_timeout", f"{LOST_SECONDS}s", True)
 
 
 class Database:
@@ -77,7 +86,7 @@ class Database:
             marked = connection.execution_options(penstock_write=True)
             with marked.begin():
                 if head and marked.dialect.name == "postgresql":
-                    marked.execute(sa.select(schema.head.c.id).with_for_update())
+                    marked.execute(sa.select(_LET_GO, schema.head.c.id).with_for_update())
                 yield marked
 
     @contextmanager
@@ -148,8 +157,11 @@ def _postgresql(place: str) -> tuple[Engine, str]:
     url = sa.make_url(place).set(drivername="postgresql+psycopg")
     name = url.render_as_string(hide_password=True)
     options = f"-c lock_timeout={BUSY_SECONDS * 1000} -c synchronous_commit=on"
+    # A server that has vanished, and not only fallen silent, is noticed by the system within the time that a verb waits.
+    given = {"options": options, "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 15, "keepalives_interval": 5,
+             "keepalives_count": 3, "tcp_user_timeout": BUSY_SECONDS * 1000}  # fmt: skip
     try:
-        return sa.create_engine(url, connect_args={"options": options}, pool_pre_ping=True, pool_size=CONNECTIONS), name
+        return sa.create_engine(url, connect_args=given, pool_pre_ping=True, pool_size=CONNECTIONS), name
     except ModuleNotFoundError as error:
         raise FeedbackError(f"{name}: PostgreSQL needs the psycopg package; run: pip install penstock[postgres]") from error
 

@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
@@ -25,6 +25,8 @@ MOST_WAITING = 1024
 """Verbs that may wait for the writer; who comes on top waits for a place first."""
 MOST_TOGETHER = 64
 """Verbs in one transaction: so long may others, in this process or another, have to wait."""
+
+UNKNOWN = "it may have been written: send it again under its key"
 
 
 class Job(NamedTuple):
@@ -77,17 +79,16 @@ class GroupWriter:
                 raise
             if job.outcome.cancel():
                 raise self._error(f"no turn in {self._seconds:g} seconds; nothing was written, try again later") from None
-            raise self._error(
-                f"no answer in {self._seconds:g} seconds; it may have been written: send it again under its key"
-            ) from None
+            raise self._error(f"no answer in {self._seconds:g} seconds; {UNKNOWN}") from None
 
     def close(self) -> None:
-        """Write what waits, then end. Later verbs are refused."""
+        """Write what waits, as long as callers would wait for it, then end. Later verbs are refused."""
         with self._start:
             self._end, thread = self._end or "it is closed", self._thread
         if thread is not None and self._process == os.getpid():
-            self._waiting.put(None)
-            thread.join()
+            with suppress(queue.Full):  # a database that does not answer must not keep the process from ending
+                self._waiting.put(None, timeout=self._seconds)
+            thread.join(self._seconds)
 
     def _require_alive(self) -> None:
         if self._process != os.getpid():
@@ -132,6 +133,7 @@ class GroupWriter:
         """Run the verbs in one transaction. A verb that raises leaves nothing; if the transaction fails none does."""
         ran: list[tuple[Job, Any, Exception | None]] = []
         failure: BaseException | None = None
+        told = "nothing was written"
         if not batch:
             return
         try:
@@ -141,14 +143,16 @@ class GroupWriter:
                     if job.outcome.set_running_or_notify_cancel():
                         alone = len(batch) == 1
                         ran.append((job, job.verb(connection), None) if alone else (job, *_attempt(connection, job.verb)))
+                if connection.dialect.name != "sqlite":  # a server may have committed before the connection was lost
+                    told = UNKNOWN
         except BaseException as error:
             failure = error
-        if isinstance(failure, Exception) and len(batch) == 1 and batch[0].outcome.running():
+        if isinstance(failure, Exception) and len(batch) == 1 and batch[0].outcome.running() and told != UNKNOWN:
             batch[0].outcome.set_exception(failure)
             return
         if failure is not None:
             for job in batch:
-                self._refuse(job, f"nothing was written: {failure}", failure)
+                self._refuse(job, f"{told}: {failure}", failure)
             if not isinstance(failure, Exception):
                 raise failure
             return
