@@ -25,6 +25,17 @@ USES = {
 }
 """What can be learned from: the columns of its rows, and the algorithm if none is named."""
 
+ELSEWHERE = {
+    "num_generations": "samples",
+    "per_device_train_batch_size": "batch",
+    "max_completion_length": "max_new_tokens",
+    "num_iterations": "epochs",
+    "max_steps": "steps",
+    "lr": "learning_rate",
+    "output_dir": "folder",
+}
+"""Names that other libraries have for fields; ``docs/getting_started.md`` has more."""
+
 _OF_RUN = set(field_types(Run)) - {"stages"}
 
 MakeData = Callable[[Any], DataSpec]
@@ -144,9 +155,13 @@ def _set(stage: type, values: dict[str, Any], name: str, value: Any) -> None:
         raise SpecError(
             f'"{name}" is a field of {" and of ".join(homes)}; say {homes[0]}={{"{name}": …}}'
             if homes
-            else f'unknown field "{name}"{suggestion(name, sorted(every))}'
+            else f'unknown field "{name}"{_other_name(name, sorted(every))}'
         )
     values[homes[0]] = _merged(inside[homes[0]], {name: value}, known[homes[0]], homes[0])
+
+
+def _other_name(name: str, known: Sequence[str]) -> str:
+    return f'; here it is called "{ELSEWHERE[name]}"' if name in ELSEWHERE else suggestion(name, known)
 
 
 def _is_spec(value: Any) -> bool:
