@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_examples import RECIPES, Outcome, Penstock
 
-from penstock.cli.check import check_data
+from penstock.cli.check import check_data, check_model
 from penstock.core.errors import PenstockError
 from penstock.core.run import DataSpec
 
@@ -185,3 +185,9 @@ def test_a_table_is_no_function_of_a_module_called_hub_and_waits_for_its_stage(t
     check_data(DataSpec(source="hub:rows.csv", prompt="{{ prompt }}"), "prompts", tmp_path)
     with pytest.raises(PenstockError, match='no module "elsewhere"'):
         check_data(DataSpec(source="elsewhere:rows.csv", prompt="{{ prompt }}"), "prompts", tmp_path)
+
+
+def test_the_folder_of_a_run_is_no_model_and_the_message_names_the_one_in_it(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(PenstockError, match=r"the folder of a run; its model is .*/model$"):
+        check_model(str(tmp_path))

@@ -100,6 +100,8 @@ def check_model(path: str) -> None:
     if path.startswith((".", "/", "~")) and not folder.is_dir():
         raise ModelError(f"{folder.absolute()}: no such folder")
     if not path.startswith("@") and path and folder.is_dir() and not (folder / "config.json").is_file():
+        if (folder / "run.json").is_file():
+            raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")
         raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
 
 
