@@ -12,11 +12,13 @@ from penstock.cli.sole import require_more_than_signals
 from penstock.core.ask import Ask
 from penstock.core.errors import ModelError, PenstockError
 from penstock.core.run import DataSpec, Offline, Online, RewardSpec, Run, models_behind, references
+from penstock.core.strategies import OneDevice, refuse_shape
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, order
 from penstock.data.sources import is_function, open_source
+from penstock.models.presets import shape_behind
 from penstock.rewards.runner import Mixture
 
 
@@ -29,6 +31,7 @@ def check_stages(run: Run, base: Path) -> None:
         PenstockError: something is missing or does not fit; names the stage.
     """
     require_more_than_signals(run)
+    check_shapes(run)
     seen: list[tuple[DataSpec, str]] = []
     for stage in run.stages:
         with named(stage.name):
@@ -59,6 +62,27 @@ def check_ask(stage: Ask, base: Path) -> None:
     gate_of(stage.gate)
     for reward in stage.named_rewards():
         check_rewards((reward,), base)
+
+
+def check_shapes(run: Run) -> None:
+    """Refuse models that the strategies of their stages cannot cut. Those of a hub, and of configurations with other fields
+    than Llama's, are looked at when their stage begins.
+
+    Raises:
+        ModelError: names the stage.
+    """
+    for stage in run.stages:
+        if isinstance(stage, Ask) or isinstance(stage.learner.strategy, OneDevice):
+            continue
+        with named(stage.name):
+            try:
+                shape = shape_behind(stage.model, run)
+            except ModelError:
+                continue
+            if shape is not None:
+                refuse_shape(
+                    stage.learner.strategy, shape.heads, shape.key_value_heads, shape.vocabulary, bool(shape.encoder_layers)
+                )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from penstock.core.errors import ModelError
 from penstock.core.spec import require, spec
 
 
@@ -104,6 +105,38 @@ def refuse(strategy: Any, learner: Any) -> None:
         learner.optimizer == "adamw",
         f"strategy={name} cuts tensors where blocks of 8-bit moments would be cut; set optimizer=adamw, or strategy=DDP",
     )
+
+
+def refuse_shape(strategy: Any, heads: int, keys: int, vocabulary: int = 0, encoder: bool = False) -> None:
+    """Refuse a model whose shape a strategy cannot cut: attention heads stay whole, and each rank has rows of the vocabulary.
+
+    ``keys`` counts key-value heads, ``vocabulary`` tokens (0: not known); ``encoder``: the model has an encoder as well.
+
+    Raises:
+        ModelError: says what to set.
+    """
+    if isinstance(strategy, OneDevice | DDP):
+        return
+    if encoder:
+        raise ModelError(
+            f"strategy={type(strategy).__name__} gathers modules when they are called, and an encoder-decoder's are not; "
+            "set strategy=DDP"
+        )
+    if not isinstance(strategy, FSDP2):
+        return
+    tensor, sequence = strategy.tensor, strategy.sequence
+    for name, count in (("num_attention_heads", heads), ("num_key_value_heads", keys)):
+        if count % tensor:
+            raise ModelError(f"strategy.tensor={tensor} does not divide the model's {name}={count}; set one that does")
+    own = heads // tensor
+    if own % sequence:
+        beside = f" after strategy.tensor={tensor}" if tensor > 1 else ""
+        fitting = ", ".join(str(ranks) for ranks in range(1, own + 1) if own % ranks == 0)
+        raise ModelError(
+            f"strategy.sequence={sequence} does not divide the model's {own} attention heads{beside}; set one of {fitting}"
+        )
+    if vocabulary and -(-vocabulary // tensor) * (tensor - 1) >= vocabulary:
+        raise ModelError(f"strategy.tensor={tensor} leaves a rank without rows of {vocabulary} tokens; set a smaller one")
 
 
 def require_ranks(ranks: int) -> None:

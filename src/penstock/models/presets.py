@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.core.errors import ModelError
+from penstock.core.run import ModelSpec, Run
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ def preset_shape(preset: str, layers: int = 0, encoder: bool = False) -> Shape:
         return replace(shape, layers=layers or shape.layers)
     each = layers or shape.layers // 2
     return replace(shape, layers=each, encoder_layers=each, key_value_heads=shape.heads)
+
+
+def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
+    """The shape of a stage's model; None where only a hub knows it. Raises what :func:`shape_of` raises."""
+    if not spec.path:
+        made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
+        return replace(made_new, vocabulary=spec.vocabulary)
+    if spec.path.startswith("@"):
+        earlier = next(stage for stage in run.stages if stage.name == spec.path[1:])
+        return shape_behind(earlier.model, run)
+    return shape_of(Path(spec.path)) if Path(spec.path).is_dir() else None
 
 
 def shape_of(folder: Path) -> Shape:

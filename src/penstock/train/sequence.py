@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from penstock.core.contracts import Outputs
 from penstock.core.errors import ModelError
+from penstock.core.strategies import FSDP2, refuse_shape
 from penstock.models.attention import AttentionPlan
 from penstock.train.collectives import exchanged, gathered
 
@@ -35,14 +36,9 @@ def check_heads(config: Any, sequence: int, tensor: int) -> None:
     Raises:
         ModelError: its heads do not divide, or its rotary embedding needs the whole sequence.
     """
-    heads = config.num_attention_heads // tensor
-    if heads % sequence:
-        fitting = [ranks for ranks in range(1, heads + 1) if heads % ranks == 0]
-        beside = f" after strategy.tensor={tensor}" if tensor > 1 else ""
-        raise ModelError(
-            f"strategy.sequence={sequence} does not divide the model's {heads} attention heads{beside}; "
-            f"set one of {', '.join(map(str, fitting))}"
-        )
+    heads = config.num_attention_heads
+    split = FSDP2(ranks=sequence * tensor, sequence=sequence, tensor=tensor)
+    refuse_shape(split, heads, getattr(config, "num_key_value_heads", None) or heads)
     rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     by_layer = [settings for settings in rotary.values() if isinstance(settings, Mapping)]
     changing = CHANGING & {settings.get("rope_type") for settings in (rotary, *by_layer)}

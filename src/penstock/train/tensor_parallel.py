@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from penstock.core.errors import ModelError
+from penstock.core.strategies import FSDP2, refuse_shape
 
 LLAMA = {
     "self_attn.q_proj": ColwiseParallel,
@@ -44,10 +45,9 @@ def check_plan(config: Any, ranks: int) -> None:
             f"strategy.tensor={ranks}: there is no plan that splits {config.model_type}; known are {', '.join(PLANS)}; "
             "set strategy.tensor=1"
         )
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config, name, None) or config.num_attention_heads
-        if heads % ranks:
-            raise ModelError(f"strategy.tensor={ranks} does not divide the model's {name}={heads}; set one that does")
+    heads = config.num_attention_heads
+    keys = getattr(config, "num_key_value_heads", None) or heads
+    refuse_shape(FSDP2(ranks=ranks, tensor=ranks), heads, keys, config.vocab_size)
 
 
 def split_block(block: nn.Module, model_type: str, mesh: DeviceMesh) -> None:

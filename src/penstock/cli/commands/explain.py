@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
+from penstock.cli.check import check_shapes
 from penstock.cli.engine_choice import described, sends_adapters, way_of_weights
 from penstock.cli.placing import moved, placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
@@ -14,10 +13,10 @@ from penstock.cli.supervise import rules_of, threads_of
 from penstock.core.ask import Ask
 from penstock.core.errors import SpecError
 from penstock.core.learner import LearnerSpec
-from penstock.core.run import ModelSpec, Offline, Online, Run
+from penstock.core.run import Offline, Online, Run
 from penstock.core.strategies import DDP, OneDevice
 from penstock.models.memory import footprint, rank_footprint, trained_parameters
-from penstock.models.presets import Shape, preset_shape, shape_of
+from penstock.models.presets import Shape, shape_behind
 
 FLOAT_BYTES = 4.0
 """Of a number of an adapter, which are trained in float32."""
@@ -42,6 +41,7 @@ def explain(made: Run) -> list[str]:
     """Lines about a run."""
     threads = threads_of(made) if made.runtime != "local" else made.threads or os.cpu_count() or 1
     each = {"local": "", "procs": " for each process", "ray": " for the learner"}[made.runtime]
+    check_shapes(made)
     lines = [f"run {made.name}: {len(made.stages)} stages, seed {made.seed}, device {made.device}, {threads} CPU threads{each}"]
     lines += placement(made)
     every = made.checkpoint.every
@@ -78,17 +78,6 @@ def placement(made: Run) -> list[str]:
     ]
 
 
-def shape(spec: ModelSpec, made: Run) -> Shape | None:
-    """The shape of a stage's model; None where only a hub knows it."""
-    if not spec.path:
-        made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
-        return dataclasses.replace(made_new, vocabulary=spec.vocabulary)
-    if spec.path.startswith("@"):
-        earlier = next(stage for stage in made.stages if stage.name == spec.path[1:])
-        return shape(earlier.model, made)
-    return shape_of(Path(spec.path)) if Path(spec.path).is_dir() else None
-
-
 def asking_facts(stage: Ask) -> list[tuple[str, str]]:
     """(what, value) of a stage that asks."""
     mix = ", ".join(f"{share:.0%} {strategy}" for strategy, share in stage.mix.items())
@@ -105,7 +94,7 @@ def asking_facts(stage: Ask) -> list[tuple[str, str]]:
 
 def facts(stage: Offline | Online, made: Run) -> list[tuple[str, str]]:
     """(what, value) of one stage."""
-    sized = shape(stage.model, made)
+    sized = shape_behind(stage.model, made)
     found = [
         ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
         ("data", stage.data.source),
