@@ -90,6 +90,14 @@ def test_the_same_ruling_twice_is_one(store):
     assert length(store) == 1
 
 
+def test_the_same_verdict_for_another_time_is_another_ruling(store):
+    """Or somebody who shortens an approval is told that it was done, and nothing is."""
+    name = edited(store, tenant(store), "better")
+    long, short = rule(store, name, "approved", "judy"), rule(store, name, "approved", "judy", days=1)
+    assert short.expires < long.expires
+    assert length(store) == 2
+
+
 def test_rulings_and_corrections_work_on_both_databases(place):
     with opened(place) as store:
         people(store)

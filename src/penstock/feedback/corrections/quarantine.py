@@ -110,7 +110,7 @@ def rule(
     store: Store, correction: str, verdict: Verdict, annotator: str, note: str = "", days: float = EXPIRES_DAYS,
     seen: int | None = None,
 ) -> Ruling:  # fmt: skip
-    """Decide about a correction; the newest ruling stands. The same verdict by the same person again changes nothing.
+    """Decide about a correction; the newest ruling stands. The same ruling by the same person again changes nothing.
 
     Args:
         days: after which an approval ends.
@@ -133,7 +133,7 @@ def rule(
         now, found = store.now(), _load(connection, correction)
         _require_judge(connection, found, annotator)
         newest = _newest(connection, correction)
-        if newest is not None and (newest.verdict, newest.annotator) == (verdict, annotator) and newest.expires > now:
+        if newest is not None and newest.expires > now and _says(newest, verdict, annotator, note, days):
             return newest
         if seen is not None and newest is not None and newest.sequence > seen:
             raise Overtaken(f"{newest.annotator} has {newest.verdict} this correction meanwhile; look at it again")
@@ -175,6 +175,12 @@ def _load(connection: Connection, name: str) -> Correction:
 
 def _correction(row: sa.Row[Any]) -> Correction:
     return Correction(row.tenant, row.source, row.author, **json.loads(row.body))
+
+
+def _says(ruling: Ruling, verdict: Verdict, annotator: str, note: str, days: float) -> bool:
+    """Whether a ruling is the same as one to make; another time to expire is another ruling."""
+    same = (ruling.verdict, ruling.annotator, ruling.note) == (verdict, annotator, note)
+    return same and abs(ruling.expires - ruling.time - days * DAY) < 1
 
 
 def _newest(connection: Connection, correction: str) -> Ruling | None:
