@@ -37,3 +37,15 @@ def test_a_checkpoint_of_2_ranks_resumes_on_one_device_1_and_3_ranks(stage, tmp_
         gaps = run("resume", stage, ranks, tmp_path)
         assert gaps["metrics"] < 1e-5
         assert gaps["weights"] < 1e-5
+
+
+def test_saving_a_model_says_nothing_of_deepspeed(tmp_path):
+    code = (
+        "import sys, tiny_models; from pathlib import Path; from penstock.models.files import save_model;"
+        "from penstock.models.text import train_tokenizer; text = train_tokenizer(tiny_models.CORPUS, 300);"
+        f"save_model(tiny_models.build('qwen2', text), Path({str(tmp_path / 'model')!r})); assert 'deepspeed' in sys.modules"
+    )
+    around = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    around["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=around)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
