@@ -15,7 +15,7 @@ CASES = {
     "train --seed 3 quickstart": ('name a recipe before "--seed"',),
     "train quickstart extra": ('"extra" is not a flag',),
     "train quickstart -x 3": ('"-x" is not a flag',),
-    "train quickstart --stepz 3": ("unknown flag --stepz", 'did you mean "steps"'),
+    "train quickstart --stepz 3": ("unknown flag --stepz", 'did you mean "--steps"'),
     "train quickstart --grpo.lerner.rate 3": ('--grpo.lerner.rate: unknown field "lerner"', 'did you mean "learner"'),
     "train quickstart --grpo.learner.rate 3": ('unknown field "rate"', "learning_rate"),
     "train quickstart --grpo 3": ("--grpo is a stage", "--grpo.steps 3"),

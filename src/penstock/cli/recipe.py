@@ -212,7 +212,7 @@ def set_leaf(
         raise SpecError(f'field "{head}" is in several stages; write {" or ".join(f"--{owner}.{path}" for owner in owners)}')
     else:
         every = {*known, *field_types(Run), *stages, *(name for stage in run.stages for name in field_types(type(stage)))}
-        raise SpecError(f"unknown flag --{path}{suggestion(head, sorted(every - {'stages'}))}")
+        raise SpecError(f"unknown flag --{path}{suggestion(head, sorted(every - {'stages'}), '--')}")
     try:
         return override(run, target, text, change)
     except SpecError as error:

@@ -42,7 +42,8 @@ def explain(made: Run) -> list[str]:
     threads = threads_of(made) if made.runtime != "local" else made.threads or os.cpu_count() or 1
     each = {"local": "", "procs": " for each process", "ray": " for the learner"}[made.runtime]
     check_shapes(made)
-    lines = [f"run {made.name}: {len(made.stages)} stages, seed {made.seed}, device {made.device}, {threads} CPU threads{each}"]
+    stages = f"{len(made.stages)} stage{'s' if len(made.stages) > 1 else ''}"
+    lines = [f"run {made.name}: {stages}, seed {made.seed}, device {made.device}, {threads} CPU threads{each}"]
     lines += placement(made)
     every = made.checkpoint.every
     when = f"every {every} steps and at the end of a stage" if every else "at the end of each stage"
