@@ -59,7 +59,7 @@ CASES = {
     "eval": ("eval takes a run or a recipe",),
     "eval runs/nowhere": ("runs/nowhere: no run.json here",),
     "eval quickstart": ("name the model to evaluate", "--model FOLDER"),
-    "eval chat_preferences --model x": ("with an evaluation of samples",),
+    "eval chat_preferences --model x": ("no stage has an evaluation of samples", "EvaluationSpec"),
     "generate": ("generate takes one model",),
     "generate model": ("--prompt TEXT or --prompts FILE.txt",),
     "generate ./nowhere --prompt x": ("nowhere: no such folder",),

@@ -30,8 +30,8 @@ LOOKING = 1.0
 class Elsewhere:
     """Starts no rank, but takes those that come.
 
-    ``run`` is the run's folder, ``host`` an address of this node, ``token`` that of the run. A rank has ``seconds`` to come, and
-    computes with ``threads``.
+    ``run`` is the run's folder, ``host`` an address of this node, ``token`` that of the run. A rank has ``seconds`` to
+    come, and computes with ``threads``.
     """
 
     across = True
