@@ -29,6 +29,8 @@ from penstock.models.text import train_tokenizer
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+LEAST_NEW = 24
+"""New tokens with which both kinds of update come."""
 SHAPES = {"0.5b": (896, 4864, 24, 14, 2), "1.5b": (1536, 8960, 28, 12, 2), "tiny": (64, 128, 2, 4, 2)}
 
 
@@ -224,6 +226,8 @@ def main() -> None:
     options.add_argument("--groups", type=int, default=16)
     options.add_argument("--new", type=int, default=256)
     chosen = options.parse_args()
+    if chosen.new < LEAST_NEW:
+        options.error(f"--new {chosen.new}: an update comes every tenth step, so take {LEAST_NEW} tokens or more")
     device = torch.device(chosen.device)
     dtype = torch.bfloat16
     work = Workload(groups=chosen.groups, new=chosen.new)

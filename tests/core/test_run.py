@@ -71,6 +71,7 @@ def offline(**changes):
         (lambda: CheckpointSpec(keep=0), "at least one must stay"),
         (lambda: CheckpointSpec(every=-1), "0 saves at the end"),
         (lambda: Sampling(temperature=-1.0), "use 0 for greedy decoding"),
+        (lambda: Sampling(stop=(".", "")), "stop has an empty text"),
         (lambda: Sampling(top_k=-1), "use 0 for no limit"),
         (lambda: Sampling(top_p=0.0), "use 1 for no limit"),
         (lambda: Sampling(min_p=1.0), "use 0 for no limit"),

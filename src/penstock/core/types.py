@@ -93,6 +93,8 @@ class Sampling:
             raise SpecError(f"beta={self.beta} is negative; use 0 for the policy as it is")
         if self.max_new_tokens < 1:
             raise SpecError(f"max_new_tokens={self.max_new_tokens}; at least one token must be generated")
+        if "" in self.stop:
+            raise SpecError("stop has an empty text, which would end every sample before it begins; leave it out")
 
 
 @dataclass(frozen=True)
