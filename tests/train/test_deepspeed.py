@@ -14,10 +14,12 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 
-def run(*words):
+def run(*words, **environment):
     path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / "deepspeed_program.py"), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path, **environment}
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -37,6 +39,11 @@ def test_a_checkpoint_of_2_ranks_resumes_on_one_device_1_and_3_ranks(stage, tmp_
         gaps = run("resume", stage, ranks, tmp_path)
         assert gaps["metrics"] < 1e-5
         assert gaps["weights"] < 1e-5
+
+
+def test_ranks_begin_without_a_compiler_and_its_locks(tmp_path):
+    run("equal", "SFT", 2, TORCH_EXTENSIONS_DIR=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saving_a_model_says_nothing_of_deepspeed(tmp_path):

@@ -28,6 +28,9 @@ from penstock.train.world import World
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
+UNUSED = "deepspeed_shm_comm"
+"""DeepSpeed's own sum over the processes of a machine, for inference; training sums by gloo."""
+
 
 def imported(world: World) -> Any:
     """The package. Raises TrainingError where it is missing, or where this process has used it with ranks that have ended."""
@@ -37,7 +40,7 @@ def imported(world: World) -> Any:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
         import deepspeed
-        from deepspeed import comm
+        from deepspeed import comm, ops
         from deepspeed.utils import logger
     except ImportError as error:
         raise TrainingError(
@@ -47,6 +50,8 @@ def imported(world: World) -> Any:
     backend: Any = comm.comm.cdb
     group = torch.distributed.group.WORLD
     if backend is None:
+        # Or it is compiled, where there is a compiler, under a lock that a killed process leaves behind: nobody gets past it.
+        ops.__compatible_ops__[UNUSED] = False
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", auto_mpi_discovery=False)
         made: Any = comm.comm.cdb
         made.penstock_group = group
