@@ -120,6 +120,7 @@ def test_explain_says_which_processes_there_will_be(penstock: Penstock) -> None:
     assert "memory: a generator" in shown
 
 
+@pytest.mark.slow
 def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uninterrupted: Callable[..., Path]) -> None:
     from penstock.models.files import load_model
 

@@ -120,6 +120,7 @@ def greedy(model, prompts, **sampling):
     return [sample.tokens_T[sample.action_T].tolist() for sample in asyncio.run(everything())]
 
 
+@pytest.mark.slow
 def test_supervised_fine_tuning_learns_to_copy_the_prompt(text):
     """Words of three from eight letters, copied by cross-attention: held-out words too."""
     model = build_model(ModelSpec(architecture="encoder-decoder", context=32), (), 0, text=text)

@@ -18,6 +18,7 @@ def full(function, *arguments, **more):
 """``full`` is a call on a disk on which no file may become longer than half a megabyte."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_reward_that_hangs_fails_its_samples_and_names_them(
     start: Start, zygote: Zygote, undisturbed: Callable[..., Path]

@@ -40,6 +40,7 @@ def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undis
     assert_resumes(start, undisturbed(*WORDS))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_second_signal_stops_at_once(start: Start, undisturbed: Callable[..., Path]) -> None:
     run = start(*WORDS)

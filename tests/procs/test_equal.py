@@ -23,6 +23,7 @@ def test_processes_end_at_the_weights_of_one_process(
     run.assert_clean()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_run_as_a_user_starts_it_ends_at_the_same_weights(
     start: Start, tmp_path: Path, undisturbed: Callable[..., Path]

@@ -62,6 +62,7 @@ if name == "learner":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_updates_that_are_wrong_are_refused_and_the_run_goes_on(start: Start, undisturbed: Callable[..., Path]) -> None:
     kinds = "spoils = (old, wrong_checksum, wrong_shape, not_a_number, outside, without_a_name, elsewhere)\n"

@@ -22,6 +22,8 @@ from penstock.flow.link import GREETING_SECONDS
 from penstock.flow.rpc import GREETING_AT_ONCE, connect
 from penstock.flow.rules import Ticket
 
+pytestmark = pytest.mark.slow
+
 TELL_HUB = """
 def telling(function, hub, host):
     async def start():
@@ -187,7 +189,6 @@ def test_a_run_listens_on_this_machine_only(waiting: tuple[Started, dict[str, st
     assert listening({run.pid, *run.roles.values()}) == {hub["address"]}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_process_group_listens_on_this_machine_only(start: Start) -> None:
     run = start("letters", "--steps", "8", "--hold", "14", "--roles.channel", "process group")

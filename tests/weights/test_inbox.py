@@ -86,6 +86,7 @@ def test_a_member_receives_beside_its_work_and_keeps_its_group(folder: Path) -> 
     asyncio.run(two_rounds())
 
 
+@pytest.mark.slow
 def test_workers_in_processes_take_part_in_one_round(children: Any, folder: Path) -> None:
     async def two_workers() -> tuple[list[Any], list[str]]:
         learner = Learner(folder, generators=2)

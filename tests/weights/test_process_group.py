@@ -86,6 +86,7 @@ def test_an_old_round_is_superseded(folder):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_processes_take_part_and_a_late_one_gets_a_pass_of_its_own(children, folder):
     async def three():
         learner = Learner(folder, generators=2)
@@ -175,6 +176,7 @@ def test_a_member_that_was_restarted_under_its_name_joins_again(children, folder
     assert asyncio.run(restarted()) == []
 
 
+@pytest.mark.slow
 def test_a_subscriber_whose_publisher_died_gives_up_at_its_deadline(folder):
     async def orphaned():
         learner = Learner(folder, seconds=0.2)
