@@ -164,6 +164,17 @@ def test_a_rank_that_is_killed_in_a_verb_is_named_and_nothing_hangs(strategy, ti
 
 
 @pytest.mark.slow
+def test_a_fleet_that_is_closed_again_leaves_its_successor_alone():
+    first = fleets.Fleet(2, torch.device("cpu"))
+    first.close()
+    second = fleets.Fleet(2, torch.device("cpu"))
+    first.close()
+    assert torch.distributed.is_initialized()
+    assert second.call("drop", {"learner": 0}) == [None, None]
+    second.close()
+
+
+@pytest.mark.slow
 def test_a_rank_that_is_killed_between_verbs_is_named(tiny):
     units = units_for("SFT", 0, tiny())
     with learners(tiny, [DDP()]) as (learner,):

@@ -46,7 +46,7 @@ class Fleet:
         self.threads = self.starter.threads(size)
         self.broken = ""
         self.holders = 0
-        self._kept = False
+        self._kept = self._member = False
         self._left: list[int] = []
         """Learners that are gone; their parts are dropped before the next verb, never in the middle of one."""
         self._lock = threading.RLock()
@@ -71,7 +71,9 @@ class Fleet:
             self._heard(rank, handle, "start", STARTING)
         torch.set_num_threads(self.threads)
         device = torch.device("cuda:0") if self.device.type == "cuda" else self.device
-        return world.join(0, self.size, device, store, self.seconds, self.starter.across)
+        joined = world.join(0, self.size, device, store, self.seconds, self.starter.across)
+        self._member = True
+        return joined
 
     def call(self, verb: str, mine: dict[str, Any], others: Sequence[dict[str, Any]] | None = None) -> list[Any]:
         """Carry a verb out on all ranks; gives their answers in order. ``others`` are the arguments of ranks 1 ….
@@ -149,8 +151,10 @@ class Fleet:
         self.broken = self.broken or "the learner's ranks were ended"
         if _current is self:
             _current = None
-        with contextlib.suppress(Exception):
-            world.leave()
+        if self._member:  # not twice: by then this process may belong to the ranks of another fleet
+            self._member = False
+            with contextlib.suppress(Exception):
+                world.leave()
         for handle in self.handles:
             handle.stop()
         self.starter.close()
