@@ -150,7 +150,7 @@ def test_a_new_request_reads_no_prefix_of_older_weights(using: Any, other: Any) 
 @pytest.mark.parametrize(("kv", "rereads"), [("recompute", True), ("keep", False)])
 def test_recompute_reads_the_answer_again_and_keep_does_not(using: Any, other: Any, kv: str, rereads: bool) -> None:
     async def scenario(generator: Any) -> Any:
-        task = asyncio.create_task(generator.generate(request(np.arange(20, 25), max_new_tokens=60)))
+        task = asyncio.create_task(generator.generate(request(np.arange(20, 25), max_new_tokens=200)))
         await drawing(generator, 15)
         await generator.load(WeightUpdate(1, weights(other), kv))
         return await task
