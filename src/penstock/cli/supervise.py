@@ -110,6 +110,8 @@ class Supervised:
         """Whether the learner has ranks on other nodes."""
         self.learner: Child | None = None
         self._leaving: list[asyncio.Task[None]] = []
+        self._watches: list[asyncio.Task[None]] = []
+        """Over learners of which a rank has died."""
         self.asked = 0
         """How often the user asked to stop."""
 
@@ -134,6 +136,8 @@ class Supervised:
         try:
             return await self._keep_learner()
         finally:
+            for watch in self._watches:
+                watch.cancel()
             await asyncio.gather(self.supervisor.stop(), *self._leaving)
             await self.hub.stop()
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -201,7 +205,7 @@ class Supervised:
     def _note(self, what: str, **fields: Any) -> None:
         self.hub.note(what, **fields)
         if what == "role restarted" and fields["role"].startswith("rank-") and self.learner is not None:
-            self._leaving.append(asyncio.create_task(self._end_without_rank(self.learner)))
+            self._watches.append(asyncio.create_task(self._end_without_rank(self.learner)))
 
     async def _end_without_rank(self, learner: Child) -> None:
         """A learner at work does not survive its rank. It may not notice where a node has vanished, so it is ended."""
