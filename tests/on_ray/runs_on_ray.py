@@ -117,9 +117,11 @@ class RunOnRay:
     def wait(self, seconds: float = 120.0) -> int:
         """The exit code, once the run has ended by itself."""
         try:
-            return self.process.wait(seconds)
+            code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the run did not end in {seconds} s: {self.everything()}") from None
+        assert "Traceback" not in self.text, self.everything()
+        return code
 
     def batches(self) -> list[list[int]]:
         """The ordinals of each batch that the learner trained, in order; of one that it trained again, the last time."""

@@ -98,6 +98,33 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_of(tmp_path: Path) -> 
         asyncio.run(main())
 
 
+def test_a_role_that_is_ended_after_the_driver_left_joins_no_cluster_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.init", lambda *words, **values: pytest.fail("joined a cluster"))
+    RayChild(role(tmp_path), Here()).kill()
+
+
+def test_the_driver_leaves_once_the_ends_that_have_begun_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.kill", lambda actor, no_restart: told.append("end of the actor"))
+    monkeypatch.setattr("ray.shutdown", lambda: told.append("leave"))
+    cluster = Cluster(Bundles("PACK", (Bundle({"learner": Resources()}),)))
+    cluster._actor = lambda role: Here()  # type: ignore[method-assign]
+
+    async def main() -> int:
+        child = await cluster._settled(role(tmp_path))
+        child.signal(signal.SIGKILL)
+        await cluster.close()
+        told.append("left")
+        return await child.wait()
+
+    assert asyncio.run(main()) == -signal.SIGKILL
+    assert told == ["end of the actor", "leave", "left"]
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "ray://head:10001", "head"])
 def test_a_cluster_that_is_not_there_is_one_line(address: str) -> None:
     with pytest.raises(SpecError, match=f"RAY_ADDRESS={address}: "):

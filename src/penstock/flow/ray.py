@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import tempfile
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -64,6 +65,7 @@ class RayChild:
         self.role, self.actor, self.address = role, actor, ""
         self._numbers = 0
         self._ended: asyncio.Task[int] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def ask(self, verb: str, **values: Any) -> Any:
         """Have the actor carry a verb out. Raises RoleError with what it says is wrong, RayError where it is gone."""
@@ -86,7 +88,7 @@ class RayChild:
 
     def signal(self, number: int, alone: bool = False) -> None:
         if number == signal.SIGKILL:
-            self._ending = asyncio.ensure_future(self._end())
+            self._end()
         elif self._ended is None or not self._ended.done():
             self._telling = asyncio.ensure_future(self._tell(number, alone))
 
@@ -94,7 +96,16 @@ class RayChild:
         with contextlib.suppress(_gone()):
             await self.ask("signal", signal_number=number, alone=alone)
 
-    async def _end(self) -> None:
+    def _end(self) -> asyncio.Task[None]:
+        self._ending = self._ending or asyncio.ensure_future(self._end_by_hand())
+        return self._ending
+
+    async def ended(self) -> None:
+        """Wait for an end that has begun, at most :data:`HANDLING` seconds."""
+        if self._ending is not None:
+            await asyncio.wait({self._ending})
+
+    async def _end_by_hand(self) -> None:
         """End the process and all it has started, then the actor. By the actor's hand while that answers: a process that stands
         still does not notice that its input has ended."""
         try:
@@ -105,10 +116,11 @@ class RayChild:
             self.kill()
 
     def kill(self) -> None:
-        """End the actor, and with it the process."""
+        """End the actor, and with it the process. Where the driver has left the cluster, both have ended with that."""
         import ray
 
-        ray.kill(self.actor, no_restart=True)
+        if ray.is_initialized():
+            ray.kill(self.actor, no_restart=True)
 
     async def wait(self) -> int:
         """Its exit code; that of SIGKILL where the actor or its node has died."""
@@ -156,6 +168,7 @@ class Cluster:
     def __init__(self, bundles: Bundles) -> None:
         """Raises SpecError where Ray is not installed."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # else a call that comes after the end joins a cluster again
         if not os.environ.get("RAY_ADDRESS") and "RAY_AUTH_MODE" not in os.environ:
             # Ray listens on every interface, and whoever is let in can run code; it reads these when it is imported.
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -167,6 +180,7 @@ class Cluster:
         self.host = ""
         self._group: Any = None
         self._own: str = ""
+        self._children: weakref.WeakSet[RayChild] = weakref.WeakSet()
         self._note: Callable[..., None] = lambda what, **fields: None
 
     async def open(self, note: Callable[..., None]) -> None:
@@ -226,6 +240,7 @@ class Cluster:
             child = RayChild(role, self._actor(role))
             try:
                 await child.start()
+                self._children.add(child)
                 return child
             except _gone():
                 child.kill()
@@ -293,6 +308,7 @@ class Cluster:
         import ray
         import ray.util
 
+        await asyncio.gather(*(child.ended() for child in self._children))
         if ray.is_initialized():
             if self._group is not None:
                 ray.util.remove_placement_group(self._group)
