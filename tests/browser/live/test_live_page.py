@@ -26,6 +26,7 @@ def test_all_runs_are_listed_and_one_opens_by_its_name(page: Any, live: LivePage
     assert "2 in" in page.inner_text(".headline")
     page.click("a:text-is('small')")
     page.wait_for_selector("h1:text-is('small')")
+    page.wait_for_selector(".stages:has-text('10 of 10 steps')")
     assert page.inner_text(".stages").count("10 of 10 steps") == 1
 
 
@@ -79,7 +80,7 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(page: Any, live: LivePa
     page.wait_for_selector("figure.curve .last:text-is('0.250')")
     log.metrics(2, {"reward/mean": 0.75})
     page.wait_for_selector("figure.curve .last:text-is('0.750')")
-    assert "2 of 50 steps" in page.inner_text(".stages")
+    page.wait_for_selector(".stages:has-text('2 of 50 steps')")
 
 
 def test_a_resume_that_goes_back_is_shown_as_it_is_now(page: Any, live: LivePage, runs: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_resume_that_goes_back_is_shown_as_it_is_now(page: Any, live: LivePage
     page.wait_for_selector("figure.curve .last:text-is('0.750')")
     log.truncate_after("grpo", 1)
     page.wait_for_selector("figure.curve .last:text-is('0.250')")
-    assert "1 of 50 steps" in page.inner_text(".stages")
+    page.wait_for_selector(".stages:has-text('1 of 50 steps')")
 
 
 def test_arrow_keys_go_through_the_steps(page: Any, live: LivePage) -> None:
