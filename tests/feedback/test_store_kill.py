@@ -75,7 +75,7 @@ def test_no_vote_is_lost_or_doubled_when_voters_are_killed(place, tmp_path):
         enrol(store, *names)
         add_tasks(store, 0)
     rng, context = random.Random(0), multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["penstock.feedback.store", "feedback_examples"])  # else each start takes a second of imports
+    context.set_forkserver_preload(["penstock.feedback.store", "feedback_examples"])  # imports of a second
 
     def start(name: str) -> multiprocessing.process.BaseProcess:
         process = context.Process(target=work, args=(place, name, tmp_path, rng.randrange(10**9)), daemon=True)

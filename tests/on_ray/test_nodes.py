@@ -72,9 +72,12 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(
     for _ in range(2):
         nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
-    words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "60", "--roles.generators", "2")
+    words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "4", "--roles.generators", "2")
     run = start(*words, "--roles.channel", channel, "--placement", "place.toml", address=nodes.address)
-    run.until(lambda: all(run.takes(name, "begin") for name in ("generator-0", "generator-1")), what="two that draw")
+    both = ("generator-0", "generator-1")
+    run.until(lambda: all((run.run / "spans" / f"{name}.jsonl").exists() for name in both), what="two whose model is loaded")
+    (tmp_path / "go").write_text("60")
+    run.until(lambda: all(run.takes(name, "begin") for name in both), what="two that draw")
     run.until_step(3)
     doomed, before = run.roles["generator-0"], run.step
     nodes.kill(nodes.of(doomed))
@@ -91,7 +94,7 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(
     )
     (back,) = run.notes("role back")
     print("  of the time without it: " + ", ".join(f"{what} {back[what]} s" for what in PARTS))
-    (tmp_path / "go").touch()
+    (tmp_path / "go").write_text("")
     assert run.wait() == 0, run.everything()
     assert [note["role"] for note in run.notes("role restarted")] == ["generator-0"]
     assert len(run.takes("generator-0", "begin")) == 2, "the successor drew nothing"

@@ -19,7 +19,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEARNER = LearnerSpec(learning_rate=2e-4)
 SETTINGS: dict[str, Any] = {"device": "cpu", "threads": 1, "checkpoint": CheckpointSpec(every=3)}
 GO = Path("go")
-"""A file that lets a reward go on which waits at its row."""
+"""A file that lets a reward go on which waits at its row; a number in it is the next row at which one waits."""
 
 
 def rows() -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ MODEL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=64)
 async def vowels(sample: Any, columns: Any, delay: float = 0.0, hold: int = -1) -> float:
     """Share of vowels; after ``delay`` seconds, and at row ``hold`` when the file :data:`GO` is there."""
     await asyncio.sleep(delay)
-    while columns["row"] == hold and not GO.exists():
+    while columns["row"] == (int(GO.read_text() or -1) if GO.exists() else hold):
         await asyncio.sleep(0.01)
     return sum(letter in "aeiou" for letter in sample.text) / 4
 

@@ -1,6 +1,7 @@
 """Weights through a process group: who takes part, who is left behind, and that a dead member holds up nobody for long."""
 
 import asyncio
+import gc
 import os
 import signal
 import stat
@@ -8,7 +9,7 @@ import stat
 import pytest
 from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import ConnectionLost, WeightError
 from penstock.weights.folder import PREFIX
 from penstock.weights.image import Superseded
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
@@ -84,6 +85,54 @@ def test_an_old_round_is_superseded(folder):
 
     asyncio.run(late())
     assert not folder.exists()
+
+
+async def reach(learner, folder, version, names):
+    """Publish a version that members with these names receive."""
+    manifest = await learner.publish(version)
+    await asyncio.gather(*(asyncio.to_thread(ProcessGroupSubscriber(folder, name).open, manifest) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("members", "left", "expected"),
+    [
+        (["one", "two"], ["one"], 1),
+        (["one", "two"], ["one", "two", "three"], 2),
+        (["one/worker-0", "one/worker-1", "two/worker-0", "two/worker-1"], ["two"], 2),
+        (["one"], [], 1),
+    ],
+)
+def test_nobody_waits_for_a_member_whose_generator_is_known_to_have_left(folder, members, left, expected):
+    async def two_rounds():
+        learner = Learner(folder, generators=len(members))
+        await reach(learner, folder, 1, members)
+        learner.board.following = left
+        await reach(learner, folder, 2, members[:1])
+        learner.publisher.close()
+        return learner.publisher.expected
+
+    assert asyncio.run(two_rounds()) == expected
+
+
+def test_a_learner_that_leaves_while_it_announces_weights_leaves_no_error_behind(folder):
+    told = []
+
+    async def leave():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
+        learner = Learner(folder)
+        publisher = learner.publisher
+
+        async def post(manifest):
+            publisher.close()
+            raise ConnectionLost("closed here")
+
+        publisher.post = post
+        await publisher.publish(1)
+        await until(lambda: publisher._sender.done())
+
+    asyncio.run(leave())
+    gc.collect()
+    assert told == []
 
 
 @pytest.mark.slow

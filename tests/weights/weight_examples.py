@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,14 @@ class Board:
     def __init__(self) -> None:
         self.manifests: list[dict[str, Any]] = []
         self.changed = asyncio.Condition()
+        self.following: Collection[str] | None = None
+        """Who follows, as far as it is known."""
 
-    async def post(self, manifest: dict[str, Any]) -> None:
+    async def post(self, manifest: dict[str, Any]) -> Collection[str] | None:
         async with self.changed:
             self.manifests.append(json.loads(json.dumps(manifest)))
             self.changed.notify_all()
+        return self.following
 
     async def newest(self, incarnation: int, version: int) -> dict[str, Any]:
         def newer() -> bool:

@@ -93,6 +93,8 @@ class Hub:
         self._breaking = asyncio.Event()
         self.seen: dict[str, float] = {}
         """When each role was last heard of, seconds of the event loop's clock."""
+        self.followers: dict[int, str] = {}
+        """The names of peers that take weights from the board, by their ids."""
         self.moments: dict[str, dict[str, float]] = {}
         """When the latest process of each role connected, and when one last left, by the same clock."""
         self.told: dict[str, dict[str, float]] = {}
@@ -164,6 +166,7 @@ class Hub:
 
     async def _left(self, peer: Peer) -> None:
         self.moments.setdefault(peer.name, {})["left"] = asyncio.get_running_loop().time()
+        self.followers.pop(peer.id, None)
         if peer.id == self._learner:
             self._learner = None
             self.notes.extendleft(reversed(self._handed))
@@ -221,6 +224,7 @@ class Hub:
         return await self.storage(generation)
 
     async def _newest(self, peer: Peer, incarnation: int, version: Version) -> Mapping[str, Any]:
+        self.followers[peer.id] = peer.name
         return await self.board.newest(incarnation, version)
 
     # ---- the evaluator
@@ -326,8 +330,9 @@ class Hub:
         self.reached += 1
         self.freed.set()
 
-    async def _post(self, peer: Peer, manifest: Mapping[str, Any]) -> None:
+    async def _post(self, peer: Peer, manifest: Mapping[str, Any]) -> list[str]:
         await self.board.post(manifest)
+        return sorted(set(self.followers.values()))
 
 
 def _maker(peer: Peer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from penstock.core.contracts import Generator, State
@@ -111,13 +111,13 @@ class RemoteLeasing:
     async def end(self, stage: str) -> None:
         self._write_down(await self.client.call("end", deadline=ANSWER, stage=stage))
 
-    async def post(self, manifest: Mapping[str, Any]) -> None:
-        """Announce weights on the board."""
+    async def post(self, manifest: Mapping[str, Any]) -> Collection[str]:
+        """Announce weights on the board; gives the names of those who take weights from it."""
         order = int(manifest["incarnation"]), int(manifest["version"])
         self.sums[order] = [bucket["checksum"] for bucket in manifest["buckets"]]
         for old in list(self.sums)[:-KEPT]:
             del self.sums[old]
-        await self.client.call("post", deadline=ANSWER, manifest=dict(manifest))
+        return list(await self.client.call("post", deadline=ANSWER, manifest=dict(manifest)))
 
     async def lease(self, version: Version) -> Lease:
         """The next batch; one of which payload is gone is given back, and waited for again."""

@@ -8,7 +8,7 @@ offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -27,8 +27,8 @@ BUCKET = 16 << 20
 
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 """Gives the (name, tensor) pairs of a model, the same names in the same order at every call."""
-Post = Callable[[dict[str, Any]], Awaitable[None]]
-"""Announces a manifest to whoever follows."""
+Post = Callable[[dict[str, Any]], Awaitable[Collection[str] | None]]
+"""Announces a manifest to whoever follows; gives the names of those who do, where they are known."""
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32,

@@ -5,9 +5,10 @@ expected have come, or the deadline has passed, the publisher writes down who ta
 and broadcasts. A round stays open for late comers and for those whose group broke, who get a pass of their own, until there is
 a newer version. The last group is used again while its members are the same; otherwise a new one is built from those who came.
 
-Rounds run behind the learner's back: ``publish`` returns once the weights are copied. A generator that has died, or sleeps,
-delays one round by the deadline and none afterwards. Stores are files in the publisher's folder, for its user's eyes alone, and
-sockets are on the loopback interface, or on that of the address in ``PENSTOCK_HOST``.
+Rounds run behind the learner's back: ``publish`` returns once the weights are copied. A generator that sleeps, or that dies
+while it is waited for, delays one round by the deadline and none afterwards; one that is known to have left delays none. Stores
+are files in the publisher's folder, for its user's eyes alone, and sockets are on the loopback interface, or on that of the
+address in ``PENSTOCK_HOST``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 import torch.distributed as distributed
 from torch import Tensor
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import ConnectionLost, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.folder import OwnedFolder
 from penstock.weights.image import Announced, Post, Snapshots, Superseded, Weights, buckets_of, empty_image, manifest_of
@@ -122,9 +123,9 @@ class ProcessGroupPublisher:
     ) -> None:  # fmt: skip
         """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
 
-        ``generators`` are expected in the first round. A pass waits at most ``seconds`` for those it expects, for their
-        connections and for a bucket. ``report`` is told ("weights not delivered", version, members, reason), all but the
-        first by name.
+        ``generators`` are expected in the first round; later on those whom the round before reached, as far as ``post`` says
+        that they still follow. A pass waits at most ``seconds`` for those it expects, for their connections and for a bucket.
+        ``report`` is told ("weights not delivered", version, members, reason), all but the first by name.
 
         Raises:
             WeightError: another living process publishes in ``folder``.
@@ -133,6 +134,8 @@ class ProcessGroupPublisher:
         self.folder = OwnedFolder(folder)
         self.expected, self.seconds, self.report = generators, seconds, report
         self._rounds = 0
+        self._reached: set[str] = set()
+        """Who took part in the latest round that had anybody."""
         self._round: Round | None = None
         self._group: Group | None = None
         self._pending: tuple[Version, Tensor] | None = None
@@ -165,6 +168,13 @@ class ProcessGroupPublisher:
             self._waking = asyncio.get_running_loop().run_in_executor(None, self._round.wake)
 
     async def _send(self) -> None:
+        try:
+            await self._send_rounds()
+        except ConnectionLost:
+            if not self._closed:  # the learner has left with a version that nobody needs
+                raise
+
+    async def _send_rounds(self) -> None:
         """Round after round; each lasts until a newer version is pending."""
         self._loop = asyncio.get_running_loop()
         while self._pending is not None and not self._closed:
@@ -173,9 +183,15 @@ class ProcessGroupPublisher:
             self._round = Round(self.folder.path / f"{self.incarnation}-{self._rounds}.round", self.seconds)
             layout, order = self.snapshots.layout, (self.incarnation, version)
             more = {"round": self._round.file, "seconds": self.seconds}
-            await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, image_I, **more))
+            following = await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, image_I, **more))
+            self._expect(following)
             self._serving = True
             await asyncio.to_thread(self._serve, self._round, version, image_I)
+
+    def _expect(self, following: Collection[str] | None) -> None:
+        if self._reached:
+            here = self._reached if following is None else {name for name in self._reached if _generator(name) in following}
+            self.expected = max(1, len(here))
 
     def _serve(self, round: Round, version: Version, image_I: Tensor) -> None:
         try:
@@ -197,7 +213,7 @@ class ProcessGroupPublisher:
             expected = 1
         if not self._closed:
             round.announce(closed=True, members=[])
-        self.expected = len(served) or self.expected
+        self._reached = served or self._reached
 
     @property
     def _superseded(self) -> bool:
@@ -224,6 +240,11 @@ class ProcessGroupPublisher:
     def _failed(self, version: Version, members: list[str], reason: str) -> None:
         told = partial(self.report, "weights not delivered", version=version, members=members, reason=reason)
         self._loop.call_soon_threadsafe(told)
+
+
+def _generator(member: str) -> str:
+    """The generator that a member belongs to: a worker of an engine has its name after that of its generator."""
+    return member.partition("/")[0]
 
 
 class ProcessGroupSubscriber:
