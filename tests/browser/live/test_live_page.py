@@ -81,6 +81,7 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(page: Any, live: LivePa
     log.metrics(2, {"reward/mean": 0.75})
     page.wait_for_selector("figure.curve .last:text-is('0.750')")
     page.wait_for_selector(".stages:has-text('2 of 50 steps')")
+    assert page.locator(".stages").count() == 1
 
 
 def test_a_resume_that_goes_back_is_shown_as_it_is_now(page: Any, live: LivePage, runs: Path) -> None:
@@ -92,6 +93,7 @@ def test_a_resume_that_goes_back_is_shown_as_it_is_now(page: Any, live: LivePage
     log.truncate_after("grpo", 1)
     page.wait_for_selector("figure.curve .last:text-is('0.250')")
     page.wait_for_selector(".stages:has-text('1 of 50 steps')")
+    assert page.locator(".stages").count() == 1
 
 
 def test_arrow_keys_go_through_the_steps(page: Any, live: LivePage) -> None:
