@@ -85,7 +85,7 @@ class GroupAnswers(Answers):
     def end(self) -> None:
         for worker in self.workers:
             worker.kill()
-            worker.wait(timeout=10)
+            worker.wait(timeout=60)
             for pipe in (worker.stdin, worker.stdout):
                 assert pipe is not None
                 with contextlib.suppress(BrokenPipeError):  # what was left to say to one that is gone

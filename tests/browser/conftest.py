@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-WAIT_MS = 30_000
+WAIT_MS = 90_000
 """How long a page may take for what a test waits for."""
 STATUS = "Failed to load resource: the server responded with a status of"
 """What Chromium says of every refusal. A refusal is an answer: tests look at what the page made of it."""

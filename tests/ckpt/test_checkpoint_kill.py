@@ -39,7 +39,7 @@ def test_twenty_five_kills(tmp_path: Path) -> None:
         time.sleep(moments.random() * 0.15)
         process.kill()
         acknowledged += [int(line) for line in process.stdout.read().split("\n") if line]
-        process.wait(timeout=60)
+        process.wait(timeout=120)
         loaded = CheckpointStore(tmp_path).load_newest()
         assert loaded is not None
         assert loaded.warnings == (), f"life {life}"

@@ -87,7 +87,7 @@ class Server:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=120)
 
 
 class Started:
@@ -101,7 +101,7 @@ class Started:
     def text(self) -> str:
         return self.out.read_text(encoding="utf-8")
 
-    def until(self, ready: Callable[[], bool], seconds: float = 60.0) -> None:
+    def until(self, ready: Callable[[], bool], seconds: float = 180.0) -> None:
         deadline = time.monotonic() + seconds
         while not ready():
             assert time.monotonic() < deadline, f"nothing happened in {seconds} s: {self.text}"

@@ -27,13 +27,13 @@ HEAVY = {"torch", "transformers", "tyro", "numpy", "jinja2", "rich"}
 @pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["trian"]])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     code = f"import sys; from penstock.cli.main import main; main({words!r}); print(sorted({HEAVY!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_the_package_imports_nothing_heavy() -> None:
     code = f"import sys, penstock; print(sorted({HEAVY!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -88,7 +88,7 @@ def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     code = f"import sys; from penstock.cli.main import main; sys.exit(main({words!r}))"
-    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=120)
     os.close(writing)
     assert done.returncode == 0
     assert done.stderr == b""

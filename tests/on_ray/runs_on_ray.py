@@ -103,7 +103,7 @@ class RunOnRay:
         told = [str(event) for event in events(self.run) if event["kind"] != "metrics"]
         return "\n".join([f"exit code {self.process.poll()}", self.text[-3000:], *logs, *told[-15:], str(self.roles)])
 
-    def until(self, ready: Callable[[], Any], seconds: float = 90.0, what: str = "") -> None:
+    def until(self, ready: Callable[[], Any], seconds: float = 240.0, what: str = "") -> None:
         """Wait for something, as long as the run goes."""
         deadline = time.monotonic() + seconds
         while not ready():
@@ -114,7 +114,7 @@ class RunOnRay:
     def until_step(self, step: int) -> None:
         self.until(lambda: self.step >= step, what=f"step {step}")
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 240.0) -> int:
         """The exit code, once the run has ended by itself."""
         try:
             code = self.process.wait(seconds)

@@ -40,7 +40,7 @@ class Zygote:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
 
 class Started:
@@ -98,7 +98,7 @@ class Started:
             os.killpg(self.roles[name], number)
         return self.roles[name]
 
-    def until(self, ready: Callable[[], Any], seconds: float = 60.0, what: str = "") -> None:
+    def until(self, ready: Callable[[], Any], seconds: float = 180.0, what: str = "") -> None:
         """Wait for something, as long as the run goes."""
         deadline = time.monotonic() + seconds
         while not ready():
@@ -106,7 +106,7 @@ class Started:
             assert time.monotonic() < deadline, f"no {what} in {seconds} s: {self.everything()}"
             time.sleep(0.01)
 
-    def until_step(self, step: int, seconds: float = 60.0) -> None:
+    def until_step(self, step: int, seconds: float = 180.0) -> None:
         self.until(lambda: self.step >= step, seconds, f"step {step}")
 
     def go(self) -> None:
@@ -120,7 +120,7 @@ class Started:
             self.code = self.zygote.ask(poll=self.pid)
         return self.code
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = 180.0) -> int:
         """The exit code, once the run has ended by itself."""
         deadline = time.monotonic() + seconds
         while self.poll() is None:
@@ -134,7 +134,7 @@ class Started:
         _ = self.roles
         return [pid for pid, group in processes() if group in self.groups | {self.pid}]
 
-    def until_gone(self, seconds: float = 15.0) -> None:
+    def until_gone(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while self.left():
             assert time.monotonic() < deadline, f"{self.left()} are left after {seconds} s: {self.everything()}"

@@ -19,7 +19,6 @@ def full(function, *arguments, **more):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_reward_that_hangs_fails_its_samples_and_names_them(
     start: Start, zygote: Zygote, undisturbed: Callable[..., Path]
 ) -> None:
@@ -33,7 +32,6 @@ def test_a_reward_that_hangs_fails_its_samples_and_names_them(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_reward_that_always_hangs_ends_the_run(start: Start) -> None:
     start("letters", "--steps", "3", "--reward", "always_hanging").assert_refused(
         "nothing to learn from", 'reward "always_hanging" timed out after 1 s on prompt'
@@ -41,7 +39,6 @@ def test_a_reward_that_always_hangs_ends_the_run(start: Start) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> None:
     run = start("letters", "--steps", "4", "--reward", "deadly")
     run.assert_refused("ordinal", "9", "reward-0", "took down 10 of its makers", "--resume runs/run")
@@ -49,7 +46,6 @@ def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> No
     assert sorted(e["step"] for e in events(run.run) if e["kind"] == "metrics") == [1, 2]
 
 
-@pytest.mark.timeout(120)
 def test_a_generator_that_cannot_start_ends_the_run(start: Start) -> None:
     damaged = "if name == 'generator-0':\n    open('runs/run/roles/grpo/model.safetensors', 'w').close()\n"
     run = start("letters", in_roles=damaged)
@@ -57,14 +53,12 @@ def test_a_generator_that_cannot_start_ends_the_run(start: Start) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_reward_that_cannot_be_loaded_ends_the_run(start: Start, tmp_path: Path) -> None:
     only_in_learner = "if name == 'reward-0':\n    wrap('penstock.data.resolve:resolve', lambda *_: 1 / 0)\n"
     only_in_learner += "    wrap('penstock.rewards.runner:resolve', lambda *_: 1 / 0)\n"
     start("letters", in_roles=only_in_learner).assert_refused("reward-0", "ZeroDivisionError", "logs/reward-0.log")
 
 
-@pytest.mark.timeout(120)
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: Start, undisturbed: Callable[..., Path]) -> None:
     words = ("letters", "--steps", "8")
     full = NO_MORE + LEARNER + "arm('penstock.ckpt.files:write_state', 7, lambda: full(lambda: None))"
@@ -77,7 +71,6 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: S
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("channel", ["shared memory", "disk"])
 def test_no_room_for_weights_says_how_to_mend_it(channel: str, start: Start) -> None:
     place = {"shared memory": "weights.shared_memory:Buffer.__init__", "disk": "weights.disk:save_file"}[channel]
@@ -87,7 +80,6 @@ def test_no_room_for_weights_says_how_to_mend_it(channel: str, start: Start) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_generator_that_cannot_write_its_tape_ends_the_run(start: Start) -> None:
     """Its log cannot be written either, so the run's log must say why."""
     run = start("letters", "--steps", "8", in_roles="import resource\n" + FULL.format(name="generator-0"))
@@ -99,7 +91,6 @@ FULL = "if name == {name!r}:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed: Callable[..., Path]) -> None:
     words = ("letters", "--steps", "8")
     run = start(*words, in_roles="import resource\n" + FULL.format(name="reward-0"))
@@ -108,7 +99,6 @@ def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_learner_that_cannot_live_ends_the_run(start: Start) -> None:
     run = start("letters", in_roles=LEARNER + "arm('penstock.loops.learn:Trainer.step', 1)")
     run.assert_refused("the learner was killed by SIGKILL", "without finishing a step")
@@ -119,4 +109,4 @@ def test_the_supervisor_needs_no_torch(zygote: Zygote) -> None:
     import sys
 
     check = "import penstock.cli.supervise, sys; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", check], timeout=120).returncode == 0

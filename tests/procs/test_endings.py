@@ -33,7 +33,6 @@ def signalled(run: Started, number: int) -> None:
     run.assert_clean()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undisturbed: Callable[..., Path]) -> None:
     signalled(start(*WORDS), number)
@@ -41,7 +40,6 @@ def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undis
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_second_signal_stops_at_once(start: Start, undisturbed: Callable[..., Path]) -> None:
     run = start(*WORDS)
     run.until_step(11)  # the next step waits for a reward that does not come
@@ -55,7 +53,6 @@ def test_a_second_signal_stops_at_once(start: Start, undisturbed: Callable[..., 
     assert_resumes(start, undisturbed(*WORDS))
 
 
-@pytest.mark.timeout(120)
 def test_nothing_outlives_a_supervisor_that_is_killed(start: Start, undisturbed: Callable[..., Path]) -> None:
     run = start(*WORDS)
     run.until_step(4)
@@ -66,7 +63,6 @@ def test_nothing_outlives_a_supervisor_that_is_killed(start: Start, undisturbed:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_nothing_outlives_a_run_that_is_killed_whole(start: Start, undisturbed: Callable[..., Path]) -> None:
     """Even what nobody was left to clear away: the next start does it."""
     run = start(*WORDS)
@@ -77,7 +73,6 @@ def test_nothing_outlives_a_run_that_is_killed_whole(start: Start, undisturbed: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_any_moment_of_the_start_leaves_nothing(number: int, start: Start, tmp_path: Path) -> None:
     for place in range(12):

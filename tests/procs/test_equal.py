@@ -11,7 +11,6 @@ from runs import Start, assert_each_trained_once, weights
 OTHERS = ("anchored", "critic", "encoder_decoder")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("recipe", ["letters", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_processes_end_at_the_weights_of_one_process(
     recipe: str, start: Start, tmp_path: Path, undisturbed: Callable[..., Path]
@@ -24,7 +23,6 @@ def test_processes_end_at_the_weights_of_one_process(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_run_as_a_user_starts_it_ends_at_the_same_weights(
     start: Start, tmp_path: Path, undisturbed: Callable[..., Path]
 ) -> None:

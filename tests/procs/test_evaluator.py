@@ -17,7 +17,6 @@ def evaluations(run: Path) -> dict[int, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_evaluator_measures_what_the_learner_would_have_measured(start: Start, undisturbed: Callable[..., Path]) -> None:
     run = start("examined", "--evaluator", "true")
     assert run.wait() == 0, run.everything()
@@ -27,7 +26,6 @@ def test_the_evaluator_measures_what_the_learner_would_have_measured(start: Star
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_an_evaluator_that_is_killed_is_asked_again(start: Start, undisturbed: Callable[..., Path]) -> None:
     run = start("examined", "--evaluator", "true")
     run.until(lambda: "evaluator-0" in run.roles, what="an evaluator")

@@ -29,7 +29,6 @@ def ranks_of(learner: int) -> list[int]:
     return [int(child) for child in children if b"penstock.train.rank" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-@pytest.mark.timeout(120)
 def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Callable[..., Path]
 ) -> None:
@@ -42,7 +41,6 @@ def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Callable[..., Path]
 ) -> None:
@@ -56,7 +54,6 @@ def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_ha
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Callable[..., Path]
 ) -> None:
@@ -81,7 +78,6 @@ def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_learner_may_die_as_often_as_it_likes_while_it_gets_on_offline(
     start: Start, undisturbed: Callable[..., Path]
 ) -> None:
@@ -133,7 +129,6 @@ MOMENTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("name", "place", "count"), [(name, *at) for name in MOMENTS for at in MOMENTS[name]])
 def test_after_a_kill_at_a_delicate_moment_a_run_ends_as_if_nothing_had_happened(
     name: str, place: str, count: int, start: Start, undisturbed: Callable[..., Path]

@@ -63,7 +63,6 @@ if name == "learner":
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_updates_that_are_wrong_are_refused_and_the_run_goes_on(start: Start, undisturbed: Callable[..., Path]) -> None:
     kinds = "spoils = (old, wrong_checksum, wrong_shape, not_a_number, outside, without_a_name, elsewhere)\n"
     run = start("letters", "--steps", "6", in_roles=SPOILED.replace("def publishing", kinds + "def publishing"))
@@ -80,7 +79,6 @@ def test_updates_that_are_wrong_are_refused_and_the_run_goes_on(start: Start, un
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_updates_that_are_always_wrong_end_the_run_with_the_reason(start: Start) -> None:
     always = """
 import penstock.flow.remote

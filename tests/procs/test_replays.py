@@ -32,7 +32,6 @@ def replayed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_one_generator_that_runs_ahead(start: Start, replayed: Replay) -> None:
     run = start("letters", "--steps", "8", "--grpo.max_lag", "1", "--grpo.sampling.max_new_tokens", "12")
     assert replayed(run).startswith(f"8 {EQUAL}")
@@ -40,7 +39,6 @@ def test_one_generator_that_runs_ahead(start: Start, replayed: Replay) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_two_generators_that_choose_what_is_ready_and_recompute(start: Start, replayed: Replay) -> None:
     choice = ("--grpo.max_lag", "1", "--grpo.on_stale", "resume", "--grpo.oversample", "2", "--grpo.kv", "recompute")
     run = start(
@@ -52,7 +50,6 @@ def test_two_generators_that_choose_what_is_ready_and_recompute(start: Start, re
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kv", ["abort", "drain"])
 def test_groups_that_are_dropped_and_updates_at_borders(kv: str, start: Start, replayed: Replay) -> None:
     choice = ("--grpo.max_lag", "1", "--grpo.on_stale", "drop", "--grpo.oversample", "2", "--grpo.kv", kv)
@@ -62,7 +59,6 @@ def test_groups_that_are_dropped_and_updates_at_borders(kv: str, start: Start, r
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: Replay) -> None:
     environment = Path(__file__).parents[1] / "cli" / "tiny_recipes.py"
     dialogue = json.dumps({"function": f"{environment}:hesitant", "turns": 3, "deadline": 0.3, "options": {"prompt": "aca"}})
@@ -74,7 +70,6 @@ def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_run_that_was_stopped_and_went_on(start: Start, replayed: Replay) -> None:
     words = ("letters", "--steps", "10", "--grpo.max_lag", "1", "--delay", "0.02")
     run = start(*words)
@@ -85,7 +80,6 @@ def test_a_run_that_was_stopped_and_went_on(start: Start, replayed: Replay) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_run_whose_generator_learner_and_whole_were_killed(start: Start, replayed: Replay) -> None:
     run = start("letters", "--steps", "14", "--grpo.max_lag", "1", "--delay", "0.02", "--hold", "52")
     for step, name in ((2, "generator-0"), (5, "learner")):

@@ -12,7 +12,6 @@ from runs import Start, assert_each_trained_once, weights
 ROLES = ("generator-0", "reward-0", "learner", "supervisor")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_a_run_whose_processes_stand_still_ends_as_if_nothing_had_happened(
     seconds: float, start: Start, undisturbed: Callable[..., object]
@@ -32,7 +31,6 @@ def test_a_run_whose_processes_stand_still_ends_as_if_nothing_had_happened(
     run.assert_clean()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_a_role_that_never_moves_again_is_replaced(start: Start, undisturbed: Callable[..., object]) -> None:
     words = ("letters", "--steps", "8", "--delay", "0.02")

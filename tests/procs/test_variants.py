@@ -38,14 +38,12 @@ def assert_all_batches(run: Started, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_generators_with_lag_train_every_batch(variant: str, start: Start) -> None:
     assert_all_batches(start("letters", "--steps", "20", *LAG, *VARIANTS[variant]), 20)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("on_stale", ["wait", "drop", "resume"])
 def test_kills_of_roles_that_run_ahead_lose_and_double_nothing(on_stale: str, start: Start) -> None:
     draws = random.Random(on_stale)
@@ -62,7 +60,6 @@ def test_kills_of_roles_that_run_ahead_lose_and_double_nothing(on_stale: str, st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_reward_model_scores_in_processes_of_its_own(start: Start) -> None:
     run = start("critic", "--steps", "6", "--roles.generators", "2", "--ppo.max_lag", "2")
     assert run.wait(100) == 0, run.everything()
@@ -84,7 +81,6 @@ if name == "learner":
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_reference_of_its_own_agrees_with_the_learners(start: Start, tmp_path: Path) -> None:
     found = {}
     for references in ("0", "1"):

@@ -16,7 +16,6 @@ generator.switch = switch
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("recipe", ["letters", "encoder_decoder", "critic"])
 def test_weights_that_arrived_are_those_that_were_sent(start: Start, recipe: str) -> None:
     run = start(recipe, "--steps", "9", "--max-lag", "1")
@@ -26,7 +25,6 @@ def test_weights_that_arrived_are_those_that_were_sent(start: Start, recipe: str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_generator_with_other_weights_is_found_out(start: Start) -> None:
     run = start("letters", "--steps", "30", in_roles=SPOILT)
     assert run.wait() == 2, run.everything()

@@ -265,7 +265,7 @@ def test_other_extras_are_kept():
 
 
 def test_plain_functions_run_off_the_main_thread_and_side_by_side():
-    barrier = threading.Barrier(4, timeout=5)
+    barrier = threading.Barrier(4, timeout=60)
 
     def meets(sample, columns):
         barrier.wait()

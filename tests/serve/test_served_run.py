@@ -24,7 +24,6 @@ def train(folder, *words):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
 def test_a_served_generator_gives_the_weights_of_the_local_runtime(tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     train(tmp_path, "--name", "local")

@@ -17,7 +17,7 @@ from penstock.weights.image import sums_of
 from tiny_models import request
 from vllm_engine import WIDE, vllm
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 
 CLOSE = 1e-3
 """Largest gap in nats to the learner's arithmetic, in float32."""

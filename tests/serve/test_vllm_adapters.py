@@ -22,7 +22,7 @@ from penstock.weights.image import Layout
 from tiny_models import request
 from vllm_engine import WIDE
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 LONG = 200
 """Tokens of an answer in which an update has time to come."""
 CLOSE = 1e-4

@@ -171,7 +171,6 @@ asyncio.run(_serve({"name": "rank-1", "folder": sys.argv[1], "hub": {"token": sy
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_a_kept_rank_serves_one_fleet_after_another_and_its_death_is_told(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "rank-1.log"

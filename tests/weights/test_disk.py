@@ -223,7 +223,7 @@ asyncio.run(main())
 def test_a_publisher_killed_in_mid_write_leaves_the_last_version_readable(children, folder):
     publisher = children(DYING, folder)
     manifest = publisher.hear()
-    assert publisher.process.wait(timeout=30) == -signal.SIGKILL
+    assert publisher.process.wait(timeout=120) == -signal.SIGKILL
     assert len(list(folder.glob("*.unfinished"))) == 1
     assert_equal_tensors(opened(DiskSubscriber(folder), manifest), tensors())
     successor = DiskPublisher(Source(), folder, Board().post, incarnation=1)

@@ -257,7 +257,7 @@ def test_a_publisher_killed_in_mid_write_is_never_loaded_and_its_successor_goes_
     manifests = [publisher.ask({"version": version}) for version in (1, 2, 3)]
     assert_equal_tensors(dict(subscriber.open(manifests[-1]).tensors), tensors(3.0))
     publisher.tell({"version": 4, "die": True})
-    assert publisher.process.wait(timeout=30) == -signal.SIGKILL
+    assert publisher.process.wait(timeout=120) == -signal.SIGKILL
     half_written = [file for file in folder.glob("*.weights") if file.read_bytes()[:8] != b"penstock"]
     assert len(half_written) == 1
     forged = next(m for m in manifests if m["file"] == str(half_written[0])) | {"version": 4, "serial": 4}

@@ -78,7 +78,7 @@ class Reports(list[dict[str, Any]]):
         return [(entry["what"].removeprefix("weights "), entry["version"]) for entry in self]
 
 
-async def until(ready: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(ready: Callable[[], bool], seconds: float = 120.0) -> None:
     """Let other tasks run until ``ready``."""
 
     async def turns() -> None:
@@ -123,7 +123,7 @@ class Child:
     def hear(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"the process ended with code {self.process.wait(timeout=10)}"
+        assert line, f"the process ended with code {self.process.wait(timeout=60)}"
         return json.loads(line)
 
     def ask(self, value: Any) -> Any:
@@ -132,7 +132,7 @@ class Child:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -178,10 +178,10 @@ def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(page:
     opened(page, live, "run/small/curves")
     page.wait_for_selector("figure.curve path.line")
     page.route("**/api/**", lambda route: route.abort())
-    page.wait_for_selector("#status.trouble", timeout=30_000)
+    page.wait_for_selector("#status.trouble")
     assert "cannot be reached" in page.inner_text("#status")
     page.unroute("**/api/**")
-    page.wait_for_selector("#status:not(.trouble)", timeout=30_000)
+    page.wait_for_selector("#status:not(.trouble)")
 
 
 PLACES = [

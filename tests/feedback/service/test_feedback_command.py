@@ -193,7 +193,7 @@ class Process:
         """Exit code, and everything it said."""
         self.process.send_signal(number)
         try:
-            out, error = self.process.communicate(timeout=30)
+            out, error = self.process.communicate(timeout=120)
         finally:
             self.process.kill()
         return self.process.returncode, self.line + out + error
