@@ -268,7 +268,8 @@ def test_when_the_server_stops_every_peer_leaves_and_open_and_waiting_calls_fail
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {ConnectionLost}
             assert len(hub.left) == 1
-            await client.lost.wait()
+            with pytest.raises(ConnectionLost, match=f"hub at {address}"):
+                await client.until_lost()
             with pytest.raises(ConnectionLost, match=f"hub at {address}"):
                 await client.call("echo", deadline=SOON, value=1)
             with pytest.raises(ConnectionLost, match=f"hub at {address}"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import ConnectionLost, WireError
+from penstock.core.errors import WireError
 from penstock.flow.local import run_roles
 from penstock.flow.remote import joined
 from penstock.train.rank_meeting import Meeting, introduce
@@ -21,12 +21,7 @@ async def rank(greeting: Mapping[str, Any]) -> None:
     """Keep a rank. Ends when the run does, or when it is told to."""
     async with joined(greeting["hub"], greeting["name"], "rank", dict) as client:
         await client.call("ready_now", deadline=30.0)
-        await run_roles(_serve(greeting), _lost(client))
-
-
-async def _lost(client: Any) -> None:
-    await client.lost.wait()
-    raise ConnectionLost(client.reason)
+        await run_roles(_serve(greeting), client.until_lost())
 
 
 async def _serve(greeting: Mapping[str, Any]) -> None:

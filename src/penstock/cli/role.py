@@ -120,11 +120,6 @@ def processes_of(greeting: Greeting) -> Processes:
     return Processes(greeting["hub"], Path(greeting["weights"]), Path(greeting["folder"]), greeting["threads"])
 
 
-async def _lost(client: Any) -> None:
-    await client.lost.wait()
-    raise ConnectionLost(client.reason)
-
-
 async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Begin to draw with the first weights: a generator that is refused them is not ready."""
     await holding.first()
@@ -197,7 +192,7 @@ async def draw(greeting: Greeting, found: Opened) -> None:
             _once_loaded(client, holding, lambda: rollout(drawing, source, roll, holding, groups, border.group)),
             follow(engine, drawing.newest, subscriber, stage.kv, notes, border.update if drains else contextlib.nullcontext),
             notes.send(),
-            _lost(client),
+            client.until_lost(),
         )
 
 
@@ -270,7 +265,7 @@ async def reward(greeting: Greeting) -> None:
             await columns.write(ticket, REWARD.name, changes(group, await rewards(group)))
 
         try:
-            await run_roles(each(columns, REWARD.name, one), _lost(client))
+            await run_roles(each(columns, REWARD.name, one), client.until_lost())
         finally:
             await rewards.close()
 
@@ -324,7 +319,7 @@ async def reference(greeting: Greeting) -> None:
                 found = await asyncio.to_thread(reference_column, scorer, group, stage.sampling.temperature)
             await columns.write(ticket, REFERENCE.name, found)
 
-        await run_roles(each(columns, REFERENCE.name, one), _lost(client))
+        await run_roles(each(columns, REFERENCE.name, one), client.until_lost())
 
 
 async def evaluator(greeting: Greeting) -> None:
@@ -370,7 +365,7 @@ async def evaluator(greeting: Greeting) -> None:
                 await client.call("answer", deadline=60.0, **answer)
 
         try:
-            await run_roles(work(), _lost(client))
+            await run_roles(work(), client.until_lost())
         finally:
             for made in closing:
                 await made.close()

@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.core import errors
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RemoteError, WireError
@@ -255,6 +255,11 @@ class Client:
         self._window = asyncio.Semaphore(WINDOW)
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._reader = asyncio.create_task(self._read())
+
+    async def until_lost(self) -> NoReturn:
+        """For work that ends with the connection. Raises ConnectionLost once it has ended."""
+        await self.lost.wait()
+        raise ConnectionLost(self.reason)
 
     async def call(self, verb: str, /, *, deadline: float, **values: Any) -> Any:
         """What the server's handler of ``verb`` returns. Cancelling the call cancels the handler.
