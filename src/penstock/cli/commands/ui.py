@@ -46,11 +46,20 @@ def run(words: Sequence[str]) -> int:
 
     access = Access(secrets.token_urlsafe(24), local=is_loopback(own["host"]))
     with contextlib.ExitStack() as stack:
+        asking = told_of(own["store"])
         store = stack.enter_context(open_store(own["store"])) if own["store"] else None
         listening = stack.enter_context(listen(own["host"], own["port"]))
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        asking = "samples can be put to people" if store else "to put samples to people, give --store"
         print(f"live page of {root} at http://{shown}:{port}/#token={access.token} · {asking} · Ctrl-C ends", flush=True)
         server_of(app_of(root, access, store), head_seconds=10.0, connections=CONNECTIONS).run(sockets=[listening])
     return 0
+
+
+def told_of(place: str) -> str:
+    """What the first line says of the store: where questions go (without a password), and whether it is made only now."""
+    if not place:
+        return "to put samples to people, give --store"
+    if "://" in place:
+        return f"samples can be put to people in the store at {place.partition('://')[2].rpartition('@')[2]}"
+    return f"samples can be put to people in {'the' if Path(place).expanduser().exists() else 'a new'} store {place}"
