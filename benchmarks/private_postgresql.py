@@ -54,15 +54,15 @@ def private_postgresql(*settings: str) -> Iterator[tuple[str, int]]:
         yield url, running.pid
     finally:
         running.send_signal(signal.SIGQUIT)  # "immediate shutdown": its data are thrown away
-        running.wait(30)
+        running.wait(120)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait(url: str) -> None:
-    """Until the server accepts connections, 30 seconds at most."""
+    """Until the server accepts connections, two minutes at most."""
     import psycopg
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             psycopg.connect(url).close()
