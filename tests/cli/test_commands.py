@@ -130,6 +130,7 @@ def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uni
     assert f"preset 1m, {count:.1f}M parameters" in shown.out
 
 
+@pytest.mark.slow
 def test_eval_of_a_run_repeats_its_last_evaluation(penstock: Penstock, finished: Path) -> None:
     import json
 

@@ -20,7 +20,11 @@ from tiny_models import request
 
 LONG = [request(np.arange(20, 26), sample=g, max_new_tokens=40) for g in range(4)]
 each_policy = pytest.mark.parametrize("kv", ["keep", "recompute"])
-each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+QUICK = ("qwen3", "gpt2")
+each_architecture = pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in tiny_models.ARCHITECTURES],
+)
 
 
 def tensors_of(model, scale=1.0):
@@ -245,6 +249,7 @@ def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, ti
     assert_same_draws(asyncio.run(interrupted()), run(EmbeddedGenerator(tiny(architecture), slots=4), requests))
 
 
+@pytest.mark.slow
 def test_a_sample_can_be_resumed_by_another_generator_after_every_token(tiny):
     (whole,) = run(EmbeddedGenerator(tiny()), LONG[:1])
 

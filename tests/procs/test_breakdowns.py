@@ -46,6 +46,7 @@ def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> No
     assert sorted(e["step"] for e in events(run.run) if e["kind"] == "metrics") == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_generator_that_cannot_start_ends_the_run(start: Start) -> None:
     damaged = "if name == 'generator-0':\n    open('runs/run/roles/grpo/model.safetensors', 'w').close()\n"
     run = start("letters", in_roles=damaged)
