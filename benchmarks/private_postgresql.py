@@ -40,7 +40,11 @@ def private_postgresql(*settings: str) -> Iterator[tuple[str, int]]:
     root = os.getuid() == 0
     who: dict[str, object] = {"user": "postgres", "group": "postgres", "extra_groups": []} if root else {}
     if root:
-        shutil.chown(folder, "postgres", "postgres")
+        try:
+            shutil.chown(folder, "postgres", "postgres")
+        except LookupError as cause:
+            folder.rmdir()
+            raise NoPostgreSQL("it is installed on this machine only in part: there is no user postgres") from cause
     made = [initdb, "-D", str(folder / "data"), "-U", "penstock", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
     subprocess.run(made, check=True, stdout=subprocess.DEVNULL, timeout=120, cwd=folder, **who)  # type: ignore[call-overload]
     options = [
