@@ -84,3 +84,19 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(number: int, start: 
         assert run.wait(20) in (130, -number), run.everything()
         assert "Traceback" not in run.text, run.text
         assert run.left() == []
+
+
+INTERRUPTED = """
+from penstock.cli.session import StageRun
+def save(self, step):
+    raise KeyboardInterrupt
+StageRun._save = save
+"""
+
+
+def test_a_signal_in_the_midst_of_a_save_stops_at_once(start: Start, undisturbed: Callable[..., Path]) -> None:
+    run = start(*WORDS, in_roles=INTERRUPTED)
+    assert run.wait() == 130, run.everything()
+    assert "Traceback" not in run.text
+    run.assert_clean()
+    assert_resumes(start, undisturbed(*WORDS))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,7 @@ class Asking:
 
     # Asking and waiting
 
-    async def steps(self, start: int) -> AsyncIterator[Step]:
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Ask, and step once for every look at which more questions had their votes; the last step is the judgement."""
         asked = await self.drawn()
         tasks = [one.task for one in asked]
@@ -160,8 +161,9 @@ class Asking:
             self.around.report("asked", of=who, questions=len(tasks), store=self.place, guideline=self.stage.guideline)
             heard = await self._answer(store, asked)
             tally = Tally(tasks)
-            async for done in self._waited(store, tally):
-                yield Step(done - 1, done, {"asked/answered": float(done), "asked/votes": float(tally.votes)})
+            async with aclosing(self._waited(store, tally)) as waited:
+                async for done in waited:
+                    yield Step(done - 1, done, {"asked/answered": float(done), "asked/votes": float(tally.votes)})
             verdict = self._conclude(store, asked, heard)
         yield Step(self.stage.steps - 1, self.stage.steps, verdict.metrics())
 
@@ -187,7 +189,7 @@ class Asking:
         answer_all(store, people, truth, seed=self.seed)
         return heard
 
-    async def _waited(self, store: Store, tally: Tally) -> AsyncIterator[int]:
+    async def _waited(self, store: Store, tally: Tally) -> AsyncGenerator[int, None]:
         """Answered questions whenever there are more of them, until all are, or the deadline has passed with enough votes.
 
         Raises:

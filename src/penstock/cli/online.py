@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ class LocalFlow:
         roll = replace(self.parts.roll, generator=self.generator, tape=self.generator.tape)
         return [rollout(self.stream, self.parts.source, roll)]
 
-    async def steps(self, start: int) -> AsyncIterator[Step]:
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Train from a step on."""
         parts, generator = self.parts, self.generator
         generator.version = start
@@ -139,6 +140,9 @@ class LocalFlow:
         channel = RefreshingChannel(parts.learner, AliasChannel([generator], parts.stage.kv))
         before = generator.stats()
         spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule, threads())
-        async for step in learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases):
-            found, before = rates(before, generator.stats()), generator.stats()
-            yield replace(step, metrics=step.metrics | found)
+        async with aclosing(
+            learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases)
+        ) as trained:
+            async for step in trained:
+                found, before = rates(before, generator.stats()), generator.stats()
+                yield replace(step, metrics=step.metrics | found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -87,7 +88,7 @@ class ProcsFlow:
         """Who evaluates while training goes on, if somebody does."""
         return self._aside if self.run.roles.evaluator and self.parts.stage.evaluation is not None else None
 
-    async def steps(self, start: int) -> AsyncIterator[Step]:
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Hand the model over, begin the stage at the hub, train, end it."""
         parts, name, stream = self.parts, self.parts.stage.name, self.stream
         if not (self.processes.handed(name) / "config.json").exists():
@@ -105,11 +106,13 @@ class ProcsFlow:
                 before = self._counts()
                 spans = self.around.recorder.role("learner")
                 leases = LeaseLog(self.around.schedule, threads())
-                async for step in learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases):
-                    now = self._counts()
-                    alarms = (*step.alarms, *self._compared(step.index))
-                    yield replace(step, metrics=step.metrics | _rates(before, now), alarms=alarms)
-                    before = now
+                trained = learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases)
+                async with aclosing(trained):
+                    async for step in trained:
+                        now = self._counts()
+                        alarms = (*step.alarms, *self._compared(step.index))
+                        yield replace(step, metrics=step.metrics | _rates(before, now), alarms=alarms)
+                        before = now
             finally:
                 listening.cancel()
                 publisher.close()

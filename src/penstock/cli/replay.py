@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -327,7 +328,7 @@ def read_tapes(schedule: Path, leases: Mapping[Version, Mapping[str, Any]]) -> d
 
 async def replay(
     parts: OnlineParts, schedule: Path, model_folder: Path | None, steps: int, references: bool = False
-) -> AsyncIterator[Step]:
+) -> AsyncGenerator[Step, None]:
     """Train the recorded batches of a stage again; yields after each.
 
     ``schedule`` is the stage's folder of tapes and leases; ``model_folder`` has the model that the generators of other
@@ -349,8 +350,10 @@ async def replay(
     found: asyncio.Queue[Step | None] = asyncio.Queue(maxsize=1)
 
     async def main() -> None:
-        async for step in learn(stream, parts.labeller, parts.trainer, weights, replace(parts.plan, steps=steps, look=False)):
-            await found.put(step)
+        plan = replace(parts.plan, steps=steps, look=False)
+        async with aclosing(learn(stream, parts.labeller, parts.trainer, weights, plan)) as trained:
+            async for step in trained:
+                await found.put(step)
         await found.put(None)
 
     running = asyncio.create_task(run_roles(main(), *(engine.run(weights) for engine in engines)))

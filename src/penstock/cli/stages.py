@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Ready:
 
     model: LanguageModel
     holders: Mapping[str, Holder]
-    steps: Callable[[int], AsyncIterator[Step]]
+    steps: Callable[[int], AsyncGenerator[Step, None]]
     evaluate: Callable[[], Any] | None
     close: Callable[[], Any]
     background: Callable[[], list[Any]] = field(default=list)
@@ -85,10 +86,12 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     trainer = trainer_of(algorithm, run, learner)
     labeller = OfflineLabeller(algorithm, learner, reference)
 
-    async def steps(start: int) -> AsyncIterator[Step]:
+    async def steps(start: int) -> AsyncGenerator[Step, None]:
         spans = recorder.role("learner")
-        async for step in offline(unit_of, trainer, labeller, batch=stage.batch, steps=stage.steps, start=start, spans=spans):
-            yield step
+        trained = offline(unit_of, trainer, labeller, batch=stage.batch, steps=stage.steps, start=start, spans=spans)
+        async with aclosing(trained):
+            async for step in trained:
+                yield step
         learner.refresh()
 
     assess, rewards = None, None
@@ -120,10 +123,11 @@ def prepare_ask(stage: Ask, run: Run, models: Models, base: Path, around: Around
 
     asking = Asking(stage, run, models, base, around)
 
-    async def steps(start: int) -> AsyncIterator[Step]:
-        async for step in asking.steps(start):
-            ready.model = asking.model
-            yield step
+    async def steps(start: int) -> AsyncGenerator[Step, None]:
+        async with aclosing(asking.steps(start)) as asked:
+            async for step in asked:
+                ready.model = asking.model
+                yield step
 
     async def close() -> None:
         pass
@@ -145,9 +149,10 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
     for reward in closing:
         reward.spans = around.recorder.role("reward-0" if processes is None else "evaluation")
 
-    async def steps(start: int) -> AsyncIterator[Step]:
-        async for step in flow.steps(start):
-            yield step
+    async def steps(start: int) -> AsyncGenerator[Step, None]:
+        async with aclosing(flow.steps(start)) as trained:
+            async for step in trained:
+                yield step
         parts.learner.refresh()
 
     async def close() -> None:
@@ -237,8 +242,10 @@ async def step_through(ready: Ready, start: int, on_start: Callable[[], Any], on
     await on_start()
 
     async def main() -> None:
-        async for step in ready.steps(start):
-            if not await on_step(step):
-                return
+        # Whatever ends a step, a signal among them: what the steps hold open is closed before anything else is.
+        async with aclosing(ready.steps(start)) as steps:
+            async for step in steps:
+                if not await on_step(step):
+                    return
 
     await run_roles(main(), *ready.background())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -222,7 +222,7 @@ async def learn(
     start: int = 0,
     spans: Spans = NO_SPANS,
     leases: LeaseLog = NO_LEASES,
-) -> AsyncIterator[Step]:
+) -> AsyncGenerator[Step, None]:
     """Train on batch after batch; yields after each, before its slots open again.
 
     Takes leased batches from the stream; gives new weights to the channel and a :class:`Step` to the caller, who logs,

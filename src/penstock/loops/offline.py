@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,7 +64,7 @@ async def offline(
     steps: int,
     start: int = 0,
     spans: Spans = NO_SPANS,
-) -> AsyncIterator[Step]:
+) -> AsyncGenerator[Step, None]:
     """Train on the units of ordinals ``step · batch …``; yields after each optimizer step.
 
     Takes units by ordinal (a pure function, so a resume draws the same), filled by ``labeller`` where the algorithm needs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +93,18 @@ async def carry_out(
     different = 0
     try:
         handed = place if made.runtime != "local" else None
-        async for step in replay(parts, schedule, handed, steps, made.roles.references > 0):
-            number = step.index + 1
-            theirs = logged.get(number, {})
-            unlike = [name for name in COMPARED if step.metrics.get(name) != theirs.get(name)]
-            different += bool(unlike)
-            if unlike and different == 1:
-                told = ", ".join(f"{name} {step.metrics.get(name)} and not {theirs.get(name)}" for name in unlike)
-                print(f"step {number} differs first: {told}")
-            if number % max(1, steps // LINES) == 0:
-                values = "  ".join(f"{name} {step.metrics.get(name, float('nan')):.6g}" for name in COMPARED)
-                print(f"{stage.name} {number}/{steps}  {values}", flush=True)
+        async with aclosing(replay(parts, schedule, handed, steps, made.roles.references > 0)) as again:
+            async for step in again:
+                number = step.index + 1
+                theirs = logged.get(number, {})
+                unlike = [name for name in COMPARED if step.metrics.get(name) != theirs.get(name)]
+                different += bool(unlike)
+                if unlike and different == 1:
+                    told = ", ".join(f"{name} {step.metrics.get(name)} and not {theirs.get(name)}" for name in unlike)
+                    print(f"step {number} differs first: {told}")
+                if number % max(1, steps // LINES) == 0:
+                    values = "  ".join(f"{name} {step.metrics.get(name, float('nan')):.6g}" for name in COMPARED)
+                    print(f"{stage.name} {number}/{steps}  {values}", flush=True)
     finally:
         await parts.rewards.close()
     whole = steps == stage.steps and not different
