@@ -2,14 +2,17 @@
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import stat
+import time
 
 import pytest
 from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
 
 from penstock.core.errors import ConnectionLost, WeightError
+from penstock.weights import process_group
 from penstock.weights.folder import PREFIX
 from penstock.weights.image import Superseded
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
@@ -133,6 +136,25 @@ def test_a_learner_that_leaves_while_it_announces_weights_leaves_no_error_behind
     asyncio.run(leave())
     gc.collect()
     assert told == []
+
+
+def test_a_round_that_ends_by_itself_while_it_is_woken_keeps_its_store_until_then(folder, monkeypatch):
+    def slowly(store, name, held):
+        count = store.add("arrivals", 1)
+        time.sleep(1.5)  # longer than the round waits
+        store.set(f"here/{count}", json.dumps([name, held]))
+
+    monkeypatch.setattr(process_group, "arrive", slowly)
+
+    async def close():
+        learner = Learner(folder, seconds=0.1)
+        await learner.publish(1)
+        await until(lambda: learner.publisher._serving)
+        learner.publisher.close()
+        await until(lambda: not folder.exists())
+        return learner.publisher._sender
+
+    assert asyncio.run(close()) is not None
 
 
 @pytest.mark.slow

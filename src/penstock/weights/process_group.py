@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -140,6 +141,8 @@ class ProcessGroupPublisher:
         self._group: Group | None = None
         self._pending: tuple[Version, Tensor] | None = None
         self._serving = self._closed = False
+        self._ending = threading.Lock()
+        """Held by whoever writes to a store or removes it: a round may end by itself while it is woken."""
         self._sender: asyncio.Task[None] | None = None
         self._waking: asyncio.Future[None] | None = None
 
@@ -157,15 +160,21 @@ class ProcessGroupPublisher:
 
     def close(self) -> None:
         """Stop sending and remove the stores, at the latest when the pass under way has met its deadline."""
-        self._closed = True
-        if self._round is None or not self._serving:
-            self.folder.close()
-        else:
-            self._round.wake()
+        with self._ending:
+            self._closed = True
+            if self._round is None or not self._serving:
+                self.folder.close()
+            else:
+                self._round.wake()
 
     def _wake(self) -> None:
         if self._round is not None:  # not awaited: whoever writes to the store has locked it
-            self._waking = asyncio.get_running_loop().run_in_executor(None, self._round.wake)
+            self._waking = asyncio.get_running_loop().run_in_executor(None, self._wake_round, self._round)
+
+    def _wake_round(self, round: Round) -> None:
+        with self._ending:
+            if not self._closed:
+                round.wake()
 
     async def _send(self) -> None:
         try:
@@ -197,9 +206,10 @@ class ProcessGroupPublisher:
         try:
             self._passes(round, version, image_I)
         finally:
-            self._serving = False
-            if self._closed:  # not before: an operation on a store that is gone waits for it
-                self.folder.close()
+            with self._ending:
+                self._serving = False
+                if self._closed:  # not before: an operation on a store that is gone waits for it
+                    self.folder.close()
 
     def _passes(self, round: Round, version: Version, image_I: Tensor) -> None:
         served: set[str] = set()
