@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from penstock.algos import BradleyTerry
-from penstock.cli.build import Models
-from penstock.cli.stages import prepare
-from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
+from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.data.layout import lay_out
 from penstock.feedback.select import Mix, select
 from penstock.recipes.human_loop import true_pairs
+from penstock.runtime.build import Models
+from penstock.runtime.stages import prepare
 from penstock.train.device import set_up
 from penstock.train.learner import Scoring
 

@@ -50,15 +50,15 @@ from async_gain_task import LONGEST, Conditions, drawn, share_named
 from penstock.algos.grpo import GRPO
 from penstock.algos.objectives import CISPO
 from penstock.algos.sft import SFT
-from penstock.cli.supervise import Supervised
-from penstock.core.environment import EnvironmentSpec
+from penstock.config.environment import EnvironmentSpec
+from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.spec import plain
 from penstock.core.events import read_events
 from penstock.core.lanes import read_lanes
-from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.core.spec import plain
 from penstock.core.types import CachePolicy, PromptKey, Request, SampleKey, Sampling
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.files import load_model
+from penstock.runtime.supervise import Supervised
 from penstock.ui.timeline import account
 
 TASK = Path(__file__).with_name("async_gain_task.py").resolve()

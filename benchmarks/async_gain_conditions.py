@@ -8,8 +8,8 @@ from typing import Any
 
 from async_gain_task import Conditions
 
-import penstock.cli.online
 import penstock.engine.encoder_decoder
+import penstock.runtime.online
 from penstock.core.types import Request, Sample
 from penstock.engine.generator import EmbeddedGenerator
 
@@ -40,5 +40,5 @@ def impose(conditions: Conditions) -> None:
     def generator(model: Any, **options: Any) -> Conditioned:
         return Conditioned(conditions, model, **options)
 
-    for module in (penstock.engine.encoder_decoder, penstock.cli.online):
+    for module in (penstock.engine.encoder_decoder, penstock.runtime.online):
         module.embedded_generator = generator  # type: ignore[attr-defined]

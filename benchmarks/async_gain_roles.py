@@ -39,9 +39,9 @@ def serve(where: str) -> None:
     import async_gain_conditions  # noqa: F401
 
     import penstock.cli.commands.train
-    import penstock.cli.role
-    import penstock.cli.session
     import penstock.engine.encoder_decoder
+    import penstock.runtime.role
+    import penstock.runtime.session
     import penstock.ui.report  # noqa: F401
 
     with socket.socket(socket.AF_UNIX) as listening:
@@ -113,10 +113,10 @@ def work(words: list[str]) -> int:
     from async_gain_conditions import impose
     from async_gain_task import Conditions
 
-    from penstock.cli import role
-    from penstock.cli.session import Session
-    from penstock.core.run import Run
-    from penstock.core.spec import parse
+    from penstock.config.run import Run
+    from penstock.config.spec import parse
+    from penstock.runtime import role
+    from penstock.runtime.session import Session
 
     impose(Conditions(**json.loads(words[0])))
     if words[1] == "role":

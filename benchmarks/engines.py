@@ -85,8 +85,8 @@ def embedded(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def over_vllm(options: argparse.Namespace, own_sampler: bool) -> dict[str, Any]:
-    from penstock.cli.engines import opened
-    from penstock.core.engines import VLLM
+    from penstock.config.engines import VLLM
+    from penstock.runtime.engines import opened
 
     async def measured(found: Any, prompts: list[list[int]], count: int, turn: int) -> tuple[float, list[float]]:
         asked = requests(prompts[:count], options.new, turn)

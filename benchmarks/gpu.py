@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from penstock.algos.grpo import GRPO
-from penstock.core.run import LearnerSpec
+from penstock.config.run import LearnerSpec
 from penstock.core.types import PromptKey, Request, Row, SampleKey, Sampling, WeightUpdate
 from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
 from penstock.recipes.randomwalks import Algorithm
+from penstock.runtime.session import Session
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 

@@ -18,8 +18,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from penstock.core.learner import LearnerSpec, LoRA
-from penstock.core.run import ModelSpec
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.run import ModelSpec
 from penstock.models.memory import Footprint, footprint
 from penstock.models.presets import PRESETS, Shape
 

@@ -59,9 +59,9 @@ def ours(model: str) -> dict[str, float]:
     """Real tokens a second of our side, by stage."""
     os.environ["BENCH_MODEL"] = model
     from penstock.algos import DPO, SFT, BradleyTerry
-    from penstock.cli.build import Models
-    from penstock.cli.stages import prepare
-    from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
+    from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
+    from penstock.runtime.build import Models
+    from penstock.runtime.stages import prepare
     from penstock.train.device import set_up
 
     here = str(Path(__file__).resolve())

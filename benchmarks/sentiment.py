@@ -13,9 +13,9 @@ from typing import Any
 
 import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
-from penstock.core.run import Run
-from penstock.core.spec import parse, plain
+from penstock.config.run import Run
+from penstock.config.spec import parse, plain
+from penstock.runtime.session import Session
 
 
 def from_models(value: Any, models: Path) -> Any:

@@ -33,12 +33,12 @@ import numpy as np
 
 from penstock.core.errors import ConnectionLost
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
-from penstock.flow.hub import Hub
-from penstock.flow.payloads import CARRIED, Payloads
-from penstock.flow.remote import RemoteDrawing, RemoteLeasing
-from penstock.flow.rpc import connect
-from penstock.flow.rules import Rules, Ticket
-from penstock.flow.stream import Stream
+from penstock.net.rpc import connect
+from penstock.runtime.hub import Hub
+from penstock.runtime.remote import RemoteDrawing, RemoteLeasing
+from penstock.stream.payloads import CARRIED, Payloads
+from penstock.stream.rules import Rules, Ticket
+from penstock.stream.stream import Stream
 
 PEER = Path(__file__).parent / "peers/transfer_queue_stream.py"
 WIDTH = 59
@@ -93,7 +93,7 @@ def stored(table: str, name: str) -> Payloads:
     """Payloads in the units of a table, given as JSON; without one groups travel whole."""
     if not table:
         return CARRIED
-    from penstock.flow.transfer_queue import Client
+    from penstock.runtime.transfer_queue import Client
 
     return Payloads(Client(fixed(json.loads(table)), "bench", name))
 
@@ -141,7 +141,7 @@ async def serve(load: Load, table: str) -> None:
     running: set[asyncio.Task[None]] = set()
     async with serving(load) as (hub, address):
         if table:
-            from penstock.flow.transfer_queue import sweep
+            from penstock.runtime.transfer_queue import sweep
 
             running.add(asyncio.create_task(sweep(fixed(json.loads(table)), hub.freed, hub.worthless, hub.note)))
         print(address, flush=True)
@@ -211,7 +211,7 @@ def storage() -> Iterator[tuple[str, list[int]]]:
     """A controller and two storage units of TransferQueue on a local Ray: (table as JSON, process ids)."""
     import ray
 
-    from penstock.flow.transfer_queue import Controller, Unit, _plain
+    from penstock.runtime.transfer_queue import Controller, Unit, _plain
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=80 << 20)
     try:

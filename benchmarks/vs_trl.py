@@ -43,10 +43,10 @@ def ours(model: str, steps: int, compute: str) -> dict[str, float]:
     """Our side: the real loops on the local runtime."""
     os.environ["BENCH_MODEL"] = model
     from penstock.algos.grpo import GRPO
-    from penstock.cli.build import Models
-    from penstock.cli.stages import prepare, step_through
-    from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
+    from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
     from penstock.core.types import Sampling
+    from penstock.runtime.build import Models
+    from penstock.runtime.stages import prepare, step_through
     from penstock.train.device import set_up
 
     here = f"{Path(__file__).resolve()}"

@@ -29,13 +29,13 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from penstock.cli.session import Session
-from penstock.core.run import ModelSpec
+from penstock.config.run import ModelSpec
 from penstock.core.types import PromptKey, Request, SampleKey, Sampling
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
 from penstock.models.scratch import build_model
 from penstock.recipes.quickstart import quickstart
+from penstock.runtime.session import Session
 from penstock.weights.alias import AliasChannel
 from penstock.weights.channels import open_publisher, open_subscriber
 from penstock.weights.folder import PREFIX
@@ -219,7 +219,7 @@ def grpo_weights(folder: Path, preset: str, rate: float, steps: int) -> list[dic
     if not imitated.exists():
         Session(replace(recipe, stages=(sft,), headline=""), imitated.parent).execute()
     stage = replace(grpo, model=ModelSpec(path=str(imitated)))
-    with patch("penstock.cli.online.AliasChannel", Recording):
+    with patch("penstock.runtime.online.AliasChannel", Recording):
         Session(replace(recipe, stages=(stage,), headline=""), folder / f"grpo-{preset}-{rate}").execute()
     return found
 

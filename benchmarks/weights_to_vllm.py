@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.cli.engines import Rounds, opened
-from penstock.core.engines import VLLM
-from penstock.core.run import ModelSpec
+from penstock.config.engines import VLLM
+from penstock.config.run import ModelSpec
 from penstock.core.spans import NoSpans
 from penstock.core.types import PromptKey, Request, SampleKey, Sampling
 from penstock.models.files import save_model
 from penstock.models.scratch import build_model
+from penstock.runtime.engines import Rounds, opened
 from penstock.weights.channels import open_publisher, open_subscriber
 from penstock.weights.folder import shared_folder
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import uvicorn
 
-from penstock.cli.receiver import ModelReceiver
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.language_model import LanguageModel
+from penstock.runtime.receiver import ModelReceiver
 from penstock.serve.guard import Access
 from penstock.serve.server import server_of
 from penstock.serve.service import Limits, Service

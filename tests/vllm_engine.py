@@ -34,9 +34,9 @@ class Shared:
         self.engine = asyncio.run_coroutine_threadsafe(self._open(model), self.loop).result(timeout=280)
 
     async def _open(self, model: LanguageModel) -> Any:
-        from penstock.cli.engines import opened
-        from penstock.core.engines import VLLM
+        from penstock.config.engines import VLLM
         from penstock.models.files import save_model
+        from penstock.runtime.engines import opened
 
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         save_model(model, folder / "model")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.algos import *  # noqa: F403 - for type checkers; __getattr__ finds them
     from penstock.api import Result, reward, rows, train
-    from penstock.core.errors import PenstockError
-    from penstock.core.run import (
+    from penstock.config.run import (
         CheckpointSpec,
         DataSpec,
         EvaluationSpec,
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
         RewardSpec,
         Run,
     )
+    from penstock.core.errors import PenstockError
     from penstock.core.types import Sampling
 
 _HOMES = {
     "penstock.api": ("Result", "reward", "rows"),
     "penstock.core.errors": ("PenstockError",),
-    "penstock.core.run": (
+    "penstock.config.run": (
         "CheckpointSpec",
         "DataSpec",
         "EvaluationSpec",

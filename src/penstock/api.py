@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.config.run import DataSpec, ModelSpec, RewardSpec, Run
 from penstock.core.errors import DataError, SpecError
 from penstock.core.events import Event, read_events
-from penstock.core.run import DataSpec, ModelSpec, RewardSpec, Run
 from penstock.data.resolve import register
 from penstock.one_call import compose
 
@@ -86,7 +86,7 @@ def train(
         KeyboardInterrupt: Ctrl-C; everything up to the last finished step is saved.
     """
     from penstock.cli.commands.train import execute, free_folder
-    from penstock.cli.session import Interrupted
+    from penstock.runtime.session import Interrupted
     from penstock.ui.report import write_report
 
     if isinstance(model, Run) and fields:

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.spec import convert, field_types, suggestion
 from penstock.core.errors import SpecError
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.core.spec import convert, field_types, suggestion
 
 PRESETS = ("1m", "3m", "10m")
 """Names of models built from scratch on the run's own data."""

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from penstock import algos
 from penstock.algos import GRPO, PPO, SFT, BradleyTerry, EntropyBonus, ImportanceWeight, KLPenalty, LeaveOneOut
+from penstock.config.spec import parse, plain
 from penstock.core.contracts import Columns, Loss
-from penstock.core.spec import parse, plain
 
 IN_LOSS = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.algos import AWAC
+from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline
 from penstock.core.contracts import Denominator, Outputs
 from penstock.core.errors import DataError, SpecError
-from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline
 
 
 def example(reward, completion="bc", prompt="a"):

@@ -9,9 +9,9 @@ from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import CPO, DPO, ORPO, SimPO
 from penstock.algos.dpo import MPO
+from penstock.config.spec import parse, plain
 from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, SpecError, TrainingError
-from penstock.core.spec import parse, plain
 from penstock.core.types import Row
 
 TOKENIZER = Letters()

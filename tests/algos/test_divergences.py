@@ -11,9 +11,9 @@ from torch.autograd import gradcheck
 
 from penstock.algos import GRPO, PPO, Distillation, Divergence, KLPenalty
 from penstock.algos.divergences import forward_kl, jensen_shannon, reverse_kl
+from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
 from penstock.core.contracts import Columns, Control, Denominator, Outputs
 from penstock.core.errors import SpecError
-from penstock.core.run import DataSpec, ModelSpec, Online, RewardSpec
 
 LN2, LN3 = math.log(2), math.log(3)
 

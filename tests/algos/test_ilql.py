@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.algos import ILQL
+from penstock.config.spec import parse, plain
 from penstock.core.contracts import Denominator, Outputs
 from penstock.core.errors import DataError, SpecError
-from penstock.core.spec import parse, plain
 
 
 class QTable:

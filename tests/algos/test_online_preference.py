@@ -13,9 +13,9 @@ from penstock.algos.advantages import generalised_advantages
 from penstock.algos.dpo import MPO
 from penstock.algos.labels import label_metrics
 from penstock.algos.safe_ppo import mixed
+from penstock.config.spec import parse, plain
 from penstock.core.contracts import Columns, Control, Outputs
 from penstock.core.errors import SpecError, TrainingError
-from penstock.core.spec import parse, plain
 
 
 def columns_of(groups, value=-1.0):

@@ -9,10 +9,10 @@ from algo_examples import Table, count, group, sample
 
 from penstock import algos
 from penstock.algos import GDPO, GPG, GRPO, OPO, PPO, REINFORCE, KLPenalty, LeaveOneOut, PassAtK, ReinforcePlusPlus, ReMax
+from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
+from penstock.config.spec import convert, parse, plain
 from penstock.core.contracts import Columns, Control
 from penstock.core.errors import SpecError, TrainingError
-from penstock.core.run import DataSpec, ModelSpec, Online, RewardSpec
-from penstock.core.spec import convert, parse, plain
 
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
 

@@ -18,8 +18,8 @@ import tiny_models
 from penstock.algos import CPO, DPO, KTO, ORPO, BradleyTerry, SimPO
 from penstock.algos.dpo import MPO
 from penstock.algos.pair_losses import PAIR_LOSSES
+from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Scores
-from penstock.core.run import LearnerSpec
 from penstock.core.types import Row
 from penstock.data.layout import count as real_count
 from penstock.data.layout import lay_out

@@ -9,9 +9,9 @@ from algo_examples import Letters, Table, count, lay_out
 
 import tiny_models
 from penstock.algos import ProcessReward
+from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, SpecError, TrainingError
-from penstock.core.run import LearnerSpec
 from penstock.data.layout import count as real_count
 from penstock.data.layout import lay_out as real_lay_out
 from penstock.loops.learn import Trainer

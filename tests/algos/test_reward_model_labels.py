@@ -7,9 +7,9 @@ import torch
 from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import BradleyTerry
+from penstock.config.spec import parse, plain
 from penstock.core.contracts import Outputs
 from penstock.core.errors import DataError, SpecError
-from penstock.core.spec import parse, plain
 
 TOKENIZER = Letters()
 PAIR = {"prompt": "a", "chosen": "bc", "rejected": "d", "gap": 1.5, "share": 0.75}

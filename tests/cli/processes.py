@@ -15,7 +15,7 @@ from typing import Any
 SERVER = """
 import importlib, json, os, signal, sys
 from penstock.cli.main import main
-import penstock.cli.session, penstock.cli.commands.train, penstock.ui.report, penstock.ui.progress
+import penstock.runtime.session, penstock.cli.commands.train, penstock.ui.report, penstock.ui.progress
 real, replies = sys.stdin, os.dup(1)
 
 def arm(place, count, action=signal.SIGKILL):

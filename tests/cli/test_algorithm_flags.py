@@ -4,8 +4,8 @@ import pytest
 
 from penstock.algos import DPPO, GMPO, GPG, GRPO, OPO, PPO, ClippedRatio, ImportanceWeight
 from penstock.cli.recipe import build
+from penstock.config.run import RewardScaling
 from penstock.core.errors import SpecError
-from penstock.core.run import RewardScaling
 
 
 def algorithm_of(*words):

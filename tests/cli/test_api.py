@@ -126,7 +126,7 @@ def test_what_is_no_function_is_refused() -> None:
 def test_a_lambda_of_another_process_is_refused_with_the_way_out(penstock: Penstock, tmp_path: Path) -> None:
     stage = tiny_recipes.rewarded().stages[0]
     run = package.Run(name="mine", stages=(stage,), device="cpu", threads=1)
-    from penstock.core.spec import plain
+    from penstock.config.spec import plain
 
     text = json.dumps(plain(run)).replace(f"{tiny_recipes.__file__}:vowels", "callable:nobodys")
     (tmp_path / "runs/mine").mkdir(parents=True)

@@ -15,18 +15,18 @@ pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.algos import BradleyTerry
 from penstock.cli.commands.train import execute
-from penstock.cli.judging import group_of
 from penstock.cli.main import main
-from penstock.cli.session import Interrupted
-from penstock.core.ask import Ask, Judge, Simulated
+from penstock.config.ask import Ask, Judge, Simulated
+from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.errors import DataError, PenstockError
 from penstock.core.events import read_events
-from penstock.core.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.feedback.asked import read
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 from penstock.models.files import load_model, load_text
+from penstock.runtime.judging import group_of
+from penstock.runtime.session import Interrupted
 
 HERE = __file__
 PEOPLE = tuple(Simulated(name=name, noise=0.1) for name in ("ann", "ben"))

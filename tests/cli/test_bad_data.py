@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from cli_examples import RECIPES, Outcome, Penstock
 
-from penstock.cli.check import check_data, check_model
+from penstock.config.run import DataSpec
 from penstock.core.errors import PenstockError
-from penstock.core.run import DataSpec
+from penstock.runtime.check import check_data, check_model
 
 LONG = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400))
 ROW = json.dumps({"prompt": "ab", "answer": "c", "chosen": "c", "rejected": "d"}) + "\n"

@@ -14,12 +14,12 @@ import pytest
 from cli_examples import RECIPES, Penstock
 from processes import Server
 
-from penstock.cli.check import check_stages
 from penstock.cli.commands import eval as evaluation
 from penstock.cli.commands.generate import harmless
 from penstock.cli.main import COMMANDS
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
+from penstock.runtime.check import check_stages
 
 HEAVY = {"torch", "transformers", "tyro", "numpy", "jinja2", "rich"}
 

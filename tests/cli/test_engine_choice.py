@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.commands.explain import explain
-from penstock.cli.engine_choice import (
+from penstock.cli.recipe import build
+from penstock.config.engines import VLLM, Embedded, SGLang
+from penstock.config.learner import LoRA
+from penstock.config.run import Online, Run
+from penstock.config.strategies import DDP
+from penstock.core.errors import SpecError
+from penstock.recipes.quickstart import quickstart
+from penstock.runtime.engine_choice import (
     command_of,
     members,
     require_engine,
@@ -18,15 +25,8 @@ from penstock.cli.engine_choice import (
     way_of_weights,
     with_engine,
 )
-from penstock.cli.recipe import build
-from penstock.core.engines import VLLM, Embedded, SGLang
-from penstock.core.errors import SpecError
-from penstock.core.learner import LoRA
-from penstock.core.run import Online, Run
-from penstock.core.strategies import DDP
-from penstock.recipes.quickstart import quickstart
 
-USUAL = (sys.executable, "-m", "penstock.cli.role")
+USUAL = (sys.executable, "-m", "penstock.runtime.role")
 
 
 def on_vllm(python: str = "") -> Run:
@@ -57,7 +57,7 @@ def test_an_unknown_engine_is_refused_with_those_that_are_close() -> None:
 
 def test_only_generators_are_started_with_the_engines_python() -> None:
     run = on_vllm("vllm/bin/python")
-    assert command_of(run, "generator", USUAL) == ("vllm/bin/python", "-m", "penstock.cli.role")
+    assert command_of(run, "generator", USUAL) == ("vllm/bin/python", "-m", "penstock.runtime.role")
     assert command_of(run, "reward", USUAL) == USUAL
     assert command_of(on_vllm(), "generator", USUAL) == USUAL
     assert command_of(quickstart(), "generator", USUAL) == USUAL

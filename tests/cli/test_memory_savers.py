@@ -14,15 +14,15 @@ import tiny_recipes
 import torch
 
 from penstock.algos import PPO, BradleyTerry, KLPenalty
-from penstock.cli.build import Models
-from penstock.cli.stages import Ready, prepare, step_through
-from penstock.core.learner import LearnerSpec, LoRA
-from penstock.core.run import ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.run import ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.models.branches import bytes_held
 from penstock.models.files import load_model, save_model
 from penstock.models.language_model import LanguageModel
 from penstock.models.scratch import build_model
+from penstock.runtime.build import Models
+from penstock.runtime.stages import Ready, prepare, step_through
 from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
 
 FROZEN = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1, critic="branch")
@@ -119,7 +119,7 @@ def test_training_is_that_with_a_separate_reference(saver: str, models: Models, 
     """The same steps with a reference loaded from a folder, none of it shared."""
     shared = ready_of(ppo(SAVERS[saver]), models)
     metrics = walk(shared)
-    monkeypatch.setattr("penstock.cli.build.share_frozen", lambda other, model: 0)
+    monkeypatch.setattr("penstock.runtime.build.share_frozen", lambda other, model: 0)
     apart = ready_of(ppo(SAVERS[saver], reference=ModelSpec(path=models.path("@sft"))), models)
     assert walk(apart) == metrics
     assert all(map(torch.equal, weights(shared.model).values(), weights(apart.model).values()))

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from penstock.algos import GRPO, ILQL, RFT, Distillation, KLPenalty
 from penstock.cli.commands.eval import measure, pick
-from penstock.cli.session import Session
+from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.errors import ModelError
-from penstock.core.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.types import Sampling
+from penstock.runtime.session import Session
 
 
 def rated() -> list[dict[str, object]]:

@@ -10,8 +10,8 @@ import pytest
 import penstock as package
 from penstock.algos import DPO, GRPO, ILQL, PPO, SFT
 from penstock.api import reward, rows
+from penstock.config.run import ModelSpec, Offline, Online, Run
 from penstock.core.errors import SpecError
-from penstock.core.run import ModelSpec, Offline, Online, Run
 from penstock.one_call import compose
 
 SMALL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=32)

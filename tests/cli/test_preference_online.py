@@ -11,10 +11,10 @@ import pytest
 
 from penstock.algos import PPO, SFT, BradleyTerry, OnlineDPO, ProcessReward, SafePPO
 from penstock.cli.commands.generate import answer
-from penstock.cli.session import Session
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.errors import SpecError
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
+from penstock.runtime.session import Session
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEARNER = LearnerSpec(learning_rate=1e-3)

@@ -12,11 +12,11 @@ import torch
 
 from penstock.algos import DPO, KTO, SFT, SimPO
 from penstock.algos.dpo import MPO
-from penstock.cli.build import Models
-from penstock.cli.session import Session
-from penstock.cli.stages import prepare
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.core.errors import DataError, SpecError
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
+from penstock.runtime.build import Models
+from penstock.runtime.session import Session
+from penstock.runtime.stages import prepare
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MODEL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=64)

@@ -11,8 +11,8 @@ import pytest
 from cli_examples import RECIPES, Penstock
 from processes import Server
 
-from penstock.cli.replay import read_leases, read_tapes
 from penstock.core.errors import ReplayError
+from penstock.runtime.replay import read_leases, read_tapes
 
 STEPS = 5
 WORDS = ("--grpo.max_lag", "1", "--grpo.steps", str(STEPS), "--grpo.sampling.max_new_tokens", "12")
@@ -170,7 +170,7 @@ def test_a_last_request_that_is_not_on_its_tape_is_refused(own: Penstock) -> Non
 
 
 def test_a_request_that_is_not_on_its_tape_is_not_waited_for_for_ever(own: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cli.replay.PATIENCE", 0.5)
+    monkeypatch.setattr("penstock.runtime.replay.PATIENCE", 0.5)
     edit(TAPE, lambda lines: lines[:12] + lines[13:])
     own("replay", "runs/run").assert_refused("waited 0 s for", "and nothing moved; the record is damaged")
 

@@ -19,11 +19,11 @@ import torch  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from penstock.cli.commands.ui import told_of  # noqa: E402
-from penstock.cli.judging import group_of  # noqa: E402
 from penstock.core.events import read_events  # noqa: E402
 from penstock.feedback.records import Item  # noqa: E402
 from penstock.feedback.store import Store  # noqa: E402
 from penstock.models.files import load_text  # noqa: E402
+from penstock.runtime.judging import group_of  # noqa: E402
 from penstock.ui.live.app import Access, app_of  # noqa: E402
 
 

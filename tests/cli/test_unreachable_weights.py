@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tiny_recipes import tiny
 
-from penstock.cli.supervise import Supervised
+from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.core.errors import SpecError
-from penstock.core.keeping import CheckpointSpec, RolesSpec
-from penstock.flow.supervisor import Role
+from penstock.runtime.supervise import Supervised
+from penstock.runtime.supervisor import Role
 
 
 class Child:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos import GRPO, PPO, SFT, BradleyTerry, KLPenalty
-from penstock.core.run import (
+from penstock.config.run import (
     CheckpointSpec,
     DataSpec,
     EvaluationSpec,

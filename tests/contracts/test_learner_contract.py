@@ -13,10 +13,10 @@ import torch
 
 import tiny_models
 import tiny_t5
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.contracts import Learner, State
 from penstock.core.errors import TrainingError
-from penstock.core.learner import LearnerSpec, LoRA
-from penstock.core.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.types import added
 from penstock.data.layout import count, lay_out
 from penstock.train.fleet import fleet_of

@@ -15,14 +15,14 @@ import pytest
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
-from penstock.flow.columns import REFERENCE, REWARD, changes
-from penstock.flow.hub import Hub
-from penstock.flow.payloads import Payloads
-from penstock.flow.remote import RemoteColumns, RemoteDrawing, RemoteLeasing
-from penstock.flow.rpc import connect
-from penstock.flow.rules import Rules, Ticket
-from penstock.flow.stream import Stream
-from penstock.flow.wire import pack
+from penstock.net.rpc import connect
+from penstock.net.wire import pack
+from penstock.runtime.hub import Hub
+from penstock.runtime.remote import RemoteColumns, RemoteDrawing, RemoteLeasing
+from penstock.stream.columns import REFERENCE, REWARD, changes
+from penstock.stream.payloads import Payloads
+from penstock.stream.rules import Rules, Ticket
+from penstock.stream.stream import Stream
 
 SECONDS, SOON = 20.0, 0.05
 TOKEN = "the token of this run"
@@ -153,7 +153,7 @@ class WithTransferQueue(OverSockets):
         return self.table
 
     async def payloads(self, name):
-        from penstock.flow.transfer_queue import Client
+        from penstock.runtime.transfer_queue import Client
 
         if name not in self.rows:
             self.rows[name] = Client(self.newer, self.partition, name)
@@ -182,7 +182,7 @@ def table():
     pytest.importorskip("transfer_queue", reason="TransferQueue is not installed: pip install penstock[transferqueue]")
     import ray
 
-    from penstock.flow.transfer_queue import Controller, Unit, _plain
+    from penstock.runtime.transfer_queue import Controller, Unit, _plain
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}

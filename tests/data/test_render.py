@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer, Template
 

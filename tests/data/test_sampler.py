@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.run import DataSpec
 from penstock.core.contracts import PromptSource
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 from penstock.core.types import PromptKey
 from penstock.data.resolve import register
 from penstock.data.rows import Rows

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, SpecError
-from penstock.core.run import DataSpec
 from penstock.data.resolve import register
 from penstock.data.sources import is_function, open_source
 

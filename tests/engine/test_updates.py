@@ -9,8 +9,8 @@ from engine_examples import assert_each_token_is_its_versions, assert_same_draws
 
 import tiny_models
 from penstock.algos.sft import SFT
+from penstock.config.run import LearnerSpec
 from penstock.core.errors import WeightError
-from penstock.core.run import LearnerSpec
 from penstock.core.types import Request, Sampling, WeightUpdate
 from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.core.run import DataSpec
+from penstock.config.run import DataSpec
 from penstock.data.sources import open_source
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 from penstock.feedback.store import Store

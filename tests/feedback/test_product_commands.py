@@ -70,7 +70,7 @@ def test_the_effect_is_told_with_its_interval(place, capsys):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A model of the quickstart's size, from scratch."""
-    from penstock.core.run import ModelSpec
+    from penstock.config.run import ModelSpec
     from penstock.models.files import save_model
     from penstock.models.scratch import build_model
 
@@ -88,7 +88,7 @@ def generate(model, place, request, *more):
 
 
 def test_generate_puts_approved_corrections_before_the_prompt(place, model, capsys, monkeypatch):
-    import penstock.cli.build as build
+    import penstock.runtime.build as build
 
     seen, tokens_of = [], build.prompt_tokens
     monkeypatch.setattr(build, "prompt_tokens", lambda prompt, text: seen.append((prompt, text)) or tokens_of(prompt, text))

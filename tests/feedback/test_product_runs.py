@@ -10,16 +10,16 @@ from product_examples import opened, people, reply, signal, tenant, thumbs
 
 import penstock
 from penstock.algos import DPO, GRPO, KTO, SFT, BradleyTerry
-from penstock.cli.check import check_stages
-from penstock.cli.pinning import pinned
-from penstock.cli.sole import require_more_than_signals
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.errors import DataError, SpecError
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.feedback.corrections.quarantine import rule, waiting
 from penstock.feedback.product.log import record
 from penstock.feedback.product.signals import Signal
 from penstock.feedback.source import pin
+from penstock.runtime.check import check_stages
+from penstock.runtime.pinning import pinned
+from penstock.runtime.sole import require_more_than_signals
 
 CLICKS = DataSpec(source="feedback:f.db", options={"form": "product"})
 VOTES = DataSpec(source="feedback:f.db")

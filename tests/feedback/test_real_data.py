@@ -8,7 +8,7 @@ pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.algos import BradleyTerry, LabelScore
 from penstock.cli.commands.train import execute
-from penstock.core.run import CheckpointSpec, DataSpec, LearnerSpec, ModelSpec, Offline, Run
+from penstock.config.run import CheckpointSpec, DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.feedback.exchange import files, imports
 from penstock.feedback.exchange.snapshot import Labels, content_hash, labelled_completions, preference_pairs, snapshot
 from penstock.feedback.lineage import behind, influence, recorded, told

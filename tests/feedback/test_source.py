@@ -7,13 +7,13 @@ from feedback_examples import enrol, everything, pair, vote
 
 import penstock
 from penstock.algos import BradleyTerry
-from penstock.cli.pinning import pinned
+from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.feedback.exchange.snapshot import content_hash
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.source import pin
 from penstock.feedback.store import Store
+from penstock.runtime.pinning import pinned
 
 
 def fill(path, names):

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.config.run import NO_SCALING
 from penstock.core.contracts import Control, State
-from penstock.core.run import NO_SCALING
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.single_turn import SingleTurn
-from penstock.flow.local import run_roles
-from penstock.flow.rules import Rules
-from penstock.flow.stream import Stream
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
+from penstock.runtime.local import run_roles
+from penstock.stream.rules import Rules
+from penstock.stream.stream import Stream
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.weights.alias import AliasChannel
 

@@ -3,8 +3,8 @@
 import pytest
 from loop_examples import prompt_of, sample_of
 
+from penstock.config.run import DataSpec, EvaluationSpec
 from penstock.core.errors import RewardError, SpecError
-from penstock.core.run import DataSpec, EvaluationSpec
 from penstock.core.types import Group
 from penstock.loops.evaluate import best_of
 

@@ -23,9 +23,9 @@ from penstock.algos.grpo import GRPO
 from penstock.algos.ilql import ILQL
 from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.run import ModelSpec
 from penstock.core.errors import TrainingError
-from penstock.core.learner import LearnerSpec, LoRA
-from penstock.core.run import ModelSpec
 from penstock.core.types import Row, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator

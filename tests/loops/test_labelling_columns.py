@@ -10,8 +10,8 @@ from test_training import FAST, rewards, train
 
 from penstock import algos
 from penstock.algos import GRPO, PPO, ImportanceWeight, ReMax
+from penstock.config.run import LearnerSpec, RewardScaling
 from penstock.core.errors import StreamError
-from penstock.core.run import LearnerSpec, RewardScaling
 from penstock.core.types import Group, Row, Sampling
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Plan, sample_metrics

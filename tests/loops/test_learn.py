@@ -12,10 +12,10 @@ from loop_examples import BareRows, CountingLearner, prompt_of, sample_of
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Row
 from penstock.data.layout import count, lay_out
-from penstock.flow.rules import Rules
-from penstock.flow.stream import Stream
 from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, sample_metrics
 from penstock.loops.offline import offline
+from penstock.stream.rules import Rules
+from penstock.stream.stream import Stream
 
 
 @dataclass

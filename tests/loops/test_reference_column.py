@@ -7,8 +7,8 @@ import numpy as np
 from loop_examples import prompt_of, sample_of
 
 from penstock.core.types import Group
-from penstock.flow.columns import masked, merged
 from penstock.loops.learn import reference_column, written_reference
+from penstock.stream.columns import masked, merged
 
 
 class Counting:

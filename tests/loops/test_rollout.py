@@ -10,10 +10,10 @@ from loop_examples import PROMPTS, ByToken, environment, prompt_of, small_tokens
 from penstock.core.errors import GenerationError, RewardError
 from penstock.core.types import Sampling, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.flow.rules import Rules
-from penstock.flow.stream import Stream
 from penstock.loops.evaluate import evaluate
 from penstock.loops.rollout import Rollout, rollout
+from penstock.stream.rules import Rules
+from penstock.stream.stream import Stream
 
 SAMPLING = Sampling(max_new_tokens=6)
 

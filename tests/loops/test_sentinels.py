@@ -14,8 +14,8 @@ from test_training import train, weights_of
 from penstock.algos.grpo import GRPO
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
+from penstock.config.learner import LearnerSpec
 from penstock.core.errors import NonFiniteError
-from penstock.core.learner import LearnerSpec
 from penstock.core.sentinels import EXACT, ROUNDED, Alarm, SentinelError
 from penstock.core.types import Group, Sampling
 from penstock.loops.learn import Plan

@@ -21,8 +21,8 @@ from loop_examples import (
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
+from penstock.config.run import LearnerSpec
 from penstock.core.errors import TrainingError
-from penstock.core.run import LearnerSpec
 from penstock.core.types import Row, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Plan, Trainer

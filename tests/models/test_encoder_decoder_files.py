@@ -10,8 +10,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import tiny_models
 import tiny_t5
+from penstock.config.run import ModelSpec
 from penstock.core.errors import SpecError
-from penstock.core.run import ModelSpec
 from penstock.data.layout import lay_out
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.files import load_model, save_model

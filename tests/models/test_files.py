@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, Gemma2Config
 
 import tiny_models
+from penstock.config.run import ModelSpec
 from penstock.core.errors import ModelError
-from penstock.core.run import ModelSpec
 from penstock.data.layout import lay_out
 from penstock.models.files import load_model, load_text, save_model
 from penstock.models.language_model import LanguageModel, check_architecture

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.core.run import ModelSpec
+from penstock.config.run import ModelSpec
 from penstock.models.scratch import build_model
 
 SPEC = ModelSpec(vocabulary=300, context=64)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.chat_preferences import HELD_OUT, chat_preferences, dialogues
+from penstock.runtime.session import Session
 
 
 def dialogue(*turns):

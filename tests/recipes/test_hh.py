@@ -3,9 +3,9 @@
 import json
 
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
 from penstock.data.sources import open_source
 from penstock.recipes.hh import HELD_OUT, hh
+from penstock.runtime.session import Session
 
 
 def write(folder, count):

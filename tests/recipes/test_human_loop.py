@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
-from penstock.core.ask import Ask
+from penstock.config.ask import Ask
+from penstock.config.run import Online
 from penstock.core.errors import SpecError
 from penstock.core.events import read_events
-from penstock.core.run import Online
 from penstock.recipes.human_loop import PLACES, human_loop, pleasant, postcards, true_pairs
+from penstock.runtime.session import Session
 
 
 def test_a_postcard_is_as_pleasant_as_its_words_and_its_places_own_subject_counts_twice():

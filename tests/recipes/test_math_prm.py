@@ -5,10 +5,10 @@ import pytest
 
 from penstock.algos import GRPO, ProcessReward
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
 from penstock.core.errors import SpecError
 from penstock.core.types import PromptKey, Sample, SampleKey
 from penstock.recipes.math_prm import DIGITS, SLIP, attempt, math_prm, right_answer, solution, solutions
+from penstock.runtime.session import Session
 
 
 def sample(text):

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
 from penstock.recipes.randomwalks import (
     BETAS,
     GOAL,
@@ -23,6 +22,7 @@ from penstock.recipes.randomwalks import (
     starts,
     walks,
 )
+from penstock.runtime.session import Session
 
 # d → c → b → a, and the detour d → e → d.
 EDGES = {"a": "b", "b": "a", "c": "b", "d": "ce", "e": "d"}

@@ -7,10 +7,10 @@ import pytest
 
 from penstock.algos import DPO, ILQL, PPO, RFT, SFT, LabelScore, OnlineDPO
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.sentiment import BETAS, PARTS, Algorithm, contests, reviews, sentiment
+from penstock.runtime.session import Session
 
 PRAISE = ("fine", "warm", "moving", "clever")
 BLAME = ("dull", "cold", "silly", "stale")

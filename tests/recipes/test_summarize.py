@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.recipe import build
-from penstock.cli.session import Session
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 from penstock.data.sources import open_source
 from penstock.recipes.summarize import BETAS, comparisons, judged, summarize
+from penstock.runtime.session import Session
 
 
 @pytest.fixture

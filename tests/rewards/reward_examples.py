@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 
-from penstock.core.run import RewardSpec
+from penstock.config.run import RewardSpec
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.data.resolve import register
 from penstock.rewards.runner import Mixture

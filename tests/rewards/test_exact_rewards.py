@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_examples import make_group, make_sample, score
 
+from penstock.config.run import DataSpec, RewardSpec
 from penstock.core.errors import RewardError
-from penstock.core.run import DataSpec, RewardSpec
 from penstock.data.sources import open_source
 from penstock.rewards.exact import contains, exact_match, find_last_number, last_number
 from penstock.rewards.runner import Mixture

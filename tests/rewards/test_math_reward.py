@@ -11,8 +11,8 @@ import time
 import pytest
 from reward_examples import make_group, make_sample, score
 
+from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
-from penstock.core.run import RewardSpec
 from penstock.rewards.math import MathReward
 from penstock.rewards.runner import Mixture
 from penstock.rewards.threads import DeadlineError

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from reward_examples import make_group, score
 
+from penstock.config.run import RewardSpec
 from penstock.core.contracts import Scores
-from penstock.core.run import RewardSpec
 from penstock.rewards.model import ModelReward
 from penstock.rewards.runner import Mixture
 

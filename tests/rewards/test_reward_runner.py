@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_examples import KEY, make_group, make_sample, mixture, score
 
+from penstock.config.run import RewardSpec
 from penstock.core.contracts import Reward
 from penstock.core.errors import RewardError, SpecError
-from penstock.core.run import RewardSpec
 from penstock.core.types import Group, Prompt
 from penstock.data.resolve import register
 from penstock.rewards.runner import Mixture

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_examples import make_group, make_sample, mixture, score
 
+from penstock.config.run import RewardScaling, RewardSpec
 from penstock.core.errors import RewardError, SpecError
-from penstock.core.run import RewardScaling, RewardSpec
 from penstock.rewards.length import overlong
 from penstock.rewards.runner import Mixture
 from penstock.rewards.scaling import Moments, scaled

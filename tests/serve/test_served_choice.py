@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cli.engine_choice import require_engine, with_engine
-from penstock.core.engines import Served
+from penstock.config.engines import Served
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
+from penstock.runtime.engine_choice import require_engine, with_engine
 
 
 @pytest.mark.parametrize(("name", "kind"), [("served", "Served"), ("sglang", "SGLang")])

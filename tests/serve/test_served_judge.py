@@ -15,15 +15,15 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import tiny_models
-from penstock.cli.judging import ask_judges, both_orders
-from penstock.core.ask import Ask, ServedJudge
+from penstock.config.ask import Ask, ServedJudge
+from penstock.config.parts import DataSpec, ModelSpec
 from penstock.core.errors import ConnectionLost, GenerationError
-from penstock.core.parts import DataSpec, ModelSpec
 from penstock.feedback.asked import Asked
 from penstock.feedback.judges import place_share
 from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.store import Store
+from penstock.runtime.judging import ask_judges, both_orders
 from serving import TOKEN, running, service_of, serving
 
 RECORDED = json.loads(Path(__file__).with_name("judge_exchanges.json").read_text())

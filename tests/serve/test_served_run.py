@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from serving import TOKEN, Process
 
-RECIPE = f"{Path(__file__).parents[1] / 'procs' / 'procs_recipes.py'}:letters"
+RECIPE = f"{Path(__file__).parents[1] / 'runtime' / 'procs' / 'procs_recipes.py'}:letters"
 
 
 def train(folder, *words):

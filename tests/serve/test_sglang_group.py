@@ -15,13 +15,13 @@ import uvicorn
 from safetensors.torch import load_file
 
 import tiny_models
-from penstock.cli.engine_choice import require_engine, way_of_weights
-from penstock.cli.engines import opened
 from penstock.cli.recipe import build
-from penstock.core.engines import SGLang
+from penstock.config.engines import SGLang
 from penstock.core.errors import GenerationError, SpecError, WeightError
 from penstock.core.types import WeightUpdate
 from penstock.models.files import save_model
+from penstock.runtime.engine_choice import require_engine, way_of_weights
+from penstock.runtime.engines import opened
 from penstock.weights.engine_group import EngineGroup
 from serving import running
 from sglang_group import GroupAnswers

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import tiny_models
+from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import WeightError
-from penstock.core.learner import LearnerSpec, LoRA
 from penstock.core.types import WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.files import save_model
@@ -47,8 +47,8 @@ def using(text: Any, tmp_path: Path) -> Callable[..., Any]:
 
     def run(scenario: Any) -> Any:
         async def all_of_it() -> Any:
-            from penstock.cli.engines import opened
-            from penstock.core.engines import VLLM
+            from penstock.config.engines import VLLM
+            from penstock.runtime.engines import opened
 
             start = adapted(text, 0)
             save_model(start, tmp_path / "model", adapted=False)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import tiny_models
+from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import WeightError
-from penstock.core.learner import LearnerSpec, LoRA
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.files import save_model
 from penstock.train.restrict import restrict
@@ -82,8 +82,8 @@ def using(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
     def run(scenario: Any, model: Any, workers: int = 1, adapters: bool = False) -> Any:
         async def all_of_it() -> Any:
-            from penstock.cli.engines import Rounds, opened
-            from penstock.core.engines import VLLM
+            from penstock.config.engines import VLLM
+            from penstock.runtime.engines import Rounds, opened
 
             save_model(model, tmp_path / "model", adapted=not adapters)
             spec = VLLM(cache_bytes=1 << 27, tensor_parallel=workers)

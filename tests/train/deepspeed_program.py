@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny_models
 from penstock.ckpt.store import CheckpointStore, Position
-from penstock.core.strategies import DeepSpeed, OneDevice
+from penstock.config.strategies import DeepSpeed, OneDevice
 from penstock.models.text import train_tokenizer
 
 

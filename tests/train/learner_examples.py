@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 import tiny_models
+from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Denominator, LossOutput, Outputs
-from penstock.core.run import LearnerSpec
 from penstock.core.types import Row, Sample, Unit
 from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny_models
 from penstock.algos.sft import SFT
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import FSDP2
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import FSDP2
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import train_tokenizer

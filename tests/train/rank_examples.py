@@ -15,8 +15,8 @@ import tiny_models
 from penstock.algos.dpo import DPO
 from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
+from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import State
-from penstock.core.learner import LearnerSpec
 from penstock.core.types import Metrics, Unit, added
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 import tiny_models
 import tiny_t5
+from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import ModelError, SpecError
-from penstock.core.learner import LearnerSpec, LoRA
 from penstock.data.layout import lay_out
 from penstock.models.attention import single_row_plan
 from penstock.models.files import load_model, save_model

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from penstock.core.learner import LearnerSpec, LoRA
-from penstock.core.run import ModelSpec
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.run import ModelSpec
 from penstock.data.layout import lay_out
 from penstock.models.branches import bytes_held, reference_branch, share_frozen
 from penstock.models.memory import adapter_parameters, footprint, trained_parameters

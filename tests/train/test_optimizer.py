@@ -10,9 +10,9 @@ from learner_examples import accumulate, learner_of, some_units
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, TrainingError
-from penstock.core.learner import LearnerSpec
 from penstock.train.optimizer import Masters
 
 EIGHT = {"optimizer": "adamw8bit", "learning_rate": 1e-2}

@@ -11,8 +11,8 @@ import torch
 from learner_examples import accumulate, learner_of, some_units
 
 import tiny_models
+from penstock.config.learner import LoRA
 from penstock.core.errors import ModelError
-from penstock.core.learner import LoRA
 from penstock.data.layout import lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.branches import bytes_held

@@ -165,7 +165,7 @@ def test_a_rank_whose_connection_ended_is_gone_with_its_last_words(tmp_path: Pat
 ROLE = """
 import asyncio, sys
 from pathlib import Path
-from penstock.cli.rank_role import _serve
+from penstock.runtime.rank_role import _serve
 asyncio.run(_serve({"name": "rank-1", "folder": sys.argv[1], "hub": {"token": sys.argv[2]}}))
 """
 

@@ -15,9 +15,9 @@ from rank_examples import LOSSES, learners, train, units_for
 
 import tiny_models
 from penstock.algos.grpo import GRPO
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.errors import ConnectionLost, DeadlinePassed, NonFiniteError, RoleError, SpecError, TrainingError, WireError
-from penstock.core.learner import LearnerSpec, LoRA
-from penstock.core.strategies import DDP, FSDP2, DeepSpeed
 from penstock.data.layout import count, lay_out
 from penstock.train import fleet as fleets
 from penstock.train import frames

@@ -6,7 +6,7 @@ import torch
 from rank_examples import BUDGET, LOSSES, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
-from penstock.core.strategies import DDP, FSDP2, OneDevice
+from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
 
@@ -70,7 +70,7 @@ def test_checkpointed_activations_change_nothing_on_shards(strategy, tiny):
 
 @pytest.mark.parametrize("spec", [{"unfrozen_layers": 1}, {"optimizer": "adamw8bit"}, {"lora": 4}], ids=str)
 def test_data_parallel_copies_train_what_one_device_trains(spec, tiny):
-    from penstock.core.learner import LoRA
+    from penstock.config.learner import LoRA
 
     if "lora" in spec:
         pytest.importorskip("peft")

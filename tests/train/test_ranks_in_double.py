@@ -8,7 +8,7 @@ from learner_examples import WeightedLoss, some_units
 from rank_examples import LOSSES, doubled, learners, ranks_of, train, units_for
 
 import tiny_models
-from penstock.core.strategies import DDP, FSDP2, OneDevice
+from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.data.layout import count, lay_out
 from penstock.train import token_scores
 

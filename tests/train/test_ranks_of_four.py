@@ -4,9 +4,9 @@ import pytest
 from rank_examples import LOSSES, doubled, kept, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import FSDP2, OneDevice
 from penstock.core.errors import ModelError
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import FSDP2, OneDevice
 from penstock.data.layout import lay_out
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of

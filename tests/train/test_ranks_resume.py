@@ -5,7 +5,7 @@ import torch
 from rank_examples import LOSSES, kept, learners, train, units_for, widest_gap
 
 from penstock.ckpt.store import CheckpointStore, Position
-from penstock.core.strategies import DDP, FSDP2, OneDevice
+from penstock.config.strategies import DDP, FSDP2, OneDevice
 
 pytestmark = pytest.mark.slow
 

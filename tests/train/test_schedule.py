@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.run import LearnerSpec
+from penstock.config.run import LearnerSpec
 from penstock.train.schedule import rate_at
 
 

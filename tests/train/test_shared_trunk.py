@@ -19,9 +19,9 @@ from learner_examples import (
 )
 
 import tiny_models
+from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Columns
 from penstock.core.errors import SpecError
-from penstock.core.learner import LearnerSpec, LoRA
 from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Labeller
 from penstock.models.branches import reference_branch

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec, Run
 from penstock.core.errors import SpecError
-from penstock.core.run import DataSpec, ModelSpec, Online, RewardSpec, Run
 from penstock.weights.follow import Border
 
 

@@ -12,9 +12,9 @@ from penstock.algos.advantages import returns_to_go
 from penstock.algos.completions import Encoder, completed
 from penstock.algos.ilql import WEIGHT_LIMIT, rewards_of
 from penstock.algos.sft import SFT
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Metrics, Row, Unit
 
 

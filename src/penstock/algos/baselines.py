@@ -13,9 +13,9 @@ from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory, action_rewards
 from penstock.algos.objectives import PLAIN, AnyObjective
 from penstock.algos.policy import FromGroups, WithoutCritic
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Group, Sample
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from penstock.algos.completions import Encoder
 from penstock.algos.pair_rows import number, pair_metrics, pair_rows
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Metrics, Unit
 
 

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 
 from penstock.algos.advantages import Array
 from penstock.algos.kl import LOG_RATIO_LIMIT
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 
 Level = Literal["token", "sequence", "geometric"]
 Outside = Literal["truncate", "mask", "reject"]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algos.pair_rows import FromPairs, PairValues
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Row
 
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from penstock.algos.labels import trajectories
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Group, Metrics, Row, Unit
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from penstock.algos.completions import Encoder
 from penstock.algos.pair_rows import FromPairs, PairValues, number
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import FloatArray, Row, Unit
 
 Objective = Literal["sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "sppo", "exo", "nca", "discopop", "bco", "sft"]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Control
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Metrics
 
 

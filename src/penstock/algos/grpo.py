@@ -11,8 +11,8 @@ from penstock.algos.advantages import Array, group_centred, group_normalised, pr
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory, action_rewards
 from penstock.algos.policy import FromGroups, scored_samples
-from penstock.core.run import require
-from penstock.core.spec import spec
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.types import Group
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from penstock.algos.advantages import returns_to_go
 from penstock.algos.completions import Encoder, completed
 from penstock.algos.sft import SFT
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import BoolArray, FloatArray, Metrics, Row, Unit
 
 WEIGHT_LIMIT = 20.0

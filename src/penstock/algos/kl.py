@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Control
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Metrics
 
 Estimator = Literal["k1", "k2", "k3", "absolute"]

@@ -11,10 +11,10 @@ import numpy as np
 from penstock.algos.completions import Encoder, completed
 from penstock.algos.dpo import LogProbs, implicit_reward
 from penstock.algos.pair_rows import pair_rows
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Metrics, Row, Unit
 
 MOST = 4 / 3

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.algos.completions import Encoder, completed
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
-from penstock.core.spec import spec
 from penstock.core.types import Metrics, Row, Unit
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from penstock.algos.advantages import Array
 from penstock.algos.kl import LOG_RATIO_LIMIT
+from penstock.config.run import require
 from penstock.core.contracts import Columns, Denominator
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
 from penstock.core.types import Group, Metrics, Row, Sample, Unit
 
 Aggregate = Literal["token", "sequence", "constant"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from penstock.algos.covariance import covariances, highest, within_band
-from penstock.core.run import require
-from penstock.core.spec import spec
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.types import Unit
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from penstock.algos.dpo import DPO
 from penstock.algos.labels import Trajectory, trajectories
+from penstock.config.run import require
+from penstock.config.spec import AnySpec, spec
 from penstock.core.contracts import Columns, Control, Loss
-from penstock.core.run import require
-from penstock.core.spec import AnySpec, spec
 from penstock.core.types import Group, Row, Unit
 
 

@@ -27,8 +27,8 @@ from penstock.algos.labels import (
     trajectories,
 )
 from penstock.algos.objectives import CLIPPED, AnyObjective, Terms
+from penstock.config.run import require
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
-from penstock.core.run import require
 from penstock.core.types import Group, Metrics, Row, Unit
 
 

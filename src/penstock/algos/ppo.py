@@ -10,9 +10,9 @@ from penstock.algos.advantages import Array, generalised_advantages, vtrace, whi
 from penstock.algos.distillation import Divergence
 from penstock.algos.labels import Trajectory, token_weight, trajectories
 from penstock.algos.policy import FromSamples, PolicyLoss
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Group, Row, Unit
 
 

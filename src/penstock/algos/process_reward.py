@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.algos.completions import Encoder
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import BoolArray, IntArray, Metrics, Row, Unit
 
 SEPARATOR = "\n"

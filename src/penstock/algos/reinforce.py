@@ -11,8 +11,8 @@ from penstock.algos.advantages import Array, group_centred, leave_one_out, retur
 from penstock.algos.labels import Trajectory
 from penstock.algos.objectives import PLAIN, AnyObjective
 from penstock.algos.policy import WithoutCritic
-from penstock.core.run import require
-from penstock.core.spec import spec
+from penstock.config.run import require
+from penstock.config.spec import spec
 
 
 @spec

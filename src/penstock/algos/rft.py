@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from penstock.algos.labels import Trajectory, trajectories
 from penstock.algos.sft import LikelihoodLoss
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Columns, Control
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Group, Metrics, Row, Unit
 
 

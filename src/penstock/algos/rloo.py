@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.algos.advantages import Array, leave_one_out
 from penstock.algos.labels import Trajectory
 from penstock.algos.policy import FromGroups
-from penstock.core.spec import spec
+from penstock.config.spec import spec
 
 
 @spec

@@ -15,10 +15,10 @@ import numpy as np
 from penstock.algos.advantages import Array
 from penstock.algos.labels import Trajectory
 from penstock.algos.ppo import PPO
+from penstock.config.run import require
+from penstock.config.spec import spec
 from penstock.core.contracts import Columns, Control
 from penstock.core.errors import TrainingError
-from penstock.core.run import require
-from penstock.core.spec import spec
 from penstock.core.types import Group, Metrics, Row
 
 

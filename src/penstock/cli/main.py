@@ -66,7 +66,7 @@ def run(words: Sequence[str]) -> int:
         print(f"penstock {version('penstock')}")
         return 0
     if words[0] not in COMMANDS:
-        from penstock.core.spec import suggestion
+        from penstock.config.spec import suggestion
 
         return refuse(f'unknown command "{words[0]}"{suggestion(words[0], COMMANDS)}')
     command = importlib.import_module(f"penstock.cli.commands.{words[0]}")

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.engine_choice import with_engine
+from penstock.config.run import Run
+from penstock.config.spec import field_types, override, parse, plain, read_value, suggestion, unchecked
 from penstock.core.errors import PenstockError, SpecError, blame
-from penstock.core.run import Run
-from penstock.core.spec import field_types, override, parse, plain, read_value, suggestion, unchecked
+from penstock.runtime.engine_choice import with_engine
 
 Recipe = Callable[..., Run]
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.config.run import DataSpec
+from penstock.config.spec import suggestion
 from penstock.core.errors import DataError, blame
-from penstock.core.run import DataSpec
-from penstock.core.spec import suggestion
 from penstock.data.rows import DataRow, span
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
 from penstock.core.network import hub_is_reachable
-from penstock.core.run import DataSpec
 from penstock.data.rows import DataRow, span
 
 _TABLES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}

@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 import jinja2.sandbox
 
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 from penstock.core.types import Prompt, PromptKey
 from penstock.data.rows import DataRow
 

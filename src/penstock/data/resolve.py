@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from penstock.config.spec import suggestion
 from penstock.core.errors import SpecError, blame
-from penstock.core.spec import suggestion
 
 _REGISTERED: dict[str, Callable[..., Any]] = {}
 _IMPORTED: dict[Path, ModuleType] = {}

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 
 DataRow = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.config.run import DataSpec
 from penstock.core.contracts import Source
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 from penstock.core.types import Prompt, PromptKey
 from penstock.data.render import Example, Pair, Renderer
 from penstock.data.rows import DataRow

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.config.run import DataSpec
 from penstock.core.contracts import Source
 from penstock.core.errors import DataError, blame
-from penstock.core.run import DataSpec
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.rows import DataRow, Rows, span
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
 from penstock.data.rows import DataRow
 from penstock.data.sources import open_source
 

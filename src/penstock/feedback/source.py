@@ -14,9 +14,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.config.run import DataSpec
+from penstock.config.spec import suggestion
 from penstock.core.errors import DataError, blame
-from penstock.core.run import DataSpec
-from penstock.core.spec import suggestion
 from penstock.feedback.exchange.snapshot import FORMS, Labels, content_hash, snapshot
 
 if TYPE_CHECKING:

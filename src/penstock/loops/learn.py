@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from penstock.config.run import NO_SCALING, RewardScaling
 from penstock.core.contracts import Algorithm, Batch, Channel, Columns, Control, Denominator, Learner, Loss, Scorer, State
 from penstock.core.errors import TrainingError
-from penstock.core.run import NO_SCALING, RewardScaling
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
 from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version, added
-from penstock.flow.rules import Lease, Rules
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
 from penstock.loops.sentinels import Sentinels, Watch
 from penstock.rewards.scaling import Moments, scaled
+from penstock.stream.rules import Lease, Rules
 
 LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
 Count = Callable[[Sequence[Unit]], Denominator]

@@ -14,7 +14,7 @@ from penstock.core.contracts import Env, Generator, PromptSource, Reward
 from penstock.core.errors import EnvError, GenerationError
 from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
-from penstock.flow.rules import UNLIMITED, Ticket
+from penstock.stream.rules import UNLIMITED, Ticket
 
 MakeEnv = Callable[[Prompt], Env]
 Hold = Callable[[Version], Awaitable[None]]

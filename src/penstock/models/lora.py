@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from penstock.config.learner import LoRA
 from penstock.core.errors import ModelError
-from penstock.core.learner import LoRA
 from penstock.models.quantized import dequantized, quantize, quantized_layers
 
 ADAPTER = "default"

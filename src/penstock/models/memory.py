@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import FSDP2, DeepSpeed
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import FSDP2, DeepSpeed
 from penstock.models.presets import Shape
 
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2 * (1 + 4 / 256)}

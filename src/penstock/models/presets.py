@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.config.run import ModelSpec, Run
 from penstock.core.errors import ModelError
-from penstock.core.run import ModelSpec, Run
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from transformers import (
     T5Config,
 )
 
-from penstock.core.run import ModelSpec
+from penstock.config.run import ModelSpec
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.presets import PRESETS, preset_shape

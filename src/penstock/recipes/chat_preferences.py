@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos import SFT, BradleyTerry
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.data.sources import open_source
 
 TURN = "\n\nAssistant:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.algos.grpo import GRPO
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 
 QUESTION = "{{ question }}\nThink step by step and end with the answer after ####.\n"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.algos import DPO, SFT
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
 
 HELD_OUT = 400
 """Pairs at the front of the file that are never trained on."""

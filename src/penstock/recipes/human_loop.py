@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.algos import PPO, SFT, BradleyTerry, KLPenalty
-from penstock.core.ask import OWN_STORE, Ask, Simulated
-from penstock.core.run import (
+from penstock.config.ask import OWN_STORE, Ask, Simulated
+from penstock.config.run import (
     DataSpec,
     EvaluationSpec,
     LearnerSpec,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock.algos import GRPO, SFT, KLPenalty, ProcessReward
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, require
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, require
 from penstock.core.types import Sample, Sampling
 
 DIGITS = 4

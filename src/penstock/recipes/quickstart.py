@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.data.sources import open_source
 

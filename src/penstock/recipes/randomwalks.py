@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.algos import AWAC, DPO, GRPO, ILQL, KTO, PPO, REBEL, RFT, SFT, LeaveOneOut, ReinforcePlusPlus
-from penstock.core.run import (
+from penstock.config.run import (
     DataSpec,
     EvaluationSpec,
     LearnerSpec,

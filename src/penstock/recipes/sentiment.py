@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.algos import DPO, ILQL, PPO, RFT, SFT, KLPenalty, LabelScore, OnlineDPO
-from penstock.core.errors import DataError
-from penstock.core.run import (
+from penstock.config.run import (
     DataSpec,
     EvaluationSpec,
     LearnerSpec,
@@ -26,6 +25,7 @@ from penstock.core.run import (
     Run,
     Stage,
 )
+from penstock.core.errors import DataError
 from penstock.core.types import Sampling
 from penstock.data.sources import open_source
 

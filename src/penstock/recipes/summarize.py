@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.algos import ILQL, PPO, SFT, BradleyTerry, KLPenalty
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, Stage
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, Stage
 from penstock.core.types import Sampling
 from penstock.data.sources import open_source
 

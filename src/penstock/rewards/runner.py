@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.config.run import RewardSpec
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import RewardError, SpecError
-from penstock.core.run import RewardSpec
 from penstock.core.types import Group, Sample
 from penstock.data.resolve import resolve
 from penstock.rewards import exact, length

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.core.run import RewardScaling
+from penstock.config.run import RewardScaling
 from penstock.core.types import FloatArray, Group, Sample
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.core.engines import Served
+from penstock.config.engines import Served
 from penstock.core.errors import GenerationError, SpecError
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import Tape

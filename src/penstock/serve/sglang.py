@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.core.engines import SGLang
+from penstock.config.engines import SGLang
 from penstock.core.errors import GenerationError, PenstockError, WeightError
 from penstock.core.types import (
     FinishReason,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.spec import parse
+from penstock.config.spec import parse
 from penstock.core.types import IntArray, PromptKey, Request, Sample, SampleKey, Sampling
 from penstock.serve.tokens import tokens_of
 from penstock.web.fields import Fields

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from penstock.core.engines import VLLM
+from penstock.config.engines import VLLM
 from penstock.core.errors import GenerationError, blame
 from penstock.core.types import Version
 from penstock.models.files import Adapter

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from penstock.config.learner import LearnerSpec
 from penstock.core.errors import CheckpointError, TrainingError
-from penstock.core.learner import LearnerSpec
 
 SIGNED = {"exp_avg": True, "exp_avg_sq": False}
 """Moments, and whether their values have a sign."""

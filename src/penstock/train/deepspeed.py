@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import DeepSpeed
 from penstock.core.contracts import Outputs, State
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import DeepSpeed
 from penstock.core.types import Metrics
 from penstock.models.language_model import LanguageModel
 from penstock.train.learner import LearnerPlan

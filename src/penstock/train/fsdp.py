@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import FSDP2
 from penstock.core.contracts import Outputs
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import FSDP2
 from penstock.core.types import Metrics
 from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel

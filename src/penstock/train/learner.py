@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Batch, Denominator, Loss, Outputs, Scores, State
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
-from penstock.core.run import LearnerSpec
 from penstock.core.types import FloatArray, Metrics, Unit
 from penstock.models.encoder_decoder import plan_of
 from penstock.models.language_model import LanguageModel

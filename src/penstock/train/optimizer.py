@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
-from penstock.core.learner import LearnerSpec
 from penstock.train.adam8bit import AdamW8bit
 
 

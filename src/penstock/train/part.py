@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Batch, Denominator, Loss, State
 from penstock.core.errors import NonFiniteError, PenstockError, TrainingError
-from penstock.core.learner import LearnerSpec
 from penstock.core.types import FloatArray, Metrics
 from penstock.data.layout import lay_out
 from penstock.models.language_model import LanguageModel

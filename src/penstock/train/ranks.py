@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import DDP, DeepSpeed, OneDevice
 from penstock.core.contracts import Batch, Denominator, Loss, Scores, State
 from penstock.core.errors import DeviceError
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import DDP, DeepSpeed, OneDevice
 from penstock.core.types import Metrics, Unit, added
 from penstock.models.language_model import LanguageModel
 from penstock.train.fleet import fleet_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from penstock.core.learner import LearnerSpec
+from penstock.config.learner import LearnerSpec
 from penstock.models.branches import critic_branch
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel

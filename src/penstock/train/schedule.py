@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.core.run import LearnerSpec
+from penstock.config.run import LearnerSpec
 
 FLOOR = 0.1
 """Share of the peak rate that a decaying schedule ends at."""

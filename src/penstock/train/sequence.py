@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
+from penstock.config.strategies import FSDP2, refuse_shape
 from penstock.core.contracts import Outputs
 from penstock.core.errors import ModelError
-from penstock.core.strategies import FSDP2, refuse_shape
 from penstock.models.attention import AttentionPlan
 from penstock.train.collectives import exchanged, gathered
 

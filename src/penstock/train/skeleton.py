@@ -12,8 +12,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from penstock.config.learner import LearnerSpec
 from penstock.core.errors import ModelError
-from penstock.core.learner import LearnerSpec
 from penstock.models.attention import quiet_transformers
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from penstock.config.strategies import FSDP2, refuse_shape
 from penstock.core.errors import ModelError
-from penstock.core.strategies import FSDP2, refuse_shape
 
 LLAMA = {
     "self_attn.q_proj": ColwiseParallel,

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from penstock.config.learner import LearnerSpec
+from penstock.config.strategies import DDP, FSDP2
 from penstock.core.errors import ModelError
-from penstock.core.learner import LearnerSpec
-from penstock.core.strategies import DDP, FSDP2
 from penstock.core.types import FloatArray, Metrics
 from penstock.models.language_model import LanguageModel
 from penstock.train.learner import LearnerPlan

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.recipe import build, take, wants_help
-from penstock.core.ask import Ask
+from penstock.config.ask import Ask
+from penstock.config.run import ModelSpec, Online, Run, Stage
 from penstock.core.errors import SpecError
-from penstock.core.run import ModelSpec, Online, Run, Stage
 
 HELP = """usage: penstock eval RUN [--stage NAME]
        penstock eval RECIPE --model FOLDER [--stage NAME] [--field value …]
@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> int:
         raise SpecError("eval takes a run or a recipe: penstock eval runs/NAME, or penstock eval RECIPE --model FOLDER")
     folder = Path(words[0])
     if (folder / "run.json").exists():
-        from penstock.cli.folder import RunFolder
+        from penstock.runtime.folder import RunFolder
 
         if words[1:]:
             raise SpecError(f'"{words[1]}": a run is evaluated as it was made; give a recipe to change fields')
@@ -66,10 +66,10 @@ def pick(made: Run, name: str) -> Stage:
 
 def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
     """Metrics and groups of one evaluation."""
-    from penstock.cli.around import alone
-    from penstock.cli.build import Models
-    from penstock.cli.folder import RunFolder
-    from penstock.cli.stages import prepare
+    from penstock.runtime.around import alone
+    from penstock.runtime.build import Models
+    from penstock.runtime.folder import RunFolder
+    from penstock.runtime.stages import prepare
     from penstock.train.device import set_up
 
     device = set_up(made.device, made.threads)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from penstock.cli.check import check_shapes
-from penstock.cli.engine_choice import described, sends_adapters, way_of_weights
-from penstock.cli.placing import moved, placed, placement_lines
 from penstock.cli.recipe import build, take, wants_help
-from penstock.cli.supervise import rules_of, threads_of
-from penstock.core.ask import Ask
+from penstock.config.ask import Ask
+from penstock.config.learner import LearnerSpec
+from penstock.config.run import Offline, Online, Run
+from penstock.config.strategies import DDP, OneDevice
 from penstock.core.errors import SpecError
-from penstock.core.learner import LearnerSpec
-from penstock.core.run import Offline, Online, Run
-from penstock.core.strategies import DDP, OneDevice
 from penstock.models.memory import footprint, rank_footprint, trained_parameters
 from penstock.models.presets import Shape, shape_behind
+from penstock.runtime.check import check_shapes
+from penstock.runtime.engine_choice import described, sends_adapters, way_of_weights
+from penstock.runtime.placing import moved, placed, placement_lines
+from penstock.runtime.supervise import rules_of, threads_of
 
 FLOAT_BYTES = 4.0
 """Of a number of an adapter, which are trained in float32."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli.commands import feedback_product
 from penstock.cli.extras import require
 from penstock.cli.recipe import no_more_flags, take, wants_help
+from penstock.config.spec import suggestion
 from penstock.core.errors import SpecError
-from penstock.core.spec import suggestion
 
 if TYPE_CHECKING:
     from penstock.feedback.queue import QueuePolicy

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.recipe import no_more_flags, take
+from penstock.config.spec import suggestion
 from penstock.core.errors import SpecError
-from penstock.core.spec import suggestion
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store

@@ -115,10 +115,10 @@ def answer(
     name: str, texts: Sequence[str], sampling: Any, samples: int, chat: bool, device: str, best_by: str = ""
 ) -> list[tuple[str, list[str]]]:
     """(prompt, answers) of each prompt; the one that ``best_by`` scores highest, if a reward is named."""
-    from penstock.cli.build import prompt_tokens
     from penstock.core.types import Group, Prompt, PromptKey, Request, SampleKey
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
+    from penstock.runtime.build import prompt_tokens
     from penstock.train.device import set_up
 
     where = set_up(device, 0)
@@ -146,8 +146,8 @@ def answer(
 def best_sample(reward: str, device: Any, text: Any) -> Callable[[Any], Any]:
     """A function that leaves a group its best sample. Raises RewardError where a sample cannot be scored."""
     from penstock.algos.best_of import choose
-    from penstock.cli.build import Models, StageRewards
-    from penstock.core.run import RewardSpec
+    from penstock.config.run import RewardSpec
+    from penstock.runtime.build import Models, StageRewards
 
     def no_stage(name: str) -> Path:
         raise SpecError(f'--best-by: "@{name}" names a stage, and there is no run here; give the folder of a model')

@@ -9,12 +9,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.folder import RunFolder
 from penstock.cli.recipe import take, wants_help
-from penstock.core.engines import Embedded
+from penstock.config.engines import Embedded
+from penstock.config.run import Online, Run
 from penstock.core.errors import ReplayError, SpecError
 from penstock.core.events import read_events
-from penstock.core.run import Online, Run
+from penstock.runtime.folder import RunFolder
 
 HELP = """usage: penstock replay RUN [--stage NAME] [--steps N]
 
@@ -78,11 +78,11 @@ async def carry_out(
     folder: RunFolder, made: Run, stage: Online, steps: int, logged: Mapping[int, Mapping[str, Any]], place: Path
 ) -> tuple[int, str]:
     """How many steps differ, and what is to be said of the weights."""
-    from penstock.cli.around import alone
-    from penstock.cli.build import Models
-    from penstock.cli.online import online_parts
-    from penstock.cli.replay import replay, threads_recorded
     from penstock.models.files import save_model
+    from penstock.runtime.around import alone
+    from penstock.runtime.build import Models
+    from penstock.runtime.online import online_parts
+    from penstock.runtime.replay import replay, threads_recorded
     from penstock.train.device import set_up
 
     schedule = folder.schedule / stage.name

@@ -17,7 +17,7 @@ def run(words: Sequence[str]) -> int:
     no_more_flags(words, "help")
     if len(words) != 1:
         raise SpecError("report takes one run folder: penstock report runs/NAME")
-    from penstock.cli.folder import RunFolder
+    from penstock.runtime.folder import RunFolder
     from penstock.ui.report import write_report
 
     RunFolder(Path(words[0])).read()

@@ -66,9 +66,9 @@ def run(words: Sequence[str]) -> int:
 
 def service_of(path: str, name: str, device: str, slots: int, queue: int) -> Service:
     """The model of a folder as a service. Raises ModelError where there is none, DeviceError where there is no such device."""
-    from penstock.cli.receiver import ModelReceiver
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
+    from penstock.runtime.receiver import ModelReceiver
     from penstock.serve.service import Limits, Service
     from penstock.train.device import set_up
 

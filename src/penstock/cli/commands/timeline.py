@@ -21,8 +21,8 @@ def run(words: Sequence[str]) -> int:
         print(HELP)
         return 0
     folder, out = arguments(words)
-    from penstock.cli.folder import RunFolder
     from penstock.core.lanes import read_lanes
+    from penstock.runtime.folder import RunFolder
     from penstock.ui.timeline import account, write_trace
     from penstock.ui.timeline_text import account_lines
 

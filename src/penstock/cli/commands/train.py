@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.pinning import pinned
-from penstock.cli.placing import placed
 from penstock.cli.recipe import build, show_help, take, wants_help, with_name
+from penstock.config.run import Run
 from penstock.core.errors import PenstockError, RanksLost, SpecError
-from penstock.core.run import Run
+from penstock.runtime.pinning import pinned
+from penstock.runtime.placing import placed
 
 if TYPE_CHECKING:
-    from penstock.cli.around import Processes
+    from penstock.runtime.around import Processes
 
 HELP = """usage: penstock train RECIPE [--field value …]
        penstock train [RECIPE --field value …] --resume RUN
@@ -51,7 +51,7 @@ def run(words: Sequence[str]) -> int:
         raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
     made = placed(build(recipe, flags), own["placement"])
     if own["debug"]:
-        from penstock.cli.around import alone
+        from penstock.runtime.around import alone
 
         made = alone(made)
     folder = free_folder(Path(own["runs"]), own["name"] or made.name, exact=bool(own["name"]))
@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
 
 def resume(folder: Path, recipe: str, flags: Sequence[str], placement: str = "") -> int:
     """Go on with a run; a recipe and flags given again must make the same spec."""
-    from penstock.cli.folder import RunFolder
+    from penstock.runtime.folder import RunFolder
 
     target = RunFolder(folder)
     if (flags or placement) and not recipe:
@@ -95,10 +95,10 @@ def carry_out(made: Run, folder: Path, resuming: bool, progress: bool = True, pr
     if not resuming:
         made = pinned(made, Path.cwd())
     if made.runtime != "local" and processes is None:
-        from penstock.cli.supervise import supervise
+        from penstock.runtime.supervise import supervise
 
         return supervise(made, folder, resuming, progress)
-    from penstock.cli.session import Interrupted
+    from penstock.runtime.session import Interrupted
     from penstock.ui.report import write_report
 
     try:
@@ -118,8 +118,8 @@ def execute(
     made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None
 ) -> dict[str, Any]:
     """Carry a run out, shown live if wanted; gives its summary. Errors of a run that has begun say how to go on."""
-    from penstock.cli.folder import RunFolder
-    from penstock.cli.session import Session
+    from penstock.runtime.folder import RunFolder
+    from penstock.runtime.session import Session
     from penstock.ui.progress import Progress
 
     made = pinned(made, Path.cwd(), RunFolder(folder).read() if resuming else None)

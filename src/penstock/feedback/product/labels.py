@@ -2,7 +2,7 @@
 not held against a response because it was unwelcome.
 
 Thumbs are easy to give, to fake and to please. A policy that is rewarded by them learns to flatter whoever clicks (Williams et
-al. 2024, arXiv 2411.02306), so they are never the only reward of a run (``cli/check.py`` refuses it).
+al. 2024, arXiv 2411.02306), so they are never the only reward of a run (``runtime/check.py`` refuses it).
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock.config.run import DataSpec
+from penstock.config.spec import parse, suggestion
 from penstock.core.errors import DataError
-from penstock.core.run import DataSpec
-from penstock.core.spec import parse, suggestion
 from penstock.data.render import Template
 from penstock.data.sources import open_source
 from penstock.feedback.corrections import quarantine

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from penstock.config.spec import difference
 from penstock.core.lanes import Lane
 from penstock.core.packed import unpacked
-from penstock.core.spec import difference
 from penstock.ui import metrics
 from penstock.ui.lanes import pictures
 from penstock.ui.live.index import LogIndex, StageIndex

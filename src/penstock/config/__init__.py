@@ -1,0 +1,1 @@
+"""The specs of a run and its stages: frozen values without torch."""

@@ -1,0 +1,56 @@
+"""What keeps a run going: how often it becomes durable, and which processes carry it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.config.engines import ENGINES, Embedded
+from penstock.config.placement import PLACEMENTS, Split
+from penstock.config.spec import AnySpec, require, spec
+from penstock.config.streams import STREAMS, InHub
+
+
+@spec
+class CheckpointSpec:
+    """How often a run becomes durable and what is kept."""
+
+    every: int = 50
+    """Steps between checkpoints (0: only at the end of a stage)."""
+    keep: int = 2
+    """Newest checkpoints kept, beside the best one and the last good one."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, f"checkpoint.every={self.every} is negative; 0 saves at the end of a stage only")
+        require(self.keep >= 1, f"checkpoint.keep={self.keep}; at least one must stay")
+
+
+@spec
+class RolesSpec:
+    """The processes of ``runtime="procs"`` and ``runtime="ray"`` beside the learner."""
+
+    generators: int = 1
+    """Processes that generate, each with a model and a cache of its own."""
+    rewards: int = 1
+    """Processes that score groups."""
+    references: int = 0
+    """Processes that compute the log-probs of the reference model; 0: the learner does."""
+    evaluator: bool = False
+    """Whether a process of its own evaluates while training goes on; the learner does it itself otherwise, and at both ends
+    of a stage."""
+    channel: Literal["shared memory", "disk", "process group"] = "shared memory"
+    """How weights travel to the generators; by ``process group`` they go straight to vLLM's workers, if these generate."""
+    engine: AnySpec = Embedded()
+    """What generates: Embedded, VLLM, SGLang or Served (``docs/backends.md``)."""
+    placement: AnySpec = Split()
+    """What lands where in a cluster: Colocate, Split or Placed (``docs/placement.md``)."""
+    stream: AnySpec = InHub()
+    """Where groups lie between generators and learner: InHub or TransferQueue (``docs/ray.md``)."""
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("engine", ENGINES), ("placement", PLACEMENTS), ("stream", STREAMS)):
+            value = getattr(self, name)
+            names = ", ".join(kind.__name__ for kind in kinds)
+            require(isinstance(value, kinds), f"roles.{name}={type(value).__name__} is none; use one of: {names}")
+        for count in ("generators", "rewards"):
+            require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
+        require(self.references >= 0, f"roles.references={self.references} is negative; 0: the learner computes them")

@@ -1,0 +1,106 @@
+"""How weights are optimised, and which of them: part of what a run is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.config.spec import AnySpec, require, spec
+from penstock.config.strategies import STRATEGIES, OneDevice, refuse
+
+
+@spec
+class LoRA:
+    """Low-rank adapters beside frozen matrices (Hu et al. 2021, arXiv:2106.09685), through the peft package."""
+
+    rank: int = 16
+    """Rank of the update of each adapted matrix."""
+    alpha: float = 32.0
+    """The update is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Dropout of what goes into the adapters, for offline stages."""
+    targets: tuple[str, ...] = ()
+    """Names of the modules to adapt, such as ``q_proj``; empty: every linear layer of the blocks."""
+    quantize: Literal["none", "nf4"] = "none"
+    """Hold the frozen linear layers of the blocks in 4 bits (QLoRA, arXiv:2305.14314), through the bitsandbytes package."""
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 1, f"lora.rank={self.rank}; give at least 1")
+        require(self.alpha > 0, f"lora.alpha={self.alpha}; give a positive number")
+        require(0 <= self.dropout < 1, f"lora.dropout={self.dropout} is outside [0, 1)")
+
+
+@spec
+class LearnerSpec:
+    """How weights are optimised."""
+
+    learning_rate: float = 1e-5
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After warm-up: stay, or decay to a tenth of the rate (linear or cosine) at the last step."""
+    warmup: int = 0
+    """Optimizer steps of linear warm-up."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    """AdamW's, which keeps it from dividing by nothing. (The range of a clipped loss is ``algorithm.clip``.)"""
+    weight_decay: float = 0.0
+    """Decoupled decay (AdamW) of matrices; biases, norms and embeddings are left alone."""
+    clip_norm: float = 1.0
+    """Global gradient norm is clipped to this; 0 switches clipping off."""
+    token_budget: int = 4096
+    """Packed tokens of a micro-batch; a longer single unit gets a micro-batch of its own."""
+    share_prefix: bool = True
+    """Compute the prompt of a group once for all its samples."""
+    compute: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of forward and backward; masters and optimizer stay float32."""
+    gradient_checkpointing: bool = False
+    critic: Literal["none", "shared", "separate", "branch"] = "none"
+    """Value head on the policy's trunk, a critic with a trunk of its own, or one with its own copy of the unfrozen layers."""
+    unfrozen_layers: int = -1
+    """Train the top so many blocks with the final norm and an untied output head, freeze all below; -1: train everything.
+    References and critics then share the frozen part."""
+    lora: LoRA | None = None
+    """Train adapters instead of the model's own weights; the reference is the model without them."""
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    """AdamW with moments in float32, or in 8 bits (blockwise, arXiv:2110.02861) through the torchao package."""
+    token_dropout: float = 0.0
+    """Share of input tokens whose embedding is zeroed while training; keeps reward models from overfitting little data."""
+    dropout: float = 0.0
+    """Dropout of what attention and feed-forward layers add to the residual stream, for offline stages."""
+    strategy: AnySpec = OneDevice()
+    """How the model is spread over processes: OneDevice, DDP, FSDP2 or DeepSpeed (``docs/backends.md``)."""
+
+    def __post_init__(self) -> None:
+        names = ", ".join(kind.__name__ for kind in STRATEGIES)
+        require(
+            isinstance(self.strategy, STRATEGIES),
+            f"learner.strategy={type(self.strategy).__name__} is none; use one of: {names}",
+        )
+        require(self.learning_rate > 0, f"learning_rate={self.learning_rate}; give a positive rate")
+        require(
+            0 <= self.epsilon <= 0.01,
+            f"epsilon={self.epsilon} is AdamW's, which is next to nothing; the range of a clipped loss is algorithm.clip",
+        )
+        require(self.token_budget >= 16, f"token_budget={self.token_budget} is too small; use at least 16")
+        require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")
+        for name in ("token_dropout", "dropout"):
+            require(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} is outside [0, 1)")
+        require(
+            not (self.dropout and self.gradient_checkpointing),
+            "gradient_checkpointing computes layers a second time, where dropout would differ; set dropout=0 or "
+            "gradient_checkpointing=false",
+        )
+        require(self.unfrozen_layers >= -1, f"unfrozen_layers={self.unfrozen_layers}; use -1 to train all layers")
+        require(
+            self.critic != "branch" or self.unfrozen_layers >= 0,
+            "critic=branch is a copy of the unfrozen layers on the frozen ones; set unfrozen_layers, or critic=separate",
+        )
+        if self.lora is not None:
+            require(self.unfrozen_layers == -1, "lora freezes all of the model's own weights; leave unfrozen_layers=-1")
+            require(
+                self.critic in ("none", "shared"),
+                f"critic={self.critic} trains whole layers beside lora's adapters; use critic=shared, or lora=null",
+            )
+            require(
+                not (self.lora.dropout and self.gradient_checkpointing),
+                "gradient_checkpointing computes layers a second time, where dropout would differ; set lora.dropout=0",
+            )
+        refuse(self.strategy, self)

@@ -1,0 +1,259 @@
+"""What a run is: one frozen value. A recipe is a function that returns one; ``run.json`` holds it whole.
+
+Batch sizes have one unit: prompts (for offline stages, units: an example, or a preference pair). Everything else is derived
+and shown by ``penstock explain``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.config.ask import Ask
+from penstock.config.environment import EnvironmentSpec
+from penstock.config.keeping import CheckpointSpec, RolesSpec
+from penstock.config.learner import LearnerSpec
+from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.spec import AnySpec, require, spec
+from penstock.config.streams import TransferQueue
+from penstock.core.sentinels import SentinelMode
+from penstock.core.types import CachePolicy, Sampling
+
+
+@spec
+class RewardScaling:
+    """What an online stage's rewards are divided by and cut to before they are labelled."""
+
+    by: Literal["none", "running", "reference", "group"] = "none"
+    """Standard deviation to divide by: of all rewards so far, of the first batch, or of each group."""
+    deviation: float = 0.0
+    """The deviation of ``by="reference"``, if it is known; 0: that of the first batch."""
+    clip: float = 0.0
+    """Largest size of a (scaled) reward; 0: no limit. Acts on each token's reward."""
+
+    def __post_init__(self) -> None:
+        require(self.clip >= 0, f"scaling.clip={self.clip} is negative; use 0 for no limit")
+        require(self.deviation >= 0, f"scaling.deviation={self.deviation} is negative; use 0 for the first batch's")
+        require(
+            not self.deviation or self.by == "reference",
+            f'scaling.deviation={self.deviation} is used by scaling.by="reference" only',
+        )
+
+
+NO_SCALING = RewardScaling()
+"""Rewards as they are."""
+
+
+@spec
+class Offline:
+    """A stage that learns straight from data: SFT, reward models, preferences."""
+
+    name: str
+    model: ModelSpec
+    data: DataSpec
+    algorithm: AnySpec
+    learner: LearnerSpec = LearnerSpec()
+    batch: int = 32
+    """Units (examples or pairs) an optimizer step."""
+    steps: int = 100
+    reference: ModelSpec | None = None
+    """Frozen model that preferences are learned against; None: the model the stage starts from, where one is needed."""
+    evaluation: EvaluationSpec | None = None
+
+    def __post_init__(self) -> None:
+        require(self.batch >= 1, f"{self.name}: batch={self.batch}; at least one unit a step")
+        least = getattr(self.algorithm, "least_units", 1)
+        require(
+            self.batch >= least,
+            f"{self.name}: batch={self.batch} is undefined for {type(self.algorithm).__name__}; set batch={least} or more",
+        )
+        require(
+            self.reference is None or "reference" in getattr(self.algorithm, "needs", ()),
+            f"{self.name}: {type(self.algorithm).__name__} has no use for a reference; leave reference out",
+        )
+        require(self.steps >= 1, f"{self.name}: steps={self.steps}; at least one step")
+        require(
+            "value" not in getattr(self.algorithm, "needs", ()) or self.learner.critic != "none",
+            f"{self.name}: {type(self.algorithm).__name__} needs a critic; set learner.critic=shared or separate",
+        )
+        require(
+            getattr(self.algorithm, "feedback", "data") == "data",
+            f"{self.name}: {type(self.algorithm).__name__} learns from generated samples; use an Online stage",
+        )
+
+
+@spec
+class Online:
+    """A stage that learns from its own samples: PPO, GRPO and their kin."""
+
+    name: str
+    model: ModelSpec
+    data: DataSpec
+    rewards: tuple[RewardSpec, ...]
+    algorithm: AnySpec
+    learner: LearnerSpec = LearnerSpec()
+    environment: EnvironmentSpec | None = None
+    """What answers back between turns; None: every prompt is answered once."""
+    sampling: Sampling = Sampling()
+    samples: int = 8
+    """Samples a prompt (G)."""
+    batch: int = 16
+    """Prompts a training batch (B)."""
+    minibatches: int = 1
+    """Optimizer steps an epoch over the batch."""
+    epochs: int = 1
+    """Passes over the batch."""
+    steps: int = 100
+    """Training batches."""
+    refill: int = 0
+    """Dynamic sampling: a group without signal is replaced by that of the next prompt; at most so many batches' worth of
+    groups for one training batch. 0: such groups stay in their batch."""
+    scaling: RewardScaling = NO_SCALING
+    max_lag: int = 0
+    """Batches that generation may run ahead of learning; 0 is synchronous."""
+    on_stale: Literal["wait", "drop", "resume"] = "wait"
+    """What keeps tokens within ``max_lag``: ``wait`` trains in the order of the prompts and waits for slow groups; ``drop``
+    trains what is ready and starts a group again that became too old; ``resume`` trains what is ready and leaves too old
+    tokens out of the loss."""
+    sampler: Literal["fifo", "balanced", "priority"] = "fifo"
+    """Which of the ready groups make up a batch (``drop``, ``resume``): the first ready, an even spread of lengths, or those
+    next to become too old."""
+    oversample: int = 0
+    """Groups in flight beyond the slots, so that a batch need not wait for its slowest (``drop``, ``resume``)."""
+    reuse: int = 1
+    """Batches that a group may be part of, at most ``max_lag + 1``."""
+    kv: CachePolicy = "keep"
+    """What a weight update does to groups in flight: ``keep`` their cache, ``recompute`` it, ``abort`` and go on, or ``drain``:
+    the update waits for their end and the next groups for the update, so that ``max_lag=1`` is one step off."""
+    slots: int = 128
+    """Sequences the embedded generator decodes at once."""
+    reference: ModelSpec | None = None
+    """Frozen model of the KL term; None: the model the stage starts from."""
+    evaluation: EvaluationSpec | None = None
+
+    def __post_init__(self) -> None:
+        for count in ("samples", "batch", "minibatches", "epochs", "steps", "slots"):
+            value = getattr(self, count)
+            require(value >= 1, f"{self.name}: {count}={value}; at least 1")
+        require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
+        require(
+            1 <= self.reuse <= self.max_lag + 1,
+            f"{self.name}: reuse={self.reuse}: with max_lag={self.max_lag} a group is young enough for {self.max_lag + 1} "
+            f"batches; set reuse to 1 … {self.max_lag + 1}",
+        )
+        require(self.oversample >= 0, f"{self.name}: oversample={self.oversample} is negative; 0 starts no more than needed")
+        require(
+            self.on_stale != "wait" or (self.sampler == "fifo" and not self.oversample),
+            f'{self.name}: sampler and oversample choose among ready groups; set on_stale="drop" or "resume"',
+        )
+        require(self.refill >= 0, f"{self.name}: refill={self.refill} is negative; 0 switches dynamic sampling off")
+        require(
+            self.refill == 0 or hasattr(self.algorithm, "has_signal"),
+            f"{self.name}: {type(self.algorithm).__name__} cannot tell a group without signal; set refill=0",
+        )
+        require(
+            self.batch % self.minibatches == 0,
+            f"{self.name}: batch={self.batch} does not divide into minibatches={self.minibatches}",
+        )
+        require(bool(self.rewards), f"{self.name}: rewards is empty; an online stage needs at least one reward")
+        require(
+            getattr(self.algorithm, "feedback", "samples") == "samples",
+            f"{self.name}: {type(self.algorithm).__name__} learns from data; use an Offline stage",
+        )
+        require(
+            self.samples >= getattr(self.algorithm, "least_samples", 1),
+            f"{self.name}: samples={self.samples} is undefined for {type(self.algorithm).__name__}, which compares "
+            f"samples of one prompt; set samples={getattr(self.algorithm, 'least_samples', 1)} or more",
+        )
+        require(
+            not (self.learner.dropout or self.learner.token_dropout or (self.learner.lora and self.learner.lora.dropout)),
+            f"{self.name}: dropout makes the learner's log-probs differ from the generator's; set it to 0 in online stages",
+        )
+        require(
+            self.reference is not None or not getattr(self.algorithm, "named_reference", False),
+            f"{self.name}: {type(self.algorithm).__name__} needs a teacher; set reference to its folder or @stage",
+        )
+        needs_critic = "value" in getattr(self.algorithm, "needs", ())
+        require(
+            needs_critic == (self.learner.critic != "none"),
+            f"{self.name}: {type(self.algorithm).__name__} needs a critic; set learner.critic=shared or separate"
+            if needs_critic
+            else f"{self.name}: {type(self.algorithm).__name__} has no use for a critic; set learner.critic=none",
+        )
+        require(
+            self.sampling.temperature > 0,
+            f"{self.name}: sampling.temperature=0 explores nothing; use a positive temperature",
+        )
+        require(
+            self.max_lag == 0 or bool(getattr(self.algorithm, "bounded", getattr(self.algorithm, "clip", None))),
+            f"{self.name}: max_lag={self.max_lag} needs a clipped loss; set clip=(0.2, 0.28) or max_lag=0",
+        )
+
+
+Stage = Offline | Online | Ask
+
+
+@spec
+class Run:
+    """The frozen spec of everything."""
+
+    name: str
+    stages: tuple[Offline | Online | AnySpec, ...]
+    """In the order in which they run. ``Ask``, which trains nothing, is a registered spec (``config/ask.py``)."""
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 0
+    """CPU threads of matrix products, in each process; 0: ``OMP_NUM_THREADS``, or else all cores, which processes share."""
+    runtime: Literal["local", "procs", "ray"] = "local"
+    """Where the roles live: in one process, in processes of this machine that a supervisor keeps alive, or in actors of a Ray
+    cluster."""
+    roles: RolesSpec = RolesSpec()
+    sentinels: SentinelMode = "on"
+    """What a step that cannot be right does: stop the run, only warn, or nothing (``docs/sentinels.md``)."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    headline: str = ""
+    """Template of the closing line over the run's summary; empty: the last stage's evaluation."""
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            require(isinstance(stage, Stage), f"a {type(stage).__name__} is no stage; use Offline, Online or Ask")
+        names = [stage.name for stage in self.stages]
+        require(bool(names), "a run needs at least one stage")
+        require(len(set(names)) == len(names), f"stage names repeat: {', '.join(names)}")
+        require(
+            self.runtime == "local" or self.checkpoint.every > 0,
+            f'runtime="{self.runtime}" keeps the groups of all steps since the last checkpoint, so that a dead learner loses '
+            "none; set checkpoint.every to 1 or more",
+        )
+        require(
+            self.runtime != "local" or self.roles == RolesSpec(),
+            'roles are processes, and runtime="local" has one for all; set runtime="procs" or runtime="ray"',
+        )
+        require(
+            self.runtime != "local" or not any(isinstance(stage, Online) and stage.kv == "drain" for stage in self.stages),
+            'kv="drain" lets groups end with the weights they began with while the learner goes on, which needs two copies of '
+            'the weights; set runtime="procs"',
+        )
+        require(
+            self.runtime in ("local", "ray") or not isinstance(self.roles.stream, TransferQueue),
+            f'roles.stream=TransferQueue runs in a Ray cluster, and runtime="{self.runtime}"; set runtime="ray"',
+        )
+        for index, stage in enumerate(self.stages):
+            for model in references(stage):
+                if model.startswith("@"):
+                    require(
+                        model[1:] in names[:index],
+                        f'{stage.name}: "{model}" names no earlier stage; earlier: {", ".join(names[:index]) or "none"}',
+                    )
+
+
+def references(stage: Stage) -> list[str]:
+    """The models a stage names: its own, its reference, and those behind its rewards."""
+    if isinstance(stage, Ask):
+        return stage.models()
+    found = [stage.model.path] + ([stage.reference.path] if stage.reference else [])
+    rewards: tuple[RewardSpec, ...] = ()
+    if isinstance(stage, Online):
+        rewards = stage.rewards
+    if stage.evaluation:
+        rewards += stage.evaluation.rewards
+    return found + [model for reward in rewards for model in models_behind(reward)]

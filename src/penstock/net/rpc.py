@@ -1,0 +1,362 @@
+"""Calls between processes of a run, over authenticated connections.
+
+A :class:`Server` runs handlers for its peers; :func:`connect` gives a :class:`Client` that calls them. Messages are lists:
+``call`` and ``tell`` with a number, a verb and values, ``cancel`` with a number, and exactly one ``value`` or ``error`` for
+each number. At most :data:`WINDOW` numbers of a client are open at a time, which bounds what waits at both ends; a tell
+is one of them until the server has carried it out. The server never stops reading, so that it sees a cancel or the end of
+a connection at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from penstock.core import errors
+from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RemoteError, WireError
+from penstock.net import wire
+from penstock.net.link import Link, admit, introduce
+
+WINDOW = 256
+"""Calls and tells of one client that may be open at a time; further ones wait in the client.
+
+A call whose handler waits holds its place: a client must not fill the window with calls that wait for what its next one brings.
+"""
+
+GREETING_AT_ONCE = 64
+"""Connections that may be in the handshake at a time."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end of a connection. ``id`` is unique among all peers a server ever had."""
+
+    id: int
+    name: str
+    role: str
+
+    def __str__(self) -> str:
+        return f'{self.role} "{self.name}"'
+
+
+Handler = Callable[..., Awaitable[Any]]
+"""``async (peer, **values) -> value``; cancelled when the caller gives up or its connection ends."""
+
+
+class Server:
+    """Carries out calls of its peers.
+
+    Args:
+        handlers: a coroutine function for each verb.
+        token: the run's secret, which every peer must know.
+        on_leave: awaited once for each peer whose connection ended, after its handlers did.
+        report: told in one line what went wrong without a caller to hear of it: a stranger, garbage, a tell that failed.
+        name: what peers call this server in their errors.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        token: str,
+        on_leave: Callable[[Peer], Awaitable[None]] | None = None,
+        report: Callable[[str], None] | None = None,
+        name: str = "server",
+    ) -> None:
+        self.handlers, self.name = dict(handlers), name
+        self.peers: dict[int, Peer] = {}
+        self._token, self._on_leave = token, on_leave
+        self.report = report or (lambda line: None)
+        self._ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeting = asyncio.Semaphore(GREETING_AT_ONCE)
+        self._listener: socket.socket | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen; returns the address ``host:port`` (port 0 takes a free one)."""
+        self._listener = socket.create_server((host, port), backlog=GREETING_AT_ONCE)
+        self._listener.setblocking(False)
+        self._spawn(self._accept(self._listener))
+        return "{}:{}".format(*self._listener.getsockname()[:2])
+
+    async def stop(self) -> None:
+        """Stop listening, end all connections, and wait until every peer has left."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._greeting.acquire()
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except ConnectionError:
+                self._greeting.release()  # it left before it was accepted
+                continue
+            except OSError as cause:
+                self.report(f"{self.name} accepts no more connections: {cause}")
+                return
+            self._spawn(self._serve(connection, "{}:{}".format(*address[:2])))
+
+    async def _serve(self, connection: socket.socket, address: str) -> None:
+        link = Link(connection, address)
+        try:
+            try:
+                name, role = await admit(link, self._token, self.name)
+            except (WireError, ConnectionLost) as error:
+                return self.report(f"{self.name} refused a connection: {error}")
+            except TimeoutError:
+                return self.report(f"{self.name} refused a connection: {address} did not greet in time")
+            finally:
+                self._greeting.release()
+            peer = Peer(next(self._ids), name, role)
+            link.peer = f"{peer} ({address})"
+            await self._attend(peer, link)
+        finally:
+            await link.close()
+
+    async def _attend(self, peer: Peer, link: Link) -> None:
+        self.peers[peer.id] = peer
+        session = _Session(self, peer, link)
+        try:
+            await session.run()
+        except WireError as error:
+            self.report(f"{self.name} ended a connection: {error}")
+        except ConnectionLost:
+            pass  # leaving is no error; on_leave hears of it
+        finally:
+            await session.end()
+            del self.peers[peer.id]
+            if self._on_leave is not None:
+                try:
+                    await self._on_leave(peer)
+                except Exception as error:
+                    self.report(f"{self.name} failed when {peer} left: {type(error).__name__}: {error}")
+
+
+class _Session:
+    """The open calls of one peer. Takes its messages, gives replies; waits for nothing but the next message."""
+
+    def __init__(self, server: Server, peer: Peer, link: Link) -> None:
+        self.server, self.peer, self.link = server, peer, link
+        self.running: dict[int, asyncio.Task[Any]] = {}
+
+    async def run(self) -> None:
+        while True:
+            match await self.link.receive():
+                case ["call" | "tell" as kind, int(number), str(verb), dict(values)] if number not in self.running:
+                    if len(self.running) + self.link.waiting >= WINDOW:
+                        raise WireError(f"{self.link.peer} has more than {WINDOW} calls open")
+                    task = asyncio.create_task(self.carry_out(verb, values), name=f"{verb} of {self.peer}")
+                    self.running[number] = task
+                    task.add_done_callback(functools.partial(self.reply, number, verb if kind == "tell" else None))
+                case ["cancel", int(number)]:
+                    if number in self.running:
+                        self.running[number].cancel()
+                case _:
+                    raise WireError(f"{self.link.peer} sent a message that is neither call, tell nor cancel")
+
+    async def carry_out(self, verb: str, values: dict[str, Any]) -> Any:
+        if verb not in self.server.handlers:
+            raise WireError(f'{self.server.name} has no verb "{verb}"; it has {", ".join(sorted(self.server.handlers))}')
+        return await self.server.handlers[verb](self.peer, **values)
+
+    def reply(self, number: int, told: str | None, task: asyncio.Task[Any]) -> None:
+        """Answer for a task that is done, also for one that was cancelled before it began. ``told`` is the verb of a tell."""
+        del self.running[number]
+        if self.link.lost:
+            return
+        error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        try:
+            frame = wire.pack(["value", number, None if told or error else task.result()])
+        except WireError as cause:
+            error = cause
+        if error is not None:
+            frame = wire.pack(["error", number, type(error).__name__, str(error)])
+            if told:
+                self.server.report(f'{self.server.name}: "{told}" of {self.peer} failed: {type(error).__name__}: {error}')
+        self.link.post(frame)
+
+    async def end(self) -> None:
+        """Cancel what runs and wait until it has ended."""
+        self.link.lose(f"{self.peer} left")
+        tasks = list(self.running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def connect(address: str, token: str, *, name: str, role: str, deadline: float = 30.0) -> Client:
+    """Connect to a server of this run.
+
+    Raises:
+        ConnectionLost: nobody listens at ``address``, or it hung up.
+        WireError: who listens is no server of this run.
+        DeadlinePassed: it took longer than ``deadline`` seconds.
+    """
+    try:
+        async with asyncio.timeout(deadline):
+            link = Link(await _dial(address), address)
+            try:
+                there = await introduce(link, token, name, role)
+            except BaseException:
+                await link.close()
+                raise
+    except TimeoutError as cause:
+        raise DeadlinePassed(f'{address} did not answer the greeting of {role} "{name}" in time') from cause
+    link.peer = f"{there} at {address}"
+    return Client(link)
+
+
+async def _dial(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
+    except OSError as cause:
+        connection.close()
+        raise ConnectionLost(f"no server listens at {address}: {cause}") from cause
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Client:
+    """Calls a server. Made by :func:`connect`.
+
+    Attributes:
+        server: name and address of the server, for errors.
+        lost: set once the connection has ended, whoever ended it.
+        reason: why it ended.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.server = link.peer
+        self.lost = asyncio.Event()
+        self.reason = f"the connection to {self.server} was closed here"
+        self._link = link
+        self._numbers = itertools.count(1)
+        self._window = asyncio.Semaphore(WINDOW)
+        self._open: dict[int, asyncio.Future[Any]] = {}
+        self._reader = asyncio.create_task(self._read())
+
+    async def until_lost(self) -> NoReturn:
+        """For work that ends with the connection. Raises ConnectionLost once it has ended."""
+        await self.lost.wait()
+        raise ConnectionLost(self.reason)
+
+    async def call(self, verb: str, /, *, deadline: float, **values: Any) -> Any:
+        """What the server's handler of ``verb`` returns. Cancelling the call cancels the handler.
+
+        A call that was cancelled or ran out of time may still have been carried out.
+
+        Raises:
+            DeadlinePassed: there was no reply within ``deadline`` seconds; the handler is cancelled.
+            ConnectionLost: the connection ended.
+            RemoteError: the handler failed with an error that is no PenstockError; those are raised as they are.
+        """
+        async with self._limit(verb, deadline, "answer"):
+            number, reply = await self._request("call", verb, values)
+            try:
+                return await reply
+            finally:
+                if number in self._open and not self._link.lost:
+                    self._link.post(wire.pack(["cancel", number]))
+
+    async def tell(self, verb: str, /, *, deadline: float = 60.0, **values: Any) -> None:
+        """Have a handler run without waiting for it: begun in the order of calls and tells. What fails is reported there.
+
+        Returns when the message has left; waits while the window is full or the server does not read.
+
+        Raises:
+            DeadlinePassed: it could not be sent within ``deadline`` seconds.
+            ConnectionLost: the connection ended.
+        """
+        async with self._limit(verb, deadline, "take"):
+            sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            _, reply = await self._request("tell", verb, values, sent)
+            reply.cancel()  # nobody waits for it; its number stays open until the server is done
+            await sent
+
+    async def close(self) -> None:
+        """End the connection; open calls fail."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self._end()  # a reader that was cancelled before it began has ended nothing
+
+    @asynccontextmanager
+    async def _limit(self, verb: str, deadline: float, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(deadline):
+                yield
+        except TimeoutError as cause:
+            raise DeadlinePassed(f'{self.server} did not {what} "{verb}" within {deadline:g} s') from cause
+
+    async def _request(
+        self, kind: str, verb: str, values: dict[str, Any], sent: asyncio.Future[None] | None = None
+    ) -> tuple[int, asyncio.Future[Any]]:
+        await self._window.acquire()
+        number = next(self._numbers)
+        try:
+            if self.lost.is_set():
+                raise ConnectionLost(self.reason)
+            self._link.post(wire.pack([kind, number, verb, values]), sent)
+        except BaseException:
+            self._window.release()
+            raise
+        self._open[number] = asyncio.get_running_loop().create_future()
+        return number, self._open[number]
+
+    async def _read(self) -> None:
+        """Takes replies, gives them to those who wait. Ends with the connection and then fails all who wait."""
+        try:
+            while True:
+                match await self._link.receive():
+                    case ["value", int(number), value] if number in self._open:
+                        self._settle(number, value)
+                    case ["error", int(number), str(kind), str(message)] if number in self._open:
+                        self._settle(number, self._error(kind, message))
+                    case _:
+                        raise WireError(f"{self.server} sent a message that is neither value nor error of an open call")
+        except (ConnectionLost, WireError) as error:
+            self.reason = str(error)
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        self.lost.set()
+        for number in list(self._open):
+            self._settle(number, ConnectionLost(self.reason))
+        await self._link.close()
+
+    def _settle(self, number: int, outcome: Any) -> None:
+        reply = self._open.pop(number)
+        self._window.release()
+        if reply.done():
+            return  # its caller has gone
+        if isinstance(outcome, PenstockError):
+            reply.set_exception(outcome)
+        else:
+            reply.set_result(outcome)
+
+    def _error(self, kind: str, message: str) -> PenstockError:
+        known = getattr(errors, kind, None)
+        if isinstance(known, type) and issubclass(known, PenstockError):
+            return known(message)
+        return RemoteError(f"{self.server}: {kind}: {message}")

@@ -1,0 +1,270 @@
+"""From specs to objects: devices, models, data, rewards. The only place that knows both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.algos.process_reward import marks, step_tokens
+from penstock.config.environment import EnvironmentSpec
+from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, models_behind
+from penstock.core.contracts import Env, RewardFunction
+from penstock.core.errors import DataError, RewardError, SpecError
+from penstock.core.seeds import seed_of as seed_of
+from penstock.core.spans import NO_SPANS, Spans
+from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
+from penstock.data.layout import lay_out
+from penstock.data.render import Example, Pair, Renderer
+from penstock.data.resolve import resolve
+from penstock.data.sampler import Sampler, examples, pairs, prompts
+from penstock.envs.single_turn import SingleTurn
+from penstock.envs.turns import Dialogue, Turns
+from penstock.models.branches import reference_branch, share_frozen
+from penstock.models.files import load_model
+from penstock.models.language_model import Head, LanguageModel
+from penstock.models.scratch import build_model
+from penstock.models.text import Text
+from penstock.rewards.ensemble import combined
+from penstock.rewards.model import ModelReward
+from penstock.rewards.process import StepReward, StepRow
+from penstock.rewards.runner import Mixture
+from penstock.runtime.check import row_name
+from penstock.train.learner import Scoring
+from penstock.train.restrict import restrict
+from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
+
+EPISODES = 256
+"""Threads in which plain functions of an environment may wait at a time; asynchronous ones need none."""
+
+
+class Models:
+    """Finds and loads the models a run names. ``@stage`` is the folder where that stage's model was saved."""
+
+    def __init__(self, stage_folder: Callable[[str], Path], device: Any, seed: int) -> None:
+        self.stage_folder = stage_folder
+        self.device = device
+        self.seed = seed
+        self.policy: LanguageModel | None = None
+        """The model that is being trained; what is loaded beside it may share its frozen part."""
+
+    def path(self, name: str) -> str:
+        return str(self.stage_folder(name[1:])) if name.startswith("@") else name
+
+    def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> LanguageModel:
+        """The model of a spec; ``corpus`` fits the tokenizer of one that is built from scratch."""
+        if spec.path:
+            self.policy = load_model(self.path(spec.path), head).to(self.device)
+        else:
+            self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
+        return self.policy
+
+    def reference(self, stage: Offline | Online, start: LanguageModel) -> Scoring:
+        """The frozen model of a stage: where it starts unless the stage names another. Call it before the learner is made.
+
+        Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with
+        adapters it is the model without them.
+        """
+        spec = getattr(stage, "reference", None)
+        other = None
+        if spec is not None and (spec.path != stage.model.path or not spec.path):
+            other = load_model(self.path(spec.path)).to(self.device).requires_grad_(False)
+        if stage.learner.lora is not None and other is None:
+            return AdapterOffScoring(start, lay_out)
+        if stage.learner.unfrozen_layers < 0:
+            return Scoring((other or copy.deepcopy(start)).requires_grad_(False), lay_out)
+        restrict(start, stage.learner)
+        if other is None:
+            return SharedTrunkScoring(start, reference_branch(start), lay_out)
+        share_frozen(other, start)
+        return Scoring(other, lay_out)
+
+    def scorer(self, name: str) -> Scoring:
+        """A frozen reward model; what it has in common with the frozen part of ``policy`` is held once."""
+        model = load_model(self.path(name), "score").to(self.device).requires_grad_(False)
+        if self.policy is not None and self.policy.border is not None:
+            share_frozen(model, self.policy)
+        return Scoring(model, lay_out)
+
+
+def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
+    """Texts of a data set, to fit a tokenizer to: whatever its templates can render."""
+    renderer, source = Renderer(spec), prompts(spec, base, 0).source
+    for index in range(len(source)):
+        yield from renderer.texts(source[index])
+
+
+def prompt_text(prompt: Prompt, text: Text) -> str:
+    """What a prompt reads as: its chat rendering if it has messages, else its text."""
+    return text.render_chat(prompt.messages) if prompt.messages else prompt.text
+
+
+def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
+    """Tokens of a prompt; an empty one begins with the end token, as if a text before it had ended."""
+    return np.asarray(text.encode(prompt_text(prompt, text)) or [text.end], np.int32)
+
+
+def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel) -> None:
+    """Look at every prompt that is about to be drawn. Raises DataError where one leaves no room for an answer."""
+    for ordinal in range(min(draws, len(source))):
+        length = len(prompt_tokens(source(ordinal), model.text))
+        if length >= model.context:
+            raise DataError(
+                f"{row_name(source, spec, ordinal)}: the prompt has {length} tokens, which leaves no room for an answer in the "
+                f"model's context of {model.context}; drop long rows, shorten the template or use a longer context"
+            )
+
+
+def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | None = None) -> Callable[[Prompt], Env]:
+    """Makes environments, of one turn unless a spec says more; a prompt is tokenized once for all its samples.
+
+    Raises:
+        SpecError: the function of the spec is not there, or cannot be called as an environment.
+    """
+    dialogue = None if spec is None else dialogue_of(spec, text, base)
+    known: dict[tuple[PromptKey, str], IntArray] = {}
+
+    def make(prompt: Prompt) -> Env:
+        name = prompt.key, prompt.text  # two data sets may share a name, and so keys
+        if name not in known:
+            if len(known) >= 1024:
+                known.pop(next(iter(known)))
+            known[name] = prompt_tokens(prompt, text)
+        return SingleTurn(known[name]) if dialogue is None else Turns(dialogue, known[name], prompt.columns)
+
+    return make
+
+
+def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogue:
+    """The environment that a spec names. Plain functions get threads for as many episodes as may wait at a time."""
+    function = resolve(spec.function, base)
+    try:
+        inspect.signature(function).bind(None, None, 0, **spec.options)
+    except TypeError as error:
+        raise SpecError(
+            f'environment "{spec.function}" cannot be called as function(sample, columns, turn, **options) with options '
+            f"{dict(spec.options)}: {error}"
+        ) from error
+    threads = ThreadPoolExecutor(EPISODES, "environment")
+    called = partial(function, **spec.options) if spec.options else function
+    return Dialogue(spec.function, called, text.encode, threads, spec.turns, spec.deadline)
+
+
+def units_of(
+    spec: DataSpec, base: Path, seed: int, algorithm: Any, text: Text, context: int
+) -> tuple[Callable[[int], Unit], int]:
+    """A function from ordinal to labelled unit, and how many there are in an epoch.
+
+    The algorithm is given the row's columns and, over them, its rendered texts. The function raises DataError where a row is
+    longer than the context.
+    """
+    kinds: dict[str, Callable[..., Sampler[Any]]] = {"pairs": pairs, "examples": examples, "prompts": prompts}
+    drawn = kinds[algorithm.data](spec, base, seed)
+
+    def unit(ordinal: int) -> Unit:
+        item: Prompt | Example | Pair = drawn(ordinal)
+        prompt = item if isinstance(item, Prompt) else item.prompt
+        texts = {**prompt.columns, "prompt": prompt_text(prompt, text) or text.tokenizer.eos_token}
+        if isinstance(item, Pair):
+            texts |= {"chosen": item.chosen, "rejected": item.rejected}
+        elif isinstance(item, Example):
+            texts |= {"completion": item.completion}
+        rows = algorithm.rows(texts, text)
+        longest = max(len(row.tokens_T) for row in rows)
+        if longest > context:
+            raise DataError(
+                f"{row_name(drawn, spec, ordinal)}: {longest} tokens do not fit the model's context of {context}; "
+                f"drop long rows or use a longer context"
+            )
+        return rows
+
+    return unit, len(drawn)
+
+
+def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
+    """A frozen reward model as a reward.
+
+    It reads the sample's own tokens where both models share a vocabulary, else the text tokenized anew; a sample that was
+    cut at its longest length is closed with an end token, because that is where the model was trained to be read.
+    """
+    own = scorer.model.text
+    shared = own.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+
+    def prepare(sample: Sample, prompt: Prompt) -> IntArray:
+        tokens = list(map(int, sample.tokens_T)) if shared else own.encode(prompt_text(prompt, policy) + sample.text)
+        tokens = tokens if tokens and tokens[-1] == own.end else [*tokens, own.end]
+        return np.asarray(tokens[-scorer.model.context :], np.int32)
+
+    return ModelReward(scorer, name, prepare)
+
+
+def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
+    """A frozen process reward model as a reward; it reads the prompt's text and the steps tokenized anew."""
+    own = scorer.model.text
+
+    def row_with(separator: str) -> StepRow:
+        def row(sample: Sample, prompt: Prompt, steps: Sequence[str]) -> Row:
+            before = own.encode(prompt_text(prompt, policy)) or [own.end]
+            tokens_T, end_S = step_tokens(before, steps, own, separator)
+            if len(tokens_T) > scorer.model.context:
+                raise RewardError(f"{len(tokens_T)} tokens do not fit the context of model {name}, {scorer.model.context}")
+            return Row(tokens_T, marks(len(tokens_T), end_S))
+
+        return row
+
+    return StepReward(scorer, name, policy.decode, row_with)
+
+
+class StageRewards:
+    """The rewards of a stage, reward models loaded; fulfils the Reward protocol.
+
+    Options of a reward model (or several, ``model:@a+@b``): ``sigmoid`` gives a probability instead of a score; ``combine``
+    and ``penalty`` say what is made of several (see rewards/ensemble.py). Of a process reward model (``process:@a``):
+    ``separator`` and ``use`` (see rewards/process.py).
+    """
+
+    def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:
+        self._models: list[ModelReward] = []
+        provided: dict[str, RewardFunction] = {}
+        for spec in specs:
+            if spec.function.startswith("process:"):
+                (name,) = models_behind(spec)
+                stepwise = step_reward(models.scorer(name), spec.name or name, policy)
+                self._models.append(stepwise)
+                provided[spec.function] = stepwise
+            if spec.function.startswith("model:"):
+                made = [model_reward(models.scorer(name), spec.name or name, policy) for name in models_behind(spec)]
+                self._models += made
+                provided[spec.function] = _with_options(made)
+        self.mixture = Mixture(specs, provided, base)
+        self.spans: Spans = NO_SPANS
+
+    async def __call__(self, group: Group) -> Group:
+        with self.spans.overlapping("reward"):
+            return await self.mixture(group)
+
+    async def close(self) -> None:
+        """End the processes and threads of all rewards."""
+        await self.mixture.close()
+        for made in self._models:
+            made.close()
+
+
+def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
+    async def reward(
+        group: Group, columns: Mapping[str, Any], *, sigmoid: bool = False, combine: str = "mean", penalty: float = 1.0
+    ) -> list[float]:
+        score_MG = await asyncio.gather(*(judge(group, columns) for judge in judges))
+        if sigmoid:
+            score_MG = [[1 / (1 + math.exp(-score)) for score in scores] for scores in score_MG]
+        return combined(score_MG, combine, penalty)
+
+    return reward

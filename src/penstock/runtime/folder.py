@@ -1,0 +1,149 @@
+"""A run's folder: ``run.json``, ``events.jsonl``, ``spans/``, ``summary.json``, ``checkpoints/``, ``model/`` and the report."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from penstock.config.run import Run
+from penstock.config.spec import difference, parse, plain
+from penstock.core.errors import CheckpointError, SpecError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.writing")
+    with open(temporary, "w", encoding="utf-8") as out:
+        json.dump(value, out, indent=2, ensure_ascii=False)
+        out.write("\n")
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, path)
+
+
+class RunFolder:
+    """Paths of a run and the two small files that say what it is and what came of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec = path / "run.json"
+        self.events = path / "events.jsonl"
+        self.summary = path / "summary.json"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+        self.spans = path / "spans"
+        self.schedule = path / "schedule"
+        self._lock = path / ".lock"
+        self._made: list[Path] = []
+        """Folders that :meth:`begin` created, innermost first."""
+
+    def stage_model(self, run: Run, name: str) -> Path:
+        """Where a stage's model goes: the last one to ``model``, those before it to ``models/NAME``."""
+        return self.model if name == run.stages[-1].name else self.path / "models" / name
+
+    def require_free(self) -> None:
+        """Refuse a folder in which a run is.
+
+        Raises:
+            CheckpointError: a run is there already, so starting would overwrite it.
+        """
+        if self.spec.exists():
+            raise CheckpointError(
+                f"{self.path}: a run is there already; go on with it by penstock train --resume {self.path}, "
+                f"or choose another --name"
+            )
+
+    def begin(self, run: Run) -> Any:
+        """Create the folder for a new run and hold it as :meth:`lock` does; :meth:`undo` takes it back.
+
+        Raises:
+            CheckpointError: a run is there already, or the folder cannot be written.
+        """
+        self.require_free()
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = self.lock()
+            self.require_free()
+            write_json(self.spec, plain(run))
+        except OSError as error:
+            self.undo()
+            raise CheckpointError(
+                f"{self.path}: the run's folder cannot be written ({error.strerror}); choose another place with --runs"
+            ) from error
+        return handle
+
+    def undo(self) -> None:
+        """Remove what :meth:`begin` and a start that came to nothing have left."""
+        if self.path in self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            for file in (self.spec, self.events, self._lock):
+                with contextlib.suppress(OSError):
+                    file.unlink(missing_ok=True)
+        for parent in self._made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+    def read(self) -> Run:
+        """The spec of the run in this folder.
+
+        Raises:
+            CheckpointError: there is no run, or its run.json is damaged.
+        """
+        import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
+
+        if not self.spec.exists():
+            raise CheckpointError(f"{self.path}: no run.json here; this is not a run folder")
+        try:
+            return parse(Run, json.loads(self.spec.read_text(encoding="utf-8")))
+        except (ValueError, SpecError) as error:
+            raise CheckpointError(f"{self.spec}: cannot be read: {error}") from error
+
+    def require_same(self, run: Run) -> None:
+        """Refuse to go on with another spec; the message shows every difference. How a learner is spread over processes may
+        differ: a checkpoint holds whole arrays.
+
+        Raises:
+            CheckpointError: the specs differ.
+        """
+        found = difference(plain(self.read()), plain(run))
+        lines = [line for line in found if ".learner.strategy" not in line.partition(":")[0]]
+        if lines:
+            raise CheckpointError(
+                f"{self.path}: the run was started with another spec ({'; '.join(lines)}); go on without changes by "
+                f"penstock train --resume {self.path}, or start a new run with another --name"
+            )
+
+    def lock(self) -> Any:
+        """Hold the folder for this process. Raises CheckpointError if another process trains in it."""
+        handle = open(self._lock, "w")  # noqa: SIM115 - held until the process ends
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.close()
+            raise CheckpointError(f"{self.path}: another process is training in this folder") from error
+        return handle
+
+    def read_summary(self) -> dict[str, Any]:
+        """What came of the run so far. Raises CheckpointError where the file is damaged."""
+        if not self.summary.exists():
+            return {"stages": {}}
+        try:
+            found = json.loads(self.summary.read_text(encoding="utf-8"))
+        except ValueError as error:
+            found = error
+        if not isinstance(found, dict) or not isinstance(found.get("stages"), dict):
+            raise CheckpointError(f"{self.summary}: cannot be read; remove it, and --resume goes on from the checkpoints")
+        return found
+
+    def finished(self, run: Run) -> dict[str, Any] | None:
+        """The summary of a run all of whose stages are done; None for one that can go on."""
+        summary = self.read_summary()
+        done = all(stage.name in summary["stages"] and self.stage_model(run, stage.name).is_dir() for stage in run.stages)
+        return summary if done and "headline" in summary else None

@@ -1,0 +1,181 @@
+"""Who answers a stage's questions beside people: rewards, models and servers, each as an annotator of nature ``judge``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.config.ask import Ask, Judge, ServedJudge
+from penstock.config.parts import RewardSpec
+from penstock.core.errors import RewardError
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.feedback.asked import Asked
+from penstock.feedback.asking import Votes
+from penstock.feedback.errors import AlreadyAnswered, SeatTaken
+from penstock.feedback.exchange.snapshot import Labels, Snapshot, counted
+from penstock.feedback.judgements import Unit
+from penstock.feedback.judges import BothOrders, JudgeReport, compare, place_share, question, read_answer
+from penstock.feedback.quality.reliability import Share
+from penstock.feedback.records import Annotator, Item, Submission, Task
+from penstock.runtime.build import StageRewards
+
+if TYPE_CHECKING:
+    from penstock.feedback.store import Store
+
+MakeRewards = Callable[[RewardSpec], StageRewards]
+
+
+def group_of(item: Item) -> Group:
+    """An item as the group of samples that it was made of, with exact tokens."""
+    key = PromptKey(item.key or item.id[:12], 0, 0)
+    columns = {"prompt": item.prompt, **item.groups}
+    return Group(Prompt(key, item.prompt, columns=columns), tuple(sample_of(item, key, g) for g in range(len(item.responses))))
+
+
+def sample_of(item: Item, key: PromptKey, index: int) -> Sample:
+    """One response as the sample that it was made of."""
+    found = item.responses[index]
+    tokens_T = np.asarray(found.tokens, np.int32)
+    drawn = len(found.logp)
+    action_T = np.arange(len(tokens_T)) >= len(tokens_T) - drawn
+    logp_T = np.zeros(len(tokens_T), np.float32)
+    logp_T[action_T] = found.logp
+    version_T = np.where(action_T, found.version, -1).astype(np.int32)
+    return Sample(SampleKey(key, index), tokens_T, action_T, logp_T, version_T, "stop", found.text)
+
+
+async def truths(spec: RewardSpec, items: Sequence[Item], rewards: MakeRewards) -> dict[str, list[float]]:
+    """The reward of each response of each item, by the item's name.
+
+    Raises:
+        RewardError: a response has none.
+    """
+    scored = rewards(spec)
+    try:
+        groups = await asyncio.gather(*(scored(group_of(item)) for item in items))
+    finally:
+        await scored.close()
+    found = {}
+    for item, group in zip(items, groups, strict=True):
+        failed = next((sample.error for sample in group.samples if sample.reward is None), None)
+        if failed:
+            raise RewardError(f"a question's response has no score: {failed}")
+        found[item.id] = [float(sample.reward or 0.0) for sample in group.samples]
+    return found
+
+
+Heard = dict[str, tuple[Share, int]]
+"""For each judge: answers for what was shown first, and questions without an answer to be read."""
+
+
+async def ask_judges(stage: Ask, store: Store, asked: Sequence[Asked], rewards: MakeRewards) -> Heard:
+    """Let every judge of a stage answer its questions, but for those answered before; people's seats are left alone."""
+    heard: Heard = {}
+    for spec in stage.annotators:
+        place, skipped = Share(0, 0), 0
+        done = {event.key for event in store.events() if event.annotator == spec.name}
+        tasks = [one.task for one in asked if not {key_of(spec.name, one.task), skip_of(spec.name, one.task)} & done]
+        if isinstance(spec, Judge):
+            scores = await truths(spec.reward, [task.item for task in tasks], rewards)
+            gaps = {task.id: scores[task.item.id][0] - scores[task.item.id][1] for task in tasks}
+            said = {name: 0 if abs(gap) <= spec.close else int(np.sign(gap)) for name, gap in gaps.items()}
+        elif isinstance(spec, ServedJudge):
+            orders = await both_orders(spec, tasks)
+            place = place_share(list(orders.values()))
+            said = {name: both.preference for name, both in orders.items() if both.preference is not None}
+            skipped = len(orders) - len(said)
+            pass_over(store, spec.name, [task for task in tasks if task.id not in said])
+        else:
+            continue
+        put(store, spec.name, [task for task in tasks if task.id in said], said)
+        heard[spec.name] = place, skipped
+    return heard
+
+
+def reports(asked: Sequence[Asked], heard: Heard, taken: Snapshot, people: Votes) -> list[JudgeReport]:
+    """Each judge of a stage beside people, on this stage's questions."""
+    names = {one.task.id for one in asked}
+    items = {one.task.id: one.task.item for one in asked}
+    lengths = {Unit(name, 0, 1): (len(item.responses[0].text), len(item.responses[1].text)) for name, item in items.items()}
+    theirs = {unit: people.side(unit.task) for unit in people.said if unit.task in names}
+    found = counted(taken, Labels(natures=("judge",)))
+    return [
+        compare(
+            judge,
+            {one.unit: one.sign for one in found if one.annotator == judge and one.unit.task in names},
+            theirs,
+            lengths,
+            place,
+            skipped,
+        )
+        for judge, (place, skipped) in heard.items()
+    ]
+
+
+def copy_for(judge: str, task: Task) -> Task:
+    """The question as it is put to a judge: the same unit, with a seat of its own."""
+    return replace(task, origin=task.origin or task.id, overlap=1, round=f"judge {judge} {task.round}")
+
+
+def key_of(judge: str, task: Task) -> str:
+    """The key of a judge's vote on a question."""
+    return f"judge:{judge}:{copy_for(judge, task).id}"
+
+
+def skip_of(judge: str, task: Task) -> str:
+    """The key of a judge's passing over a question."""
+    return f"judge:{judge}:{task.id}:skip"
+
+
+async def both_orders(spec: ServedJudge, tasks: Sequence[Task]) -> dict[str, BothOrders]:
+    """What a served model says of each pair in both orders, at most ``spec.at_once`` questions at a time.
+
+    Raises:
+        GenerationError, ConnectionLost, DeadlinePassed: the server refuses, is gone, or is too slow.
+    """
+    from penstock.serve.judge import OneWord
+
+    server, places = OneWord(spec.url, spec.key, spec.timeout, spec.model, spec.chat), asyncio.Semaphore(spec.at_once)
+
+    async def one(prompt: str, first: str, second: str) -> Any:
+        async with places:
+            return read_answer(await server.ask(question(prompt, first, second)))
+
+    async def both(task: Task) -> BothOrders:
+        first, second = (response.text for response in task.item.responses)
+        prompt = task.item.prompt
+        return BothOrders(*await asyncio.gather(one(prompt, first, second), one(prompt, second, first)))
+
+    try:
+        await server.open()
+        found = await asyncio.gather(*(both(task) for task in tasks))
+    finally:
+        await server.close()
+    return {task.id: answer for task, answer in zip(tasks, found, strict=True)}
+
+
+def put(store: Store, judge: str, tasks: Sequence[Task], said: Mapping[str, int]) -> None:
+    """Record a judge's votes, each on a copy of its question; again, it adds nothing."""
+    store.enrol(Annotator(judge, nature="judge"))
+    copies = [copy_for(judge, task) for task in tasks]
+    store.ask(copies)
+    store.record(
+        [
+            Submission("vote", copy.id, judge, key_of(judge, task), {"preference": said[task.id]})
+            for task, copy in zip(tasks, copies, strict=True)
+        ]
+    )
+
+
+def pass_over(store: Store, judge: str, tasks: Sequence[Task]) -> None:
+    """Record that a judge gave no answer to be read; where all seats are taken already, nothing is lost."""
+    store.enrol(Annotator(judge, nature="judge"))
+    for task in tasks:
+        with contextlib.suppress(SeatTaken, AlreadyAnswered):
+            given = Submission("skip", task.id, judge, skip_of(judge, task), {"reason": "no answer to be read"})
+            store.record([given])

@@ -1,0 +1,148 @@
+"""What an online stage is made of, wherever its roles live, and its flow within one process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.config.run import Online, Run
+from penstock.config.strategies import OneDevice
+from penstock.core.errors import ModelError, SpecError
+from penstock.core.sentinels import EXACT, ROUNDED
+from penstock.core.tape import LeaseLog, Tape
+from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
+from penstock.data.layout import count, lay_out
+from penstock.data.sampler import Sampler, prompts
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
+from penstock.loops.rollout import Rollout, rollout
+from penstock.loops.sentinels import Sentinels
+from penstock.models.language_model import LanguageModel
+from penstock.runtime.around import Around
+from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
+from penstock.runtime.supervise import rules_of
+from penstock.stream.stream import Stream
+from penstock.train.device import threads
+from penstock.train.learner import LearnerPlan
+from penstock.train.ranks import AnyLearner, learner_of
+from penstock.weights.alias import AliasChannel
+
+
+@dataclass
+class OnlineParts:
+    """The learner and what belongs to it. ``roll`` generates with the learner's own parameters, to evaluate."""
+
+    stage: Online
+    model: LanguageModel
+    learner: AnyLearner
+    labeller: Labeller
+    trainer: Trainer
+    plan: Plan
+    source: Sampler[Prompt]
+    rewards: StageRewards
+    roll: Rollout
+
+
+def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_elsewhere: bool = False) -> OnlineParts:
+    """Load and build what an online stage needs; errors in data, models or rewards surface here."""
+    algorithm: Any = stage.algorithm
+    model = models.load(stage.model, corpus_of(stage.data, base))
+    needs = algorithm.needs & {"teacher"} if reference_elsewhere else algorithm.needs & {"reference", "teacher"}
+    reference = models.reference(stage, model) if needs else None
+    seed = seed_of(run.seed, stage.name)
+    sampling = replace(stage.sampling, seed=seed)
+    if "teacher" in algorithm.needs and not isinstance(stage.learner.strategy, OneDevice):
+        raise SpecError(
+            f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
+        )
+    updates = stage.steps * stage.epochs * stage.minibatches
+    learner = learner_of(
+        model, stage.learner, lay_out, LearnerPlan(total_steps=updates, temperature=sampling.temperature, seed=seed)
+    )
+    if "teacher" in algorithm.needs and reference is not None:
+        check_vocabulary(reference.model, model, stage.name)
+        learner.teacher = reference
+    rewards = StageRewards(stage.rewards, models, model.text, base)
+    generator = embedded_generator(model, slots=stage.slots)
+    roll = Rollout(
+        generator,
+        environments(model.text, stage.environment, base),
+        rewards,
+        sampling,
+        stage.samples,
+        "greedy" in algorithm.needs,
+    )
+    control = algorithm.initial_control()
+    labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
+    source = prompts(stage.data, base, seed)
+    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
+    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed, look=True)
+    return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
+
+
+def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
+    """The trainer of an algorithm's loss, with its sentinels."""
+    spec = learner.spec
+    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
+    sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
+    return Trainer(learner, algorithm.loss(), lay_out, count, spec.token_budget, spec.share_prefix, sentinels)
+
+
+def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
+    """Refuse a teacher whose tokens are others: distributions over different vocabularies cannot be compared."""
+    same = teacher.text.tokenizer.get_vocab() == student.text.tokenizer.get_vocab()
+    if not same or teacher.config.vocab_size != student.config.vocab_size:
+        raise ModelError(f"{stage}: the teacher's vocabulary is not the student's; take one with the same tokenizer")
+
+
+def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
+    """How fast and how long was generated between two looks."""
+    drawn, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
+    return {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy}
+
+
+class RefreshingChannel:
+    """Brings the generator's copy up to date where the learner trains shards, then publishes."""
+
+    def __init__(self, learner: AnyLearner, channel: AliasChannel) -> None:
+        self.learner, self.channel = learner, channel
+
+    async def publish(self, version: Version) -> None:
+        self.learner.refresh()
+        await self.channel.publish(version)
+
+
+class LocalFlow:
+    """All roles in one process: the generator aliases the learner's parameters, or its copy of them where they are sharded."""
+
+    def __init__(self, parts: OnlineParts, around: Around) -> None:
+        self.parts, self.around, schedule = parts, around, around.schedule
+        self.stream = Stream(rules_of(parts.stage))
+        self.generator = embedded_generator(parts.model, slots=parts.stage.slots)
+        self.generator.spans = around.recorder.role("generator-0")
+        self.generator.tape = Tape.next_take(schedule, "generator-0") if schedule else Tape()
+
+    aside: Any = None
+    """Nobody else evaluates."""
+
+    def background(self) -> list[Any]:
+        roll = replace(self.parts.roll, generator=self.generator, tape=self.generator.tape)
+        return [rollout(self.stream, self.parts.source, roll)]
+
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
+        """Train from a step on."""
+        parts, generator = self.parts, self.generator
+        generator.version = start
+        generator.tape.load(start, 0)
+        channel = RefreshingChannel(parts.learner, AliasChannel([generator], parts.stage.kv))
+        before = generator.stats()
+        spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule, threads())
+        async with aclosing(
+            learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases)
+        ) as trained:
+            async for step in trained:
+                found, before = rates(before, generator.stats()), generator.stats()
+                yield replace(step, metrics=step.metrics | found)

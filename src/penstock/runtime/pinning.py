@@ -1,0 +1,91 @@
+"""Data that grows, pinned when a run begins: what its spec says then is what a resume reads.
+
+What an earlier stage of the run itself asks for is not there then; it is pinned when the stage that reads it begins, in
+``pins.json`` in the run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.config.ask import OWN_STORE, Ask
+from penstock.config.run import DataSpec, Offline, Online, Run, Stage
+from penstock.runtime.folder import write_json
+
+GROWING = "feedback:"
+PINS = ("until", "at", "content")
+
+
+def pinned(run: Run, base: Path, kept: Run | None = None) -> Run:
+    """The run with its feedback sources pinned: to where ``kept``, the run as it was begun, has them, or to now.
+
+    Raises:
+        DataError: a store cannot be read.
+    """
+    stages: list[Stage] = []
+    for stage in run.stages:
+        if isinstance(stage, Ask):
+            stages.append(stage)
+            continue
+        before = next((other for other in kept.stages if other.name == stage.name), None) if kept else None
+        later = asked(run, stage)
+        made: Offline | Online = replace(stage, data=_pinned(stage.data, base, before.data if before else None, later))
+        if made.evaluation is not None:
+            then = before.evaluation.data if before and before.evaluation else None
+            evaluation = replace(made.evaluation, data=_pinned(made.evaluation.data, base, then, later))
+            made = replace(made, evaluation=evaluation)
+        stages.append(made)
+    return run if tuple(stages) == run.stages else replace(run, stages=tuple(stages))
+
+
+def asked(run: Run, stage: Stage) -> set[str]:
+    """The sources that stages before this one fill with votes."""
+    names = [other.name for other in run.stages]
+    earlier = run.stages[: names.index(stage.name)]
+    return {GROWING + other.store for other in earlier if isinstance(other, Ask)}
+
+
+def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
+    """The stage with data that the run itself has asked for pinned: to where it was when the stage was first begun, or to now.
+
+    Raises:
+        DataError: the store gives no rows, or others than when the stage was first begun.
+    """
+    if isinstance(stage, Ask) or not asked(run, stage):
+        return stage
+    path = folder / "pins.json"
+    pins: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def pinned_here(data: DataSpec, what: str) -> DataSpec:
+        if data.source not in asked(run, stage):
+            return data
+        from penstock.feedback.source import pin
+
+        if data.source == GROWING + OWN_STORE:
+            data = replace(data, source=f"{GROWING}{(folder / 'feedback.db').resolve()}", name=data.name or "feedback")
+        known = pins.get(f"{stage.name}.{what}")
+        data = replace(data, options={**data.options, **known}) if known else pin(data, base)
+        pins[f"{stage.name}.{what}"] = {name: data.options[name] for name in PINS if name in data.options}
+        return data
+
+    made: Stage = replace(stage, data=pinned_here(stage.data, "data"))
+    if made.evaluation is not None:
+        evaluation = replace(made.evaluation, data=pinned_here(made.evaluation.data, "evaluation"))
+        made = replace(made, evaluation=evaluation)
+    write_json(path, pins)
+    return made
+
+
+def _pinned(data: DataSpec, base: Path, kept: DataSpec | None, later: set[str]) -> DataSpec:
+    if not data.source.startswith(GROWING) or "content" in data.options or data.source in later:
+        return data
+    if kept is not None:
+        pins: dict[str, Any] = {name: kept.options[name] for name in PINS if name in kept.options}
+        if replace(data, options={**data.options, **pins}) == kept:
+            return kept
+    from penstock.feedback.source import pin
+
+    return pin(data, base)

@@ -1,0 +1,97 @@
+"""``--placement colocate | split | FILE.toml``: what lands where in a cluster, from the command line, and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.config.placement import ROLES, Bundle, Colocate, Placed, Resources, Split, bundles
+from penstock.config.run import Online, Run
+from penstock.config.spec import parse, suggestion
+from penstock.core.errors import SpecError
+from penstock.runtime.engine_choice import way_of_weights
+from penstock.runtime.storing import stream_line
+
+NAMED = {"colocate": Colocate, "split": Split}
+
+
+def placed(run: Run, text: str) -> Run:
+    """The run with the placement that a flag gives; as it is where ``text`` is empty.
+
+    Raises:
+        SpecError: the run has no cluster, or the placement cannot be read; one line.
+    """
+    if not text:
+        return run
+    if run.runtime != "ray":
+        raise SpecError(
+            f'--placement says what lands where in a Ray cluster, and the runtime is "{run.runtime}"; add --runtime ray'
+        )
+    return dataclasses.replace(run, roles=dataclasses.replace(run.roles, placement=read_placement(text)))
+
+
+def read_placement(text: str) -> Any:
+    """The placement of a word or a file. Raises SpecError with one line that says what is wrong."""
+    if text in NAMED:
+        return NAMED[text]()
+    if not text.endswith(".toml"):
+        raise SpecError(f"--placement {text}: there is no such placement; use colocate, split or a FILE.toml")
+    try:
+        found = tomllib.loads(Path(text).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"--placement {text}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"--placement {text}: {error}") from error
+    return Placed(roles={role: resources_of(text, role, values) for role, values in found.items()})
+
+
+def resources_of(file: str, role: str, values: Any) -> Resources:
+    """What a section of a placement file says of a role."""
+    if role not in ROLES:
+        raise SpecError(f'{file}: unknown role "{role}"{suggestion(role, ROLES)}; roles are {", ".join(ROLES)}')
+    if not isinstance(values, Mapping):
+        raise SpecError(f"{file}: {role} is no section; write [{role}] and below it cpus = 1")
+    try:
+        return parse(Resources, values)
+    except SpecError as error:
+        raise SpecError(f"{file}: [{role}]: {error}") from error
+
+
+def placement_lines(run: Run) -> list[str]:
+    """What lands where, for ``penstock explain``."""
+    plan = bundles(run)
+    name = type(run.roles.placement).__name__.lower()
+    how = {"PACK": "on as few nodes as there is room", "SPREAD": "on as many nodes as there are"}[plan.strategy]
+    return [
+        f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
+        *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
+        stream_line(run),
+        f"  weights go {way_of_weights(run)}; the run's folder is one that all nodes see",
+    ]
+
+
+TOKEN_BYTES = 13
+"""Of a token on its way: id and version in 4 bytes, log-prob in 4, a flag in 1."""
+
+
+def moved(stage: Online, run: Run, weights: float) -> list[tuple[str, float, str]]:
+    """(what, bytes, which way) between the processes of a run in one step of a stage whose weights take ``weights`` bytes."""
+    roles, answers = run.roles, stage.batch * stage.samples * stage.sampling.max_new_tokens * TOKEN_BYTES
+    ways = 3 if not roles.references else 4
+    readers = "the reward workers" + (", the references" if roles.references else "")
+    return [
+        ("weights", weights * roles.generators, f"from the learner to {roles.generators} generator(s) by {roles.channel}"),
+        (
+            "answers",
+            float(answers * ways),
+            f"at most: to the hub, and from it to {readers} and the learner; prompts beside them",
+        ),
+    ]
+
+
+def told(bundle: Bundle) -> str:
+    """What a bundle takes, in words."""
+    return ", ".join(f"{amount:g} {name}" for name, amount in bundle.total.items()) or "nothing"

@@ -1,0 +1,145 @@
+"""An online stage whose other roles are processes: the learner's side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.config.run import Run
+from penstock.core.sentinels import Alarm
+from penstock.core.tape import LeaseLog
+from penstock.core.types import Metrics
+from penstock.loops.learn import Step, learn
+from penstock.models.files import save_model
+from penstock.runtime.around import Around, Processes
+from penstock.runtime.engine_choice import members, sends_adapters
+from penstock.runtime.exams import Answer
+from penstock.runtime.online import OnlineParts
+from penstock.runtime.remote import RemoteLeasing, joined
+from penstock.runtime.storing import payloads_of
+from penstock.runtime.supervise import exam_folder, rules_of
+from penstock.train.device import threads
+from penstock.weights.channels import open_publisher
+from penstock.weights.image import Post
+
+
+class Aside:
+    """Evaluations by another process, of the version that they are asked for, while training goes on."""
+
+    def __init__(self, stream: RemoteLeasing, open_channel: Callable[[Post, int], Any]) -> None:
+        self.stream, self.open_channel = stream, open_channel
+        self.incarnation = 0
+        self._channel: Any = None
+        self._step = 0
+        self._heard: list[Answer] = []
+
+    async def ask(self, step: int) -> None:
+        """Have the weights as they are evaluated. Waits where the evaluation before is not done yet."""
+        self._heard += await self._ask_hub(wait=True)
+        if self._channel is None:
+            self._channel = self.open_channel(self._post, self.incarnation)
+        self._step = step
+        await self._channel.publish(step)
+
+    async def _post(self, manifest: Mapping[str, Any]) -> None:
+        exam = {"step": self._step, "manifest": dict(manifest)}
+        await self.stream.client.call("ask", deadline=self.stream.deadline, exam=exam)
+
+    async def answers(self, wait: bool = False) -> list[Answer]:
+        """What was measured since the last call; ``wait`` for the evaluation that is under way."""
+        found, self._heard = self._heard + await self._ask_hub(wait), []
+        return found
+
+    async def _ask_hub(self, wait: bool) -> list[Answer]:
+        return list(await self.stream.client.call("answers", deadline=self.stream.deadline, wait=wait))
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+class ProcsFlow:
+    """The learner's flow: batches come from the hub, weights go out through a channel."""
+
+    def __init__(self, parts: OnlineParts, run: Run, processes: Processes, around: Around) -> None:
+        self.parts, self.run, self.processes, self.around = parts, run, processes, around
+        rules = rules_of(parts.stage, processes=True, references=run.roles.references)
+        self.stream = RemoteLeasing(rules, around.report)
+        self._aside = Aside(self.stream, partial(self._publisher, exam_folder(processes.weights)))
+
+    def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
+        kind = self.run.roles.channel
+        options = {"generators": members(self.run)} if kind == "process group" and folder == self.processes.weights else {}
+        trained = folder == self.processes.weights and sends_adapters(self.run, self.parts.stage)
+        weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
+        return open_publisher(kind, weights, folder, post, incarnation, **options)
+
+    def background(self) -> list[Any]:
+        return []
+
+    @property
+    def aside(self) -> Aside | None:
+        """Who evaluates while training goes on, if somebody does."""
+        return self._aside if self.run.roles.evaluator and self.parts.stage.evaluation is not None else None
+
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
+        """Hand the model over, begin the stage at the hub, train, end it."""
+        parts, name, stream = self.parts, self.parts.stage.name, self.stream
+        if not (self.processes.handed(name) / "config.json").exists():
+            save_model(parts.model, self.processes.handed(name), adapted=not sends_adapters(self.run, parts.stage))
+        async with (
+            joined(self.processes.hub, "learner", "learner", dict) as client,
+            payloads_of(self.run, client, name, "learner") as stream.payloads,
+        ):
+            incarnation = await stream.begin(client, name)
+            publisher = self._publisher(self.processes.weights, stream.post, incarnation)
+            self._aside.incarnation = incarnation
+            listening = asyncio.create_task(stream.listen())
+            try:
+                await publisher.publish(start)
+                before = self._counts()
+                spans = self.around.recorder.role("learner")
+                leases = LeaseLog(self.around.schedule, threads())
+                trained = learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases)
+                async with aclosing(trained):
+                    async for step in trained:
+                        now = self._counts()
+                        alarms = (*step.alarms, *self._compared(step.index))
+                        yield replace(step, metrics=step.metrics | _rates(before, now), alarms=alarms)
+                        before = now
+            finally:
+                listening.cancel()
+                publisher.close()
+                self._aside.close()
+            await stream.end(name)
+
+    def _compared(self, step: int) -> Iterator[Alarm]:
+        """Alarms about generators whose weights are not those that went out. Raises SentinelError where that is fatal."""
+        held, self.stream.held = self.stream.held, []
+        for report in held:
+            ours = self.stream.sums.get((report["incarnation"], report["version"]))
+            if ours is not None:
+                own, theirs = ({f"bucket {n}": sum_ for n, sum_ in enumerate(sums)} for sums in (ours, report["sums"]))
+                yield from self.parts.trainer.sentinels.compare_weights(report["version"], own, theirs, step)
+
+    def _counts(self) -> Metrics:
+        """Sums over the generators, and the stream's counts of what was wasted."""
+        sums: Metrics = {}
+        for told in self.stream.told.values():
+            for name, value in told.items():
+                sums[name] = sums.get(name, 0.0) + value
+        wasted = ("returned", "refused", "dropped", "tokens_dropped", "tokens_masked")
+        return sums | {f"flow/{name}": float(self.stream.stats[name]) for name in wasted if name in self.stream.stats}
+
+
+def _rates(before: Metrics, now: Metrics) -> Metrics:
+    # Counts fall where a generator was started again.
+    drawn, busy = (max(0.0, now.get(name, 0.0) - before.get(name, 0.0)) for name in ("generated_tokens", "busy_seconds"))
+    flow = {name: value for name, value in now.items() if name.startswith("flow/") and value}
+    return {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy} | flow

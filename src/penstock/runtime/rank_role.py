@@ -1,0 +1,51 @@
+"""A process that keeps one rank of the learner on a node of its own: it starts one for each learner that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import WireError
+from penstock.runtime.local import run_roles
+from penstock.runtime.remote import joined
+from penstock.train.rank_meeting import Meeting, introduce
+
+LOOK = 0.1
+"""Seconds between two looks for a learner that waits."""
+
+
+async def rank(greeting: Mapping[str, Any]) -> None:
+    """Keep a rank. Ends when the run does, or when it is told to."""
+    async with joined(greeting["hub"], greeting["name"], "rank", dict) as client:
+        await client.call("ready_now", deadline=30.0)
+        await run_roles(_serve(greeting), client.until_lost())
+
+
+async def _serve(greeting: Mapping[str, Any]) -> None:
+    """Be the rank of one learner after another."""
+    number = int(greeting["name"].rpartition("-")[2])
+    files, token = Meeting(Path(greeting["folder"]) / "ranks"), greeting["hub"]["token"]
+    while True:
+        if (place := await asyncio.to_thread(files.address)) is not None:
+            await _be(number, place, token)
+        await asyncio.sleep(LOOK)
+
+
+async def _be(number: int, place: tuple[str, int], token: str) -> None:
+    """Be the rank of the learner that listens there, until either ends."""
+    try:
+        connection = await asyncio.to_thread(introduce, *place, token, number)
+    except (OSError, WireError):  # it has ended, or has its ranks by now
+        return
+    command = [sys.executable, "-m", "penstock.train.rank", str(number)]
+    with connection:
+        process = await asyncio.create_subprocess_exec(*command, stdin=connection.fileno(), stdout=connection.fileno())
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

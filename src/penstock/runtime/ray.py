@@ -1,0 +1,344 @@
+"""The processes of a run in a Ray cluster: an actor for each, in the bundles of a placement group.
+
+An actor is a hand on its node: it holds the resources, starts the role as a process of its own, and passes on how that ended.
+So a role is the same program here as on one machine, with its own main thread, signals and, for a foreign engine, Python. Its
+standard input ends with the actor; it then ends at once with all it has started (``tethered`` in its greeting), so nothing
+outlives an actor, a node or the driver. What goes to an actor and comes back is JSON text; groups go over our own sockets and
+weights through a channel, neither through Ray.
+
+Ray restarts nothing and repeats no call: the supervisor does, which knows what a role was doing. Calls carry a number all the
+same, and one that comes twice is carried out once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from penstock.config.placement import Bundles
+from penstock.core.errors import RoleError, SpecError
+from penstock.runtime.hand import Hand
+from penstock.runtime.supervisor import PARTING, Child, Role
+
+ROOM = 900.0
+"""Seconds that the cluster may take to find room, as one that grows on demand does."""
+WAITED = 10.0
+"""Seconds after which a wait for room is told of."""
+KNOCKING = 10.0
+"""Seconds in which a cluster's head must take a connection."""
+AGAIN = 0.25
+"""Seconds before an actor is tried again; doubled each time."""
+LONGEST = 0.5
+"""Seconds between two tries at most."""
+HANDLING = 5.0
+"""Seconds in which an actor that lives must have ended its process."""
+SMALL_STORE = 80 << 20
+"""Bytes of the object store of a cluster of our own, which holds nothing of ours."""
+
+Result = TypeVar("Result")
+
+
+class NodeHand(Hand):
+    """The actor."""
+
+    def address(self) -> str:
+        import ray.util
+
+        return str(ray.util.get_node_ip_address())
+
+
+class RayChild:
+    """A role that an actor has started."""
+
+    def __init__(self, role: Role, actor: Any) -> None:
+        self.role, self.actor, self.address = role, actor, ""
+        self._numbers = 0
+        self._ended: asyncio.Task[int] | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    async def ask(self, verb: str, **values: Any) -> Any:
+        """Have the actor carry a verb out. Raises RoleError with what it says is wrong, RayError where it is gone."""
+        self._numbers += 1
+        answer = json.loads(await self.actor.call.remote(self._numbers, verb, json.dumps(values)))
+        if "error" in answer:
+            raise RoleError(answer["error"])
+        return answer["value"]
+
+    async def start(self) -> None:
+        """Start the role on the node that the actor is on."""
+        role = self.role
+        log = str(role.log.resolve()) if role.log else ""
+        if role.log:
+            role.log.parent.mkdir(parents=True, exist_ok=True)
+        self.address = await self.ask(
+            "start", name=role.name, command=role.command, greeting=dict(role.greeting), log=log,
+            environment=dict(role.environment), driver=sys.executable,
+        )  # fmt: skip
+
+    def signal(self, number: int, alone: bool = False) -> None:
+        if number == signal.SIGKILL:
+            self._end()
+        elif self._ended is None or not self._ended.done():
+            self._telling = asyncio.ensure_future(self._tell(number, alone))
+
+    async def _tell(self, number: int, alone: bool) -> None:
+        with contextlib.suppress(_gone()):
+            await self.ask("signal", signal_number=number, alone=alone)
+
+    def _end(self) -> asyncio.Task[None]:
+        self._ending = self._ending or asyncio.ensure_future(self._end_by_hand())
+        return self._ending
+
+    async def ended(self) -> None:
+        """Wait for an end that has begun, at most :data:`HANDLING` seconds."""
+        if self._ending is not None:
+            await asyncio.wait({self._ending})
+
+    async def _end_by_hand(self) -> None:
+        """End the process and all it has started, then the actor. By the actor's hand while that answers: a process that stands
+        still does not notice that its input has ended."""
+        try:
+            with contextlib.suppress(_gone(), RoleError, TimeoutError):
+                async with asyncio.timeout(HANDLING):
+                    await self.ask("signal", signal_number=int(signal.SIGKILL), alone=False)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the actor, and with it the process. Where the driver has left the cluster, both have ended with that."""
+        import ray
+
+        if ray.is_initialized():
+            ray.kill(self.actor, no_restart=True)
+
+    async def wait(self) -> int:
+        """Its exit code; that of SIGKILL where the actor or its node has died."""
+        if self._ended is None:
+            self._ended = asyncio.ensure_future(self._attend())
+        return await asyncio.shield(self._ended)
+
+    async def _attend(self) -> int:
+        try:
+            if self.role.log is None:
+                await self._pass_on()
+            return int(await self.ask("wait"))
+        except _gone():
+            return -signal.SIGKILL
+
+    async def _pass_on(self) -> None:
+        """What the process prints goes to the terminal of the driver."""
+        while pieces := await self.ask("listen"):
+            for kind, text in pieces:
+                stream = sys.stdout if kind == "out" else sys.stderr
+                stream.write(text)
+                stream.flush()
+
+    async def stop(self) -> int:
+        """SIGTERM, and the end of the actor after :data:`PARTING` seconds at the latest."""
+        self.signal(signal.SIGTERM, alone=True)
+        try:
+            return await asyncio.wait_for(self.wait(), PARTING)
+        except TimeoutError:
+            return -signal.SIGKILL
+        finally:
+            await self._end()
+
+
+def _gone() -> type[Exception]:
+    """The error of a call to an actor that has died, or that cannot be reached."""
+    from ray.exceptions import RayError
+
+    return RayError
+
+
+class Cluster:
+    """The place of a run's processes: the cluster that ``RAY_ADDRESS`` names, or one of our own that ends with the run."""
+
+    def __init__(self, bundles: Bundles) -> None:
+        """Raises SpecError where Ray is not installed."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # else a call that comes after the end joins a cluster again
+        if not os.environ.get("RAY_ADDRESS") and "RAY_AUTH_MODE" not in os.environ:
+            # Ray listens on every interface, and whoever is let in can run code; it reads these when it is imported.
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        try:
+            import ray  # noqa: F401
+        except ImportError as cause:
+            raise SpecError('runtime="ray" needs Ray: pip install "penstock[ray]"') from cause
+        self.bundles = bundles
+        self.host = ""
+        self._group: Any = None
+        self._own: str = ""
+        self._children: weakref.WeakSet[RayChild] = weakref.WeakSet()
+        self._note: Callable[..., None] = lambda what, **fields: None
+
+    async def open(self, note: Callable[..., None]) -> None:
+        """Join or start the cluster and reserve the bundles.
+
+        Raises:
+            SpecError: the cluster cannot be reached, or it has no room within :data:`ROOM` seconds.
+        """
+        import ray
+        import ray.util
+
+        self._note = note
+        try:
+            self._join()
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            where = os.environ.get("RAY_ADDRESS", "this machine")
+            raise SpecError(f"the Ray cluster at {where} does not answer: {error}") from error
+        self.host = ray.util.get_node_ip_address()
+        totals = [bundle.total for bundle in self.bundles.bundles]
+        self._group = ray.util.placement_group([total or {"CPU": 0.001} for total in totals], strategy=self.bundles.strategy)
+        await self._room(self._group.ready(), f"the run, which takes {_told(totals)}")
+
+    def _join(self) -> None:
+        import ray
+
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+        if address := os.environ.get("RAY_ADDRESS"):
+            require_listening(address)
+            ray.init(address=address, **quiet)
+            return
+        needed: dict[str, float] = {}
+        for bundle in self.bundles.bundles:
+            for name, amount in bundle.total.items():
+                needed[name] = needed.get(name, 0.0) + amount
+        cores = max(os.cpu_count() or 1, -(-int(1000 * needed.pop("CPU", 0.0)) // 1000))
+        needed.pop("GPU", None)  # Ray counts those that are there
+        self._own = tempfile.mkdtemp(prefix="penstock-ray-")
+        ray.init(
+            address="local", num_cpus=cores, resources=needed or None, include_dashboard=False,
+            object_store_memory=SMALL_STORE, _temp_dir=self._own, _node_ip_address="127.0.0.1", **quiet,
+        )  # fmt: skip
+
+    async def spawn(self, role: Role) -> Child:
+        """An actor in the role's bundle; waits until the cluster has room for it.
+
+        Raises:
+            SpecError: that took longer than :data:`ROOM` seconds.
+            RoleError: the node does not see the run's folder.
+        """
+        return await self._room(self._settled(role), f"{role.name}, which takes {_told([self._bundle(role)])}")
+
+    async def _settled(self, role: Role) -> Child:
+        """A child that has started. Ray may place an actor on a node that has died and of which it does not know it yet, and
+        tells of no change; so that is tried again, after longer and longer times."""
+        pause = AGAIN
+        while True:
+            child = RayChild(role, self._actor(role))
+            try:
+                await child.start()
+                self._children.add(child)
+                return child
+            except _gone():
+                child.kill()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST)
+            except BaseException:
+                child.kill()
+                raise
+
+    def _bundle(self, role: Role) -> dict[str, float]:
+        return self.bundles.bundles[self.bundles.find(role.name)[0]].total
+
+    def _actor(self, role: Role) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        index, takes = self.bundles.find(role.name)
+        where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+        return ray.remote(NodeHand).options(  # type: ignore[attr-defined]
+            num_cpus=takes.cpus, num_gpus=takes.gpus, resources=dict(takes.custom) or None, scheduling_strategy=where,
+            max_restarts=0, max_task_retries=0,
+        ).remote()  # fmt: skip
+
+    async def _room(self, found: Awaitable[Result], what: str) -> Result:
+        """Wait for room; tells of it where it takes long."""
+        waiting = asyncio.ensure_future(found)
+        try:
+            done, _ = await asyncio.wait({waiting}, timeout=WAITED)
+            if not done:
+                self._note("waiting for room in the cluster", reason=what)
+                print(f"penstock: waiting for room in the cluster for {what}", file=sys.stderr, flush=True)
+                done, _ = await asyncio.wait({waiting}, timeout=ROOM)
+            if not done:
+                import ray
+
+                raise SpecError(
+                    f"the cluster found no room in {ROOM:.0f} s for {what}; it has {_told([ray.cluster_resources()])}"
+                )
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    @property
+    def alone(self) -> bool:
+        """Whether the cluster is one of our own, on this machine."""
+        return bool(self._own)
+
+    def helper(self, kind: type, *arguments: Any, here: bool = False) -> Any:
+        """An actor that takes no core, ``here`` on the driver's node or spread over the others. It is not restarted."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False) if here else "SPREAD"
+        options = {"num_cpus": 0, "scheduling_strategy": where, "max_restarts": 0}
+        return ray.remote(kind).options(**options).remote(*arguments)  # type: ignore[attr-defined]
+
+    def end(self, actor: Any) -> None:
+        """End a helper."""
+        import ray
+
+        ray.kill(actor, no_restart=True)
+
+    async def close(self) -> None:
+        """Give the bundles back and leave the cluster; one of our own ends."""
+        import ray
+        import ray.util
+
+        await asyncio.gather(*(child.ended() for child in self._children))
+        if ray.is_initialized():
+            if self._group is not None:
+                ray.util.remove_placement_group(self._group)
+            ray.shutdown()
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+
+def require_listening(address: str) -> None:
+    """Knock first: Ray knocks for minutes, and loudly.
+
+    Raises:
+        SpecError: nobody listens at ``HOST:PORT``, or the address is none; ``auto`` is Ray's own to find.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "/" in address:
+        raise SpecError(f"RAY_ADDRESS={address}: run penstock on a node of the cluster and set HOST:PORT of its head, or auto")
+    try:
+        socket.create_connection((host, int(port)), KNOCKING).close()
+    except OSError as error:
+        raise SpecError(f"no Ray cluster at RAY_ADDRESS={address}: {error}; unset it for one on this machine") from error
+
+
+def _told(totals: Sequence[Mapping[str, float]]) -> str:
+    """Resources in words: ``2 × (CPU 1); CPU 1, GPU 1``."""
+    unsaid = ("memory", "object_store_memory")  # Ray's own, as those with a colon are
+    shown = [
+        sorted((name, amount) for name, amount in total.items() if name not in unsaid and ":" not in name) for total in totals
+    ]
+    words = [", ".join(f"{name} {amount:g}" for name, amount in parts) or "nothing" for parts in shown]
+    return "; ".join(f"{words.count(word)} × ({word})" if words.count(word) > 1 else word for word in dict.fromkeys(words))

@@ -1,0 +1,324 @@
+"""A run from its folder: stages in order, events, evaluations, checkpoints, resume, and a clean end on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from penstock.ckpt.store import CheckpointStore, Loaded, Position
+from penstock.config.ask import Ask
+from penstock.config.run import Run, Stage
+from penstock.core.contracts import State
+from penstock.core.errors import CheckpointError, blame
+from penstock.core.events import Event, EventLog
+from penstock.core.sentinels import Alarm, SentinelError
+from penstock.core.spans import Recorder
+from penstock.core.types import Group, Metrics
+from penstock.loops.learn import Step
+from penstock.loops.look import chosen, due, rows_of
+from penstock.models.files import save_model
+from penstock.runtime.around import Around, Processes
+from penstock.runtime.build import Models
+from penstock.runtime.check import check_stages, named
+from penstock.runtime.folder import RunFolder, write_json
+from penstock.runtime.pinning import GROWING, settled
+from penstock.runtime.stages import Ready, prepare, step_through
+from penstock.train.device import RandomStates, set_up
+
+
+class Interrupted(Exception):
+    """The run was stopped by Ctrl-C or SIGTERM; everything up to the last finished step is saved."""
+
+
+class StopSignal:
+    """Ctrl-C (or SIGTERM, which clusters send) once: finish the step, save, stop. Twice, or while no step runs: at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._stepping = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        with contextlib.suppress(ValueError):  # not the main thread: whoever owns it handles signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    @contextlib.contextmanager
+    def between_saves(self) -> Iterator[None]:
+        """Within it there is something to save, so the first signal only asks."""
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked or not self._stepping:
+            raise KeyboardInterrupt
+        self.asked = True
+        with contextlib.suppress(OSError):  # no print: a handler may interrupt one
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, STOPPING)
+
+
+STOPPING = b"\npenstock: finishing the step, then saving; once more stops at once\n"
+
+
+@dataclass
+class Progressed:
+    """What a stage has to show so far; survives a resume with the checkpoint."""
+
+    first: Metrics
+    last: Metrics
+    metrics: Metrics
+    seconds: float = 0.0
+
+    def state(self) -> State:
+        return State({}, {"first": self.first, "last": self.last, "metrics": self.metrics, "seconds": self.seconds})
+
+    def load_state(self, state: State) -> None:
+        self.first, self.last = state.values["first"], state.values["last"]
+        self.metrics, self.seconds = state.values["metrics"], state.values["seconds"]
+
+
+class Session:
+    """Carries a run out in a folder; call :meth:`execute`.
+
+    ``listeners`` see every event as it is logged. ``base`` is the folder that relative paths of the spec start from.
+    ``processes`` are the other roles of ``runtime="procs"``.
+    ``begun`` says whether the first stage was made ready, so that there is something to go on with.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        listeners: Sequence[Callable[[Event], None]] = (),
+        base: Path | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        self.run = run
+        self.folder = RunFolder(folder)
+        self.base = base or Path.cwd()
+        self.listeners = listeners
+        self.processes = processes
+        self.step = 0
+        self.begun = False
+
+    def execute(self, resume: bool = False) -> dict[str, Any]:
+        """Run all stages that are not finished yet; gives the summary. A finished run is left as it is.
+
+        A new run that fails before its first stage is ready leaves no folder behind.
+
+        Raises:
+            PenstockError: anything the user can mend; once ``begun``, the folder can be resumed from its last checkpoint.
+            Interrupted: Ctrl-C or SIGTERM; everything is saved.
+        """
+        if resume:
+            self.folder.require_same(self.run)
+            if done := self.folder.finished(self.run):
+                return done
+        else:
+            self.folder.require_free()
+        device = set_up(self.run.device, self.processes.threads if self.processes else self.run.threads)
+        check_stages(self.run, self.base)
+        handle = self.folder.lock() if resume else self.folder.begin(self.run)
+        try:
+            self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
+            self.store = CheckpointStore(self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report)
+            self.summary = self.folder.read_summary()
+            self.recorder = Recorder(self.folder.spans)
+            log = EventLog(self.folder.events, self.listeners)
+            with contextlib.closing(self.recorder), contextlib.closing(log) as self.log, StopSignal() as stop:
+                self._stages(resume, stop)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder.path}: {error}") from error
+        finally:
+            if not resume and not self.begun:
+                self.folder.undo()
+            handle.close()
+        return self.summary
+
+    def _report(self, what: str, **fields: Any) -> None:
+        self.log.lifecycle(self.step, what, **fields)
+
+    def _stages(self, resume: bool, stop: StopSignal) -> None:
+        self.stop = stop
+        loaded = self.store.load_newest() if resume else None
+        self.begun = resume
+        for number, stage in enumerate(self.run.stages):
+            if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
+                continue
+            self.log.stage = stage.name
+            here = loaded if loaded is not None and loaded.entry.position.number == number else None
+            self._announce(stage, here)
+            with named(stage.name):
+                stage = settled(stage, self.run, self.base, self.folder.path)
+                self._tell_votes(stage)
+                ready = prepare(stage, self.run, self.models, self.base, self._around(stage))
+            self.begun = True
+            if resume:  # without a checkpoint the evaluation before the first step comes again as well
+                self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
+            with stop.between_saves():
+                asyncio.run(StageRun(self, number, stage, stop, ready).execute(here))
+            if stop.asked and stage.name != self.run.stages[-1].name:
+                raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
+        self.log.stage = ""
+        self.summary["headline"] = headline(self.run, self.summary)
+        write_json(self.folder.summary, self.summary)
+        self.log.lifecycle(0, "finished", headline=self.summary["headline"])
+
+    def _tell_votes(self, stage: Stage) -> None:
+        """Note which part of a feedback store a stage learns from: so many votes, or entries of another log of the store's."""
+        if not isinstance(stage, Ask) and stage.data.source.startswith(GROWING):
+            options, form = stage.data.options, stage.data.options.get("form", "pairs")
+            what = "reads votes" if form in ("pairs", "completions", "corrections") else f"reads {form}"
+            self.log.lifecycle(0, what, events=f"1 to {options.get('until')}", content=options.get("content"))
+
+    def _around(self, stage: Stage) -> Around:
+        schedule, stopped = self.folder.schedule / stage.name, lambda: self.stop.asked
+        return Around(self.recorder, self._report, self.processes, schedule, self.folder.path, stopped)
+
+    def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
+        self.step = loaded.entry.position.step if loaded is not None else 0
+        if loaded is not None:
+            self.log.lifecycle(self.step, "resumed", after=f"step {self.step} of {stage.steps}")
+        else:
+            self.log.lifecycle(0, "stage started", steps=stage.steps)
+
+    def finished(self, stage: Stage, progressed: Progressed) -> None:
+        """Note a finished stage's results."""
+        self.summary["stages"][stage.name] = progressed.state().values
+        self.summary["seconds"] = sum(entry["seconds"] for entry in self.summary["stages"].values())
+        write_json(self.folder.summary, self.summary)
+
+
+class StageRun:
+    """One stage on its way: logs, evaluates, saves after each step."""
+
+    def __init__(self, session: Session, number: int, stage: Stage, stop: StopSignal, ready: Ready) -> None:
+        self.session, self.number, self.stage, self.stop, self.ready = session, number, stage, stop, ready
+        self.progressed = Progressed({}, {}, {})
+        self.started = time.perf_counter()
+        self.every = stage.evaluation.every if stage.evaluation else 0
+        self.spans = session.recorder.role("learner")
+        self.holders = {**ready.holders, "progress": self.progressed, "random": RandomStates()}
+
+    async def execute(self, loaded: Loaded | None) -> None:
+        """From the start or a checkpoint to the stage's saved model."""
+        session, start = self.session, 0
+        try:
+            if loaded is not None:
+                start = loaded.entry.position.step
+                self._restore(loaded)
+            await step_through(self.ready, start, lambda: self._before(start), self._after)
+        except SentinelError as error:
+            self._tell(error.alarms)
+            raise
+        finally:
+            await self.ready.close()
+        self.progressed.seconds += time.perf_counter() - self.started
+        folder = session.folder.stage_model(session.run, self.stage.name)
+        with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
+            save_model(self.ready.model, folder)  # a full disk comes as one of many errors
+        session.finished(self.stage, self.progressed)
+        session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
+
+    def _restore(self, loaded: Loaded) -> None:
+        for name, holder in self.holders.items():
+            if name not in loaded.states:
+                raise CheckpointError(f'{loaded.entry.path}: holds no state of "{name}"; it belongs to another kind of run')
+            holder.load_state(loaded.states[name])
+
+    async def _before(self, start: int) -> None:
+        if start == 0 and self.ready.evaluate is not None:
+            self.progressed.first = await self._evaluate(0)
+
+    async def _evaluate(self, step: int) -> Metrics:
+        assert self.ready.evaluate is not None
+        with self.spans.span("evaluate", step=step):
+            metrics, groups = await self.ready.evaluate()
+        self._measured(step, metrics, groups)
+        return metrics
+
+    def _measured(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
+        self.session.log.metrics(step, metrics)
+        if groups:
+            self.session.log.samples(step, rows_of(chosen(groups), self.ready.model.text.decode, evaluated=step))
+        self.progressed.last = metrics
+
+    async def _evaluate_if_due(self, done: int) -> None:
+        """Evaluate at the end and in between; what is in between may be measured by another process, and heard later."""
+        aside, last = self.ready.aside, done == self.stage.steps
+        due = self.ready.evaluate is not None and (last or (self.every and done % self.every == 0))
+        if due and not last and aside is not None:
+            await aside.ask(done)
+        for answer in await aside.answers(wait=last) if aside is not None else ():
+            self._measured(*answer)
+        if due and (last or aside is None):
+            await self._evaluate(done)
+
+    async def _after(self, step: Step) -> bool:
+        """After each step: log, evaluate, save. Gives whether to go on."""
+        done, total = step.index + 1, self.stage.steps
+        self.session.step = done
+        self.session.log.metrics(done, step.metrics)
+        self._tell(step.alarms)
+        self.progressed.metrics = step.metrics
+        if step.groups and due(done, total):
+            seen = step.seen or chosen(step.groups)
+            self.session.log.samples(done, rows_of(seen, self.ready.model.text.decode))
+        await self._evaluate_if_due(done)
+        every, asked = self.session.run.checkpoint.every, self.stop.asked  # once: a signal between save and stop comes later
+        if asked or done == total or (every and done % every == 0):
+            self._save(done)
+        if asked and done < total:
+            raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
+        return True
+
+    def _tell(self, alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            self.session.log.sentinel(alarm)
+
+    def _save(self, step: int) -> None:
+        spent = self.progressed.seconds
+        self.progressed.seconds = spent + time.perf_counter() - self.started
+        score = self.progressed.last.get("evaluation/reward")
+        states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
+        with self.spans.span("save", step=step):
+            self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
+        self.session.recorder.flush()
+        self.progressed.seconds = spent
+        self.ready.acknowledge()
+
+
+def headline(run: Run, summary: Mapping[str, Any]) -> str:
+    """The closing line of a run: its template over the last stage's first and last evaluation and the seconds spent."""
+    last = summary["stages"][run.stages[-1].name]
+    values = {"first": last["first"], "last": last["last"], "seconds": summary["seconds"], "stages": summary["stages"]}
+    if run.headline:
+        try:
+            return run.headline.format(**values)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            return f"done in {summary['seconds']:.0f} s (headline {run.headline!r} does not fit: {error!r})"
+    first, told = last["first"], []
+    for name, value in last["last"].items():
+        short = name.removeprefix("evaluation/")
+        repeats = short != "reward" and value == last["last"].get("evaluation/reward")
+        aside = short in ("length", "failed") or short.startswith("distinct_")
+        if name in first and not aside and not repeats:
+            told.append(f"{short} {first[name]:.4g} → {value:.4g}")
+    return f"{'held-out ' if told else ''}{', '.join(told) or 'done'} in {summary['seconds']:.0f} s"

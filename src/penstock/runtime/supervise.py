@@ -1,0 +1,284 @@
+"""A run whose roles are processes: the supervisor's side. No torch in here; the hub and the watch over the others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.config.placement import bundles, most_ranks, ranks_apart
+from penstock.config.run import Online, Run
+from penstock.config.spec import plain
+from penstock.core.errors import RoleError, SpecError
+from penstock.runtime.around import AGAIN
+from penstock.runtime.engine_choice import command_of, require_engine
+from penstock.runtime.folder import RunFolder
+from penstock.runtime.hub import Hub
+from penstock.runtime.storing import require_stream, storing
+from penstock.runtime.supervisor import STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
+from penstock.stream.columns import REFERENCE, REWARD
+from penstock.stream.rules import Rules
+from penstock.train.rank_meeting import Meeting
+from penstock.weights.folder import shared_folder
+
+PATIENCE = 120.0
+"""Seconds in which the learner may end by itself once another role cannot be kept alive."""
+NOTICING = 20.0
+"""Seconds in which the learner may notice by itself that one of its ranks is gone."""
+
+
+def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> int:
+    """Carry a run out in processes; gives the learner's exit code.
+
+    Raises:
+        RoleError: the learner died again and again without getting on.
+        SpecError: the generators' engine, or the store of groups, cannot be started.
+    """
+    require_engine(run)
+    require_stream(run)
+    return asyncio.run(Supervised(run, folder, resuming, progress).execute())
+
+
+def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> Rules:
+    """What the stream of a stage enforces; in processes, rewards and reference log-probs are columns of their own."""
+    algorithm: Any = stage.algorithm
+    stages = (REWARD,) if processes else ()
+    if references and "reference" in algorithm.needs:
+        stages = (*stages, REFERENCE)
+    return Rules(
+        stage.batch,
+        stage.max_lag,
+        stage.on_stale,
+        stage.sampler,
+        stage.oversample,
+        algorithm.has_signal if stage.refill else None,
+        stage.refill,
+        stage.reuse,
+        stages,
+    )
+
+
+def weights_folder(run: Run, folder: Path) -> Path:
+    """Where weights travel through: memory, or the run's own folder, which other machines see as well."""
+    if run.roles.channel == "disk" or (run.runtime == "ray" and run.roles.channel != "shared memory"):
+        return folder / "weights"
+    return shared_folder(hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16])
+
+
+def exam_folder(weights: Path) -> Path:
+    """Where weights travel through to the evaluator; beside those of the generators, because they must stay longer."""
+    return weights.with_name(f"{weights.name}-exam")
+
+
+def place_of(run: Run) -> Place:
+    """Where the processes of a run are started."""
+    if run.runtime == "ray":
+        from penstock.runtime.ray import Cluster
+
+        return Cluster(bundles(run))
+    return ThisMachine()
+
+
+def threads_of(run: Run, name: str = "learner") -> int:
+    """CPU threads of a process; in a cluster, as many as it takes cores."""
+    if run.runtime == "ray":
+        return run.threads or max(1, int(bundles(run).find(name)[1].cpus))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return run.threads or max(1, cores // (1 + run.roles.generators))
+
+
+class Supervised:
+    """One run on its way."""
+
+    command: tuple[str, ...] = Role.command
+    """What starts a process."""
+
+    def __init__(self, run: Run, folder: Path, resuming: bool, progress: bool) -> None:
+        self.run, self.folder, self.resuming, self.progress = run, RunFolder(folder), resuming, progress
+        self.token = secrets.token_hex(32)
+        self.place = place_of(run)
+        self.hub = Hub(self._rules, self.token, self._open, self._close)
+        self.address = ""
+        self._ranks = ranks_apart(run) and most_ranks(run) > 1
+        """Whether the learner has ranks on other nodes."""
+        self.learner: Child | None = None
+        self._leaving: list[asyncio.Task[None]] = []
+        self._watches: list[asyncio.Task[None]] = []
+        """Over learners of which a rank has died."""
+        self.asked = 0
+        """How often the user asked to stop."""
+
+    async def execute(self) -> int:
+        """From the first process to the last; all are gone when this returns."""
+        try:
+            await self.place.open(self.hub.note)
+            async with storing(self.run, self.place, self.hub):
+                return await self._attend()
+        finally:
+            await self.place.close()
+
+    async def _attend(self) -> int:
+        self.address = await self.hub.start(self.place.host)
+        self.supervisor = Supervisor(self._note, self.hub.readiness, self.hub.seen, spawn=self._spawn, moments=self.hub.moments)
+        self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._ask)
+        for rank in range(1, most_ranks(self.run) if self._ranks else 1):
+            self.supervisor.start(self._role("rank", f"rank-{rank}"))
+        try:
+            return await self._keep_learner()
+        finally:
+            for watch in self._watches:
+                watch.cancel()
+            await asyncio.gather(self.supervisor.stop(), *self._leaving)
+            await self.hub.stop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+            weights = weights_folder(self.run, self.folder.path)
+            for folder in (weights, exam_folder(weights)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _rules(self, name: str) -> Rules:
+        return rules_of(self._stage(name), processes=True, references=self.run.roles.references)
+
+    def _stage(self, name: str) -> Online:
+        return next(stage for stage in self.run.stages if stage.name == name and isinstance(stage, Online))
+
+    def _ask(self) -> None:
+        """Ctrl-C reached the supervisor alone: the learner finishes its step and saves; the others follow.
+
+        The second one ends the learner at once, as soon as it listens; the third one whatever it does.
+        """
+        self.asked += 1
+        if self.learner is not None and self.asked > 2:
+            self.learner.signal(signal.SIGKILL)
+        elif self.learner is not None:
+            self.learner.signal(signal.SIGTERM, alone=True)
+
+    async def _keep_learner(self) -> int:
+        """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
+        fruitless, before = 0, (-1, "")
+        while True:
+            greeting = self._greeting("learner", "learner", resuming=self.resuming)
+            learner = Role("learner", greeting, self.command, environment=self._environment("learner"))
+            self.learner = await self.place.spawn(learner)
+            if self.asked:  # while there was none
+                self.learner.signal(signal.SIGTERM, alone=True)
+            try:
+                code = await self._ended(self.learner)
+            except (asyncio.CancelledError, RoleError):
+                await self.learner.stop()
+                raise
+            self.learner.signal(signal.SIGKILL)  # whatever it had started
+            if code >= 0 and code != AGAIN:
+                return code
+            if self.asked:
+                return self._stopped()
+            self.hub.note("role restarted", role="learner", code=code, words="")
+            reached = self._reached()
+            fruitless, before = (0 if reached > before else fruitless + 1), reached
+            if fruitless >= STILLBORN:
+                raise RoleError(f"the learner was {told(code)} {STILLBORN + 1} times without finishing a step in between")
+            self.resuming = self.resuming or self.folder.spec.exists()
+
+    async def _ended(self, learner: Child) -> int:
+        """The learner's exit code. Raises what keeps another role from living where the learner does not end of that itself."""
+        ended = asyncio.ensure_future(learner.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {ended, self.supervisor.failed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended}, timeout=PATIENCE)
+            if not ended.done():
+                self.supervisor.failed.result()
+            return ended.result()
+        finally:
+            ended.cancel()
+
+    def _note(self, what: str, **fields: Any) -> None:
+        self.hub.note(what, **fields)
+        if what == "role restarted" and fields["role"].startswith("rank-") and self.learner is not None:
+            self._watches.append(asyncio.create_task(self._end_without_rank(self.learner)))
+
+    async def _end_without_rank(self, learner: Child) -> None:
+        """A learner at work does not survive its rank. It may not notice where a node has vanished, so it is ended."""
+        await asyncio.sleep(NOTICING)
+        if self.learner is learner and Meeting(self.folder.path / "ranks").working.exists():
+            learner.signal(signal.SIGKILL)
+
+    def _reached(self) -> tuple[int, str]:
+        """How far the run is: online steps, and the newest checkpoint, which offline stages have as well."""
+        saved = (folder.name for folder in self.folder.checkpoints.glob("stage-*"))
+        return self.hub.reached, max(saved, default="")
+
+    def _stopped(self) -> int:
+        """The learner ended before it could say so itself."""
+        there = self.folder.spec.exists()
+        told = f"go on with: penstock train --resume {self.folder.path}" if there else "nothing was begun"
+        print(f"penstock: stopped; {told}", file=sys.stderr)
+        return 130
+
+    # ---- the roles of a stage
+
+    async def _spawn(self, role: Role) -> Child:
+        """Start a role. Raises SpecError where the learner's weights cannot reach it there."""
+        child = await self.place.spawn(role)
+        here = self.learner.address if self.learner else child.address
+        reads = role.greeting["role"] in ("generator", "evaluator")
+        if reads and child.address not in ("", here) and self.run.roles.channel == "shared memory":
+            await child.stop()
+            raise SpecError(
+                f"{role.name} is on {child.address} and the learner on {here}, where shared memory does not reach; set "
+                '--roles.channel disk or --roles.channel "process group"'
+            )
+        return child
+
+    async def _open(self, name: str) -> None:
+        for role in self._roles(name):
+            self.supervisor.start(role)
+
+    async def _close(self, name: str) -> None:
+        """Let the roles of a stage go; the learner need not wait until they are gone."""
+        names = [role.name for role in self._roles(name)]
+        self._leaving.append(asyncio.create_task(self.supervisor.stop(*names)))
+
+    def _roles(self, stage: str) -> Iterator[Role]:
+        counts = {"generator": self.run.roles.generators, "reward": self.run.roles.rewards}
+        if any(known is REFERENCE for known in self._rules(stage).stages):
+            counts["reference"] = self.run.roles.references
+        if self.run.roles.evaluator and self._stage(stage).evaluation is not None:
+            counts["evaluator"] = 1
+        for kind, count in counts.items():
+            for index in range(count):
+                yield self._role(kind, f"{kind}-{index}", stage=stage)
+
+    def _role(self, kind: str, name: str, **more: Any) -> Role:
+        log = self.folder.path / "logs" / f"{name}.log"
+        greeting = self._greeting(kind, name, **more)
+        return Role(name, greeting, command_of(self.run, kind, self.command), log, self._environment(name))
+
+    def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
+        """What a process must know."""
+        return {
+            "role": role,
+            "name": name,
+            "hub": {"address": self.address, "token": self.token},
+            "run": plain(self.run),
+            "folder": str(self.folder.path.resolve() if self.run.runtime == "ray" else self.folder.path),
+            "base": str(Path.cwd()),
+            "threads": threads_of(self.run, name),
+            "weights": str(weights_folder(self.run, self.folder.path)),
+            "progress": self.progress,
+            "rank_threads": threads_of(self.run, "rank-1") if self._ranks else 0,
+            **more,
+        }
+
+    def _environment(self, name: str) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(threads_of(self.run, name))}

@@ -1,0 +1,281 @@
+"""Starts, watches, restarts and stops the processes of a run.
+
+Every child is the leader of a process group of its own, so that a Ctrl-C reaches the supervisor alone and nothing a child has
+started outlives it. A child learns who it is from one line of JSON on its standard input, which stays open: when it ends, the
+supervisor is gone and the child ends as well. Who starts a child, and where, is a :class:`Place`: this machine, or a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.core.errors import RoleError
+
+STILLBORN = 3
+"""Starts in a row that may end before the role was ready; then the run fails."""
+STARTING = 900.0
+"""Seconds in which a role must become ready: it may have a large model to load."""
+PARTING = 10.0
+"""Seconds in which a role that was told to stop may end by itself."""
+READING = 4000
+"""Bytes of a role's log that are looked at for its last words."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """A process of the run: ``greeting`` tells it who it is, ``log`` takes what it prints (None: the terminal)."""
+
+    name: str
+    greeting: Mapping[str, Any]
+    command: tuple[str, ...] = (sys.executable, "-m", "penstock.runtime.role")
+    log: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child(Protocol):
+    """One living process of a role, wherever it is."""
+
+    role: Role
+    address: str
+    """Of the machine that it is on."""
+
+    def signal(self, number: int, alone: bool = False) -> None:
+        """Send a signal to the child and all it has started, or to the child ``alone``; nothing happens where it is gone."""
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        ...
+
+    async def stop(self) -> int:
+        """Ask it to end, insist after :data:`PARTING` seconds; gives its exit code."""
+        ...
+
+
+class Place(Protocol):
+    """Where the processes of a run are started."""
+
+    host: str
+    """The address of this process there, on which the hub listens."""
+
+    async def open(self, note: Callable[..., None]) -> None:
+        """Make room for the run; ``note(what, **fields)`` hears what happens there."""
+
+    async def spawn(self, role: Role) -> Child:
+        """Start the process of a role and tell it who it is."""
+        ...
+
+    async def close(self) -> None:
+        """Give the room back. All children have ended."""
+
+
+class ProcessChild:
+    """A process of this machine."""
+
+    address = "127.0.0.1"
+
+    def __init__(self, role: Role, process: asyncio.subprocess.Process) -> None:
+        self.role, self.process = role, process
+
+    def signal(self, number: int, alone: bool = False) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if not alone:
+                os.killpg(self.process.pid, number)
+            elif self.process.returncode is None:
+                self.process.send_signal(number)
+
+    async def wait(self) -> int:
+        return await self.process.wait()
+
+    async def stop(self) -> int:
+        """Ask it to end by closing its input, insist after :data:`PARTING` seconds; gives its exit code."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        for insist in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(asyncio.shield(self.process.wait()), PARTING)
+            self.signal(insist)
+        return await self.process.wait()
+
+
+class ThisMachine:
+    """Processes beside this one."""
+
+    host = "127.0.0.1"
+
+    async def open(self, note: Callable[..., None]) -> None:
+        return None
+
+    async def spawn(self, role: Role) -> Child:
+        return await spawn(role)
+
+    async def close(self) -> None:
+        return None
+
+
+async def spawn(role: Role) -> ProcessChild:
+    """Start the process of a role on this machine and tell it who it is."""
+    output = None
+    if role.log is not None:
+        role.log.parent.mkdir(parents=True, exist_ok=True)
+        output = open(role.log, "ab")  # noqa: SIM115 - closed below, once the child has it
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *role.command,
+            role.name,  # so that ps tells who is who
+            stdin=asyncio.subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, **role.environment},
+        )
+    finally:
+        if output is not None:
+            output.close()
+    assert process.stdin is not None
+    child = ProcessChild(role, process)
+    try:
+        process.stdin.write(json.dumps(dict(role.greeting)).encode() + b"\n")
+        await process.stdin.drain()
+    except ConnectionError:  # it died at once: whoever waits for it finds out
+        pass
+    except BaseException:
+        child.signal(signal.SIGKILL)
+        raise
+    return child
+
+
+class Supervisor:
+    """Keeps roles alive. ``note(what, **fields)`` hears of deaths; ``failed`` fails with the error that ends the run.
+
+    A role that dies is started again, without limit while each start gets as far as being ready; one that does so
+    :data:`STILLBORN` times in a row before it is ready ends the run. One from which nothing was heard for ``silence``
+    seconds is ended and started again.
+    """
+
+    def __init__(
+        self,
+        note: Callable[..., None],
+        ready: Callable[[str], asyncio.Event],
+        last_seen: Mapping[str, float],
+        silence: float = 60.0,
+        spawn: Callable[[Role], Awaitable[Child]] = spawn,
+        moments: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """``moments`` says of roles when their connection ended (``left``) and the latest began (``connected``)."""
+        self.spawn, self.moments = spawn, moments or {}
+        self.note, self.ready, self.last_seen, self.silence = note, ready, last_seen, silence
+        self.children: dict[str, Child] = {}
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def start(self, role: Role) -> None:
+        """Begin to keep a role; one that is kept already stays as it is."""
+        if role.name not in self._keeping:
+            self._keeping[role.name] = asyncio.create_task(self._keep(role), name=f"keep {role.name}")
+
+    async def stop(self, *names: str) -> None:
+        """Stop roles (all, if none is named) and wait until they are gone."""
+        for name in [name for name in names or list(self._keeping) if name in self._keeping]:
+            task = self._keeping.pop(name)
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        # Shielded: whoever asked for it may be gone before they are, and a second cancel would leave them behind.
+        await asyncio.shield(asyncio.gather(*self._ending, return_exceptions=True))
+
+    async def _keep(self, role: Role) -> None:
+        stillborn = 0
+        child: Child | None = None
+        died, back = 0.0, asyncio.ensure_future(asyncio.sleep(0))
+        try:
+            while True:
+                self.ready(role.name).clear()
+                child = self.children[role.name] = await self.spawn(role)
+                if died:
+                    began = asyncio.get_running_loop().time()
+                    back = asyncio.ensure_future(self._tell_back(role.name, died, began))
+                code = await self._attend(child)
+                back.cancel()
+                died = asyncio.get_running_loop().time()
+                was_ready = self.ready(role.name).is_set()
+                child.signal(signal.SIGKILL)  # what it had started
+                self.note("role restarted", role=role.name, code=code, words=last_words(role.log))
+                stillborn = 0 if was_ready else stillborn + 1
+                if stillborn >= STILLBORN:
+                    raise RoleError(
+                        f"{role.name} ended {STILLBORN} times before it was ready ({told(code)}); it last said: "
+                        f"{last_words(role.log) or 'nothing'}. Its log is {role.log}"
+                    )
+        except asyncio.CancelledError:
+            if child is not None:
+                await child.stop()
+                child.signal(signal.SIGKILL)
+            raise
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+        finally:
+            back.cancel()
+            if self.children.get(role.name) is child:
+                self.children.pop(role.name, None)
+
+    async def _tell_back(self, name: str, died: float, began: float) -> None:
+        """Note how long a role was away, once its successor is ready, and what the time went into: its death was not noticed, a
+        place and a process were sought, imports and the model, weights."""
+        left = min(self.moments.get(name, {}).get("left", died), died)
+        await self.ready(name).wait()
+        now = asyncio.get_running_loop().time()
+        connected = min(max(self.moments.get(name, {}).get("connected", now), began), now)
+        spent = {"noticing": died - left, "placing": began - died, "starting": connected - began, "loading": now - connected}
+        parts = {what: round(seconds, 1) for what, seconds in spent.items()}
+        self.note("role back", role=name, seconds=round(now - left, 1), **parts)
+
+    async def _attend(self, child: Child) -> int:
+        """Wait for the end of a child; one that falls silent is ended."""
+        loop, name = asyncio.get_running_loop(), child.role.name
+        since = loop.time()
+        ended = asyncio.ensure_future(child.wait())
+        try:
+            while True:
+                ready = self.ready(name).is_set()
+                patience = self.silence if ready else max(self.silence, STARTING)
+                heard = max(since, self.last_seen.get(name, 0.0)) if ready else since
+                left = heard + patience - loop.time()
+                if left <= 0:
+                    self.note("role silent", role=name, seconds=patience)
+                    child.signal(signal.SIGKILL)
+                    return await ended
+                done, _ = await asyncio.wait({ended}, timeout=max(min(left, self.silence), 1.0))
+                if done:
+                    return ended.result()
+        finally:
+            ended.cancel()
+
+
+def told(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+def last_words(log: Path | None) -> str:
+    """The last line of a role's log that says something."""
+    if log is None or not log.exists():
+        return ""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - READING))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")

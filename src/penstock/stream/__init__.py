@@ -1,0 +1,1 @@
+"""The bounded, leased, versioned queue between rollout and learner: gate, ledger, leases, selection of batches."""

@@ -1,0 +1,66 @@
+"""The stage that asks: what it refuses, and that it travels as plain values."""
+
+import pytest
+
+from penstock.config.ask import Ask, Judge, ServedJudge, Simulated
+from penstock.config.parts import DataSpec, ModelSpec, RewardSpec
+from penstock.config.run import Run
+from penstock.config.spec import parse, plain
+from penstock.core.errors import SpecError
+
+TRUTH = RewardSpec(function="exact_match")
+POLICY = {"name": "ask", "model": ModelSpec(path="policy"), "data": DataSpec(source="prompts.jsonl")}
+
+
+def ask(**fields):
+    return Ask(**{**POLICY, **fields})
+
+
+def test_a_run_that_asks_travels_as_plain_values():
+    people = (
+        Simulated(name="ann"),
+        Simulated(name="ben"),
+        Judge(name="j", reward=TRUTH),
+        ServedJudge(name="s", url="http://x"),
+    )
+    run = Run(name="r", stages=(ask(annotators=people, truth=TRUTH, overlap=2),))
+    assert parse(Run, plain(run)) == run
+
+
+def test_a_step_is_a_question():
+    asked = ask(questions=5, duels=3, anchors=2, against=ModelSpec(path="before"), scorers="@a+@b")
+    assert asked.steps == 10
+    assert asked.models() == ["policy", "before", "@a", "@b"]
+
+
+def test_an_algorithm_is_no_stage():
+    with pytest.raises(SpecError, match="is no stage"):
+        Run(name="r", stages=(Simulated(name="ann"),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": ModelSpec()}, "nothing to ask about"),
+        ({"samples": 1}, "no pair"),
+        ({"questions": 129}, "questions=129 of 128 candidates"),
+        ({"duels": 1}, "an opponent"),
+        ({"mix": {"random": 0.5, "near_tie": 0.5}}, "needs reward models"),
+        ({"against": ModelSpec(path="before")}, "report card needs reward models"),
+        ({"against": ModelSpec(path="before"), "scorers": "@a"}, "judged by its duels"),
+        ({"duel_overlap": 0}, "duel_overlap=0"),
+        ({"annotators": (Simulated(name="ann"),) * 2, "truth": TRUTH}, "names repeat"),
+        ({"annotators": (Simulated(name="ann"),), "truth": TRUTH}, "overlap=3 of 1"),
+        ({"annotators": tuple(Simulated(name=name) for name in "abc")}, "need a truth"),
+        ({"annotators": (TRUTH,)}, "annotators are"),
+        ({"deadline": 0.0}, "deadline=0"),
+    ],
+)
+def test_an_impossible_stage_is_refused_with_the_fix(fields, message):
+    with pytest.raises(SpecError, match=message):
+        ask(**fields)
+
+
+def test_scorers_must_be_earlier_stages():
+    with pytest.raises(SpecError, match='"@a" names no earlier stage'):
+        Run(name="r", stages=(ask(scorers="@a"),))

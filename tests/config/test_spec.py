@@ -1,0 +1,199 @@
+"""Specs from plain values and back."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.algos.grpo import GRPO
+from penstock.algos.ppo import PPO
+from penstock.algos.sft import SFT
+from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.spec import difference, override, parse, plain, spec
+from penstock.core.errors import SpecError
+from penstock.core.types import Sampling
+
+
+def example() -> Run:
+    return Run(
+        name="example",
+        stages=(
+            Offline(name="sft", model=ModelSpec(), data=DataSpec(source="a.jsonl"), algorithm=SFT()),
+            Online(
+                name="rl",
+                model=ModelSpec(path="@sft"),
+                data=DataSpec(source="gym:chain_sum", options={"max_terms": 2, "nested": [1, {"x": None}]}, size=10),
+                rewards=(RewardSpec(function="exact_match"), RewardSpec(function="math", weight=0.5)),
+                algorithm=GRPO(clip=(0.2, 0.28)),
+                sampling=Sampling(stop=("a", "b")),
+                max_lag=2,
+            ),
+        ),
+    )
+
+
+def test_plain_and_parse_are_inverse():
+    run = example()
+    assert parse(Run, plain(run)) == run
+
+
+def test_plain_survives_json():
+    import json
+
+    run = example()
+    assert parse(Run, json.loads(json.dumps(plain(run)))) == run
+
+
+def test_every_spec_writes_its_class_name_as_kind():
+    written = plain(example())
+    assert written["kind"] == "Run"
+    assert [stage["kind"] for stage in written["stages"]] == ["Offline", "Online"]
+    assert written["stages"][1]["algorithm"]["kind"] == "GRPO"
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one():
+    with pytest.raises(SpecError, match=r'unknown field "learning_rat"; did you mean "learning_rate"\?'):
+        parse(LearnerSpec, {"learning_rat": 1.0})
+
+
+def test_an_unknown_key_like_no_other_lists_what_is_known():
+    with pytest.raises(SpecError, match="known are: source, name"):
+        parse(DataSpec, {"qqqq": 1})
+
+
+def test_a_nested_problem_is_named_by_its_dotted_path():
+    written = plain(example())
+    written["stages"][1]["learner"]["clip_norm"] = "much"
+    with pytest.raises(SpecError, match=r"stages\[1\]\.learner\.clip_norm='much' is not a number"):
+        parse(Run, written)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (LearnerSpec, {"warmup": 1.5}, "warmup=1.5 is not an integer"),
+        (LearnerSpec, {"warmup": True}, "warmup=True is not an integer"),
+        (LearnerSpec, {"learning_rate": "fast"}, "learning_rate='fast' is not a number"),
+        (LearnerSpec, {"share_prefix": 1}, "share_prefix=1 is not a boolean"),
+        (LearnerSpec, {"betas": [0.9]}, "needs exactly 2 values"),
+        (LearnerSpec, {"betas": 0.9}, "betas=0.9 is not a list"),
+        (LearnerSpec, {"compute": "float8"}, "is not one of 'float32', 'bfloat16'"),
+        (DataSpec, {"source": "a", "options": [1]}, "is not a mapping"),
+        (DataSpec, {}, "source"),
+        (Sampling, {"stop": "abc"}, "stop='abc' is not a list"),
+    ],
+)
+def test_a_wrong_type_is_refused(kind, values, message):
+    with pytest.raises(SpecError, match=message):
+        parse(kind, values)
+
+
+def test_an_integer_is_a_number():
+    assert parse(LearnerSpec, {"learning_rate": 1}).learning_rate == 1.0
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest_known_one():
+    written = plain(example())
+    written["stages"][1]["algorithm"]["kind"] = "GRP"
+    with pytest.raises(SpecError, match=r'stages\[1\]\.algorithm: unknown kind "GRP"; did you mean "GRPO"\?'):
+        parse(Run, written)
+
+
+def test_an_impossible_combination_is_refused_while_parsing():
+    written = plain(example())
+    written["stages"][1]["batch"], written["stages"][1]["minibatches"] = 10, 3
+    with pytest.raises(SpecError, match="batch=10 does not divide into minibatches=3"):
+        parse(Run, written)
+
+
+def test_override_by_dotted_path_changes_that_leaf_alone():
+    changed = override(example(), "stages.rl.learner.learning_rate", "3e-4")
+    assert difference(plain(example()), plain(changed)) == ["stages[1].learner.learning_rate: 1e-05 → 0.0003"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("stages.rl.samples", "4", 4),
+        ("stages.rl.name", "other", "other"),
+        ("stages.rl.data.name", "7", "7"),
+        ("stages.rl.learner.share_prefix", "false", False),
+        ("stages.rl.learner.share_prefix", "False", False),
+        ("stages.rl.learner.betas", "[0.8, 0.9]", (0.8, 0.9)),
+        ("stages.rl.sampling.stop", '["x"]', ("x",)),
+        ("stages.rl.reference", "null", None),
+        ("stages.rl.algorithm.clip", "null", None),
+        ("seed", "12", 12),
+    ],
+)
+def test_override_reads_text_by_the_type_of_its_field(path, text, value):
+    run: Any = replace(example(), stages=(example().stages[0], replace(example().stages[1], max_lag=0)))
+    found: Any = override(run, path, text)
+    for name in path.replace("stages.rl", "stages").split("."):
+        found = found[1] if isinstance(found, tuple) else getattr(found, name)
+        found = found[1] if name == "stages" else found
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("sed", "1", 'unknown field "sed" of Run; did you mean "seed"'),
+        ("stages.rl.learner.warmp", "1", 'unknown field "warmp" of LearnerSpec; did you mean "warmup"'),
+        ("stages.sfd.batch", "1", 'no element "sfd"; did you mean "sft"'),
+        ("seed.x", "1", "has no fields"),
+        ("stages.rl.samples", "many", "samples='many' is not an integer"),
+        ("stages.rl.samples", "1", "set samples=2 or more"),
+    ],
+)
+def test_override_refuses_what_cannot_be_set(path, text, message):
+    with pytest.raises(SpecError, match=message):
+        override(example(), path, text)
+
+
+def test_difference_lists_every_leaf_that_changed():
+    old, new = {"a": 1, "b": {"c": [1, 2]}, "d": [1]}, {"a": 1, "b": {"c": [1, 3]}, "d": [1, 2]}
+    assert difference(old, new) == ["b.c[1]: 2 → 3", "d: [1] → [1, 2]"]
+
+
+def test_equal_values_have_no_difference():
+    assert difference(plain(example()), plain(example())) == []
+
+
+@spec
+class Leaf:
+    """For the round trip below."""
+
+    number: float = 0.0
+    count: int = 0
+    words: tuple[str, ...] = ()
+    pair: tuple[int, float] | None = None
+    mode: Literal["a", "b"] = "a"
+    flag: bool = False
+
+
+leaves = st.builds(
+    Leaf,
+    number=st.floats(allow_nan=False),
+    count=st.integers(),
+    words=st.lists(st.text(), max_size=3).map(tuple),
+    pair=st.none() | st.tuples(st.integers(), st.floats(allow_nan=False)),
+    mode=st.sampled_from(["a", "b"]),
+    flag=st.booleans(),
+)
+
+
+@given(leaves)
+def test_any_values_survive_the_round_trip(leaf):
+    assert parse(Leaf, plain(leaf)) == leaf
+
+
+@given(leaves, leaves)
+def test_difference_is_empty_exactly_for_equal_specs(one, other):
+    assert (difference(plain(one), plain(other)) == []) == (one == other)
+
+
+def test_ppo_in_plain_values_keeps_its_nested_penalty():
+    assert parse(PPO, plain(PPO(lam=0.5))) == PPO(lam=0.5)

@@ -1,0 +1,333 @@
+"""Calls between two ends of a real connection: what comes back, what is cancelled, who hears of an end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from rpc_examples import joined, raw, run, serving, serving_one
+
+from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RemoteError, StreamError, WireError
+from penstock.net import wire
+from penstock.net.rpc import WINDOW, Client
+
+SOON = 20.0
+"""Seconds: longer than any of these calls takes, so that a deadline that passes is a failure."""
+
+
+def test_a_call_returns_what_the_handler_returns() -> None:
+    async def main() -> None:
+        async with serving_one() as (_, client):
+            sent = {"columns": (np.arange(5, dtype=np.int32), [1.5, None]), "verb": "echo"}
+            received = await client.call("echo", deadline=SOON, value=sent)
+            assert received["columns"][0].tolist() == [0, 1, 2, 3, 4]
+            assert received["columns"][1] == [1.5, None]
+            assert isinstance(received["columns"], tuple)
+
+    run(main)
+
+
+def test_a_handler_knows_its_peer_and_no_two_peers_share_an_id() -> None:
+    async def main() -> None:
+        async with serving() as (_, address):
+            seen = []
+            for _ in range(3):
+                client = await joined(address, "generator-0")
+                seen.append(tuple(await client.call("who", deadline=SOON)))
+                await client.close()
+            assert [who[1:] for who in seen] == [("generator-0", "generator")] * 3
+            assert len({who[0] for who in seen}) == 3
+
+    run(main)
+
+
+def test_calls_of_one_client_run_at_the_same_time_and_find_their_replies() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            first = asyncio.create_task(client.call("wait", deadline=SOON))
+            await hub.someone_waits.wait()
+            assert await client.call("echo", deadline=SOON, value="overtakes") == "overtakes"
+            hub.gate.set()
+            assert await first == "opened"
+
+    run(main)
+
+
+def test_no_more_than_a_window_of_calls_is_open_and_all_of_them_end() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            calls = [asyncio.create_task(client.call("wait", deadline=SOON)) for _ in range(3 * WINDOW)]
+            await hub.someone_waits.wait()
+            other = await joined(client.server.rpartition(" ")[2])
+            while hub.running < WINDOW:
+                await other.call("echo", deadline=SOON, value=None)  # one more turn of both ends
+            hub.gate.set()
+            assert await asyncio.gather(*calls) == ["opened"] * (3 * WINDOW)
+            assert hub.most <= WINDOW
+            await other.close()
+
+    run(main)
+
+
+def test_tells_and_calls_begin_in_the_order_in_which_they_were_sent() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            calls = []
+            for number in range(0, 200, 2):
+                await client.tell("note", value=number)
+                calls.append(asyncio.create_task(client.call("note", deadline=SOON, value=number + 1)))
+                await asyncio.sleep(0)  # the task begins
+            await asyncio.gather(*calls)
+            assert hub.begun == list(range(200))
+
+    run(main)
+
+
+def test_a_tell_waits_while_a_window_of_them_is_not_done() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            for _ in range(WINDOW):
+                await client.tell("wait")
+            further = asyncio.create_task(client.tell("note", value="further"))
+            other = await joined(client.server.rpartition(" ")[2])
+            while hub.running < WINDOW:
+                await other.call("echo", deadline=SOON, value=None)
+            assert not further.done()
+            hub.gate.set()
+            await further
+            await client.call("echo", deadline=SOON, value=None)
+            assert hub.begun == ["further"]
+            await other.close()
+
+    run(main)
+
+
+def test_a_tell_that_finds_no_place_in_time_names_verb_and_server() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            for _ in range(WINDOW):
+                await client.tell("wait")
+            with pytest.raises(DeadlinePassed, match=r'hub at 127.0.0.1:\d+ did not take "note" within 0.05 s'):
+                await client.tell("note", deadline=0.05, value=1)
+            hub.gate.set()
+            await client.call("echo", deadline=SOON, value=None)
+            assert hub.begun == []
+
+    run(main)
+
+
+def test_a_tell_that_fails_is_reported_by_the_server() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            await client.tell("fail", kind="stream")
+            await client.call("echo", deadline=SOON, value=None)
+            assert hub.lines == ['hub: "fail" of generator "generator-0" failed: StreamError: group gsm8k/0/3 is stale']
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("verb", "values", "error", "message"),
+    [
+        ("fail", {"kind": "stream"}, StreamError, "^group gsm8k/0/3 is stale$"),
+        ("fail", {"kind": "key"}, RemoteError, "hub at .*: KeyError: 'reward'"),
+        ("fail", {"kind": "cancelled"}, RemoteError, "CancelledError"),
+        ("fail", {"kind": "unpackable"}, WireError, "builtins.set cannot travel"),
+        ("echo", {"value": {1, 2}}, WireError, "builtins.set cannot travel"),
+        ("echo", {"valeu": 1}, RemoteError, "TypeError.*valeu"),
+        ("echo", {"peer": 1, "value": 1}, RemoteError, "TypeError.*peer"),
+        ("lease", {}, WireError, 'hub has no verb "lease"; it has echo, fail, note, wait, who'),
+    ],
+)
+def test_errors_arrive_where_the_call_was_made(
+    verb: str, values: dict[str, Any], error: type[PenstockError], message: str
+) -> None:
+    async def main() -> None:
+        async with serving_one() as (_, client):
+            with pytest.raises(error, match=message) as caught:
+                await client.call(verb, deadline=SOON, **values)
+            assert caught.type is error
+            assert await client.call("echo", deadline=SOON, value="still here") == "still here"
+
+    run(main)
+
+
+async def until_cancelled(client: Client, count: int) -> None:
+    """Further calls until the hub has seen ``count`` handlers cancelled; the test's minute is the deadline."""
+    while await client.call("cancelled", deadline=SOON) < count:
+        pass
+
+
+def test_a_deadline_that_passes_names_verb_and_server_and_cancels_the_handler() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            hub.server.handlers["cancelled"] = lambda peer: asyncio.sleep(0, hub.cancelled)
+            with pytest.raises(DeadlinePassed, match=r'hub at 127.0.0.1:\d+ did not answer "wait" within 0.05 s'):
+                await client.call("wait", deadline=0.05)
+            await until_cancelled(client, 1)
+            assert (hub.running, hub.cancelled) == (0, 1)
+
+    run(main)
+
+
+def test_cancelling_a_call_cancels_its_handler_and_no_other() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            hub.server.handlers["cancelled"] = lambda peer: asyncio.sleep(0, hub.cancelled)
+            kept = asyncio.create_task(client.call("wait", deadline=SOON))
+            given_up = asyncio.create_task(client.call("wait", deadline=SOON))
+            while await client.call("echo", deadline=SOON, value=None) or hub.running < 2:
+                pass
+            given_up.cancel()
+            await until_cancelled(client, 1)
+            assert given_up.cancelled()
+            hub.gate.set()
+            assert await kept == "opened"
+
+    run(main)
+
+
+def test_calls_cancelled_before_their_handlers_begin_leave_their_places_free() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            for _ in range(5):
+                calls = [asyncio.create_task(client.call("wait", deadline=SOON)) for _ in range(WINDOW)]
+                await asyncio.sleep(0)  # each has posted its message, none has been sent
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+            assert await client.call("echo", deadline=SOON, value="free") == "free"
+            assert hub.running == 0
+
+    run(main)
+
+
+def test_a_call_cancelled_while_its_array_is_sent_leaves_the_connection_whole() -> None:
+    async def main() -> None:
+        async with serving_one() as (_, client):
+            array = np.arange(1 << 21)
+            call = asyncio.create_task(client.call("echo", deadline=SOON, value=array))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the first part is in the socket
+            call.cancel()
+            received = await client.call("echo", deadline=SOON, value=array)
+            assert np.array_equal(received, array)
+
+    run(main)
+
+
+def test_large_and_small_messages_cross_each_other_unharmed() -> None:
+    async def main() -> None:
+        async with serving_one() as (_, client):
+            sizes = [1, 1 << 20, 0, 1 << 16, 3, 1 << 21, (1 << 16) - 1, 100]
+            sent = [[np.full(size, number, np.uint8), number] for number, size in enumerate(sizes * 3)]
+            received = await asyncio.gather(*(client.call("echo", deadline=SOON, value=value) for value in sent))
+            assert all(np.array_equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(sent, received, strict=True))
+
+    run(main)
+
+
+def test_a_client_that_does_not_read_stops_nobody_else() -> None:
+    async def main() -> None:
+        async with serving_one() as (_, client):
+            deaf = await raw(client.server.rpartition(" ")[2])
+            for number in range(32):
+                await deaf.send(wire.pack(["call", number, "echo", {"value": np.zeros(1 << 20, np.uint8)}]))
+            assert await client.call("echo", deadline=SOON, value="heard") == "heard"
+            await deaf.close()
+
+    run(main)
+
+
+def test_a_client_that_closes_leaves_once_and_after_its_handlers_ended() -> None:
+    async def main() -> None:
+        async with serving() as (hub, address):
+            client = await joined(address)
+            calls = [asyncio.create_task(client.call("wait", deadline=SOON)) for _ in range(3)]
+            await hub.someone_waits.wait()
+            await client.close()
+            await hub.someone_left.wait()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
+            assert hub.cancelled == 3
+        assert [(peer.name, running) for peer, running in hub.left] == [("generator-0", 0)]
+        assert hub.lines == []
+
+    run(main)
+
+
+def test_when_the_server_stops_every_peer_leaves_and_open_and_waiting_calls_fail() -> None:
+    async def main() -> None:
+        async with serving() as (hub, address):
+            client = await joined(address)
+            calls = [asyncio.create_task(client.call("wait", deadline=SOON)) for _ in range(2 * WINDOW)]
+            await hub.someone_waits.wait()
+            await hub.server.stop()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {ConnectionLost}
+            assert len(hub.left) == 1
+            with pytest.raises(ConnectionLost, match=f"hub at {address}"):
+                await client.until_lost()
+            with pytest.raises(ConnectionLost, match=f"hub at {address}"):
+                await client.call("echo", deadline=SOON, value=1)
+            with pytest.raises(ConnectionLost, match=f"hub at {address}"):
+                await client.tell("note", value=1)
+
+    run(main)
+
+
+def test_what_fails_when_a_peer_left_is_reported_and_the_server_goes_on() -> None:
+    async def main() -> None:
+        async with serving() as (hub, address):
+            hub.left = None  # type: ignore[assignment]  # the handler's append fails
+            await (await joined(address)).close()
+            client = await joined(address)
+            while not hub.lines:
+                await client.call("echo", deadline=SOON, value=None)
+            assert 'hub failed when generator "generator-0" left: AttributeError' in hub.lines[0]
+            await client.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["call", 1, "echo"],
+        ["call", "1", "echo", {}],
+        ["shout", 1],
+        None,
+        {"call": 1},
+        ["value", 1, 2],
+    ],
+)
+def test_a_message_out_of_order_ends_that_connection_only(message: Any) -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            rude = await raw(client.server.rpartition(" ")[2])
+            await rude.send(wire.pack(message))
+            with pytest.raises(ConnectionLost):
+                await rude.receive()
+            await hub.someone_left.wait()
+            assert [peer.name for peer, _ in hub.left] == ["rude"]
+            assert 'generator "rude"' in hub.lines[0]
+            assert await client.call("echo", deadline=SOON, value=1) == 1
+            await rude.close()
+
+    run(main)
+
+
+def test_more_calls_than_a_window_end_the_connection() -> None:
+    async def main() -> None:
+        async with serving() as (hub, address):
+            rude = await raw(address)
+            for number in range(WINDOW + 1):
+                await rude.send(wire.pack(["call", number, "wait", {}]))
+            await hub.someone_left.wait()
+            assert f"has more than {WINDOW} calls open" in hub.lines[0]
+            assert hub.running == 0
+            await rude.close()
+
+    run(main)

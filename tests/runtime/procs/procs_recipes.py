@@ -1,0 +1,126 @@
+"""Recipes of milliseconds a step for runs in processes. Rows are taken in their order, so that a test can name one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from penstock.algos import GRPO, PPO, BradleyTerry, KLPenalty
+from penstock.config.keeping import CheckpointSpec, RolesSpec
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.core.types import Sampling
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LEARNER = LearnerSpec(learning_rate=2e-4)
+SETTINGS: dict[str, Any] = {"device": "cpu", "threads": 1, "checkpoint": CheckpointSpec(every=3)}
+GO = Path("go")
+"""A file that lets a reward go on which waits at its row; a number in it is the next row at which one waits."""
+
+
+def rows() -> list[dict[str, Any]]:
+    words = ["".join(letters) for letters in product(LETTERS, LETTERS, "aeio")]
+    return [{"prompt": word, "row": row, "chosen": word[:2], "rejected": "?!"} for row, word in enumerate(words)]
+
+
+DATA = DataSpec(source=f"{__file__}:rows", completion="{{ chosen }}", shuffle=False)
+MODEL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=64)
+
+
+async def vowels(sample: Any, columns: Any, delay: float = 0.0, hold: int = -1) -> float:
+    """Share of vowels; after ``delay`` seconds, and at row ``hold`` when the file :data:`GO` is there."""
+    await asyncio.sleep(delay)
+    while columns["row"] == (int(GO.read_text() or -1) if GO.exists() else hold):
+        await asyncio.sleep(0.01)
+    return sum(letter in "aeiou" for letter in sample.text) / 4
+
+
+def hanging(sample: Any, columns: Any, row: int = 5) -> float:
+    """Never comes back from two samples."""
+    if columns["row"] == row and sample.key.sample < 2:
+        time.sleep(3600)
+    return sum(letter in "aeiou" for letter in sample.text) / 4
+
+
+def always_hanging(sample: Any, columns: Any) -> float:
+    """Never comes back."""
+    time.sleep(3600)
+    return 0.0
+
+
+def deadly(sample: Any, columns: Any, row: int = 9) -> float:
+    """Ends the process that asks it about a row."""
+    if columns["row"] == row:
+        os._exit(7)
+    return sum(letter in "aeiou" for letter in sample.text) / 4
+
+
+def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float = 0.0, hold: int = -1) -> Run:
+    """GRPO from random weights.
+
+    Args:
+        seed: seed of everything.
+        steps: GRPO steps, of four prompts each.
+        reward: function of this file.
+        delay: seconds that a reward takes.
+        hold: row whose rewards wait for the file ``go``.
+    """
+    options = {"delay": delay, "hold": hold} if reward == "vowels" else {}
+    grpo = Online(
+        name="grpo",
+        model=MODEL,
+        data=DATA,
+        rewards=(RewardSpec(function=f"{__file__}:{reward}", options=options, deadline=100.0 if options else 1.0),),
+        algorithm=GRPO(clip=(0.2, 0.28)),
+        learner=LEARNER,
+        sampling=Sampling(max_new_tokens=4),
+        samples=4,
+        batch=4,
+        slots=64,
+        steps=steps,
+    )
+    return Run(name="letters", seed=seed, stages=(grpo,), **SETTINGS)
+
+
+def anchored(seed: int = 0, steps: int = 6) -> Run:
+    """GRPO with the KL to its start in the loss."""
+    made = letters(seed, steps)
+    grpo = replace(
+        made.stages[0], algorithm=GRPO(clip=(0.2, 0.28), kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1))
+    )  # type: ignore[call-arg]
+    return replace(made, stages=(grpo,))
+
+
+def critic(seed: int = 0, steps: int = 4) -> Run:
+    """A reward model, then PPO with a critic, epochs, minibatches and a controlled KL."""
+    judge = Offline(name="judge", model=MODEL, data=DATA, algorithm=BradleyTerry(), batch=4, steps=3, learner=LEARNER)
+    ppo = replace(
+        letters(seed, steps).stages[0],
+        name="ppo",
+        rewards=(RewardSpec(function="model:@judge"),),
+        algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=0.5, horizon=50)),
+        learner=replace(LEARNER, critic="separate"),
+        samples=1,
+        minibatches=2,
+        epochs=2,
+    )  # type: ignore[call-arg]
+    return Run(name="critic", seed=seed, stages=(judge, ppo), **SETTINGS)
+
+
+def encoder_decoder(seed: int = 0, steps: int = 4) -> Run:
+    """GRPO of a model that encodes the prompt apart."""
+    made = letters(seed, steps)
+    grpo = replace(made.stages[0], model=replace(MODEL, architecture="encoder-decoder"))
+    return replace(made, stages=(grpo,))
+
+
+def examined(seed: int = 0, steps: int = 9, evaluator: bool = False) -> Run:
+    """GRPO with an evaluation every third step."""
+    made = letters(seed, steps)
+    held_out = EvaluationSpec(data=replace(DATA, size=20, skip=600), every=3)
+    grpo = replace(made.stages[0], evaluation=held_out)  # type: ignore[call-arg]
+    return replace(made, stages=(grpo,), **({"runtime": "procs", "roles": RolesSpec(evaluator=True)} if evaluator else {}))

@@ -1,0 +1,145 @@
+"""Processes that are killed: nothing is lost, nothing is trained twice, and the weights are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runs import BATCH, Start, Started, assert_each_trained_once, processes, weights
+
+ROLES = ("generator-0", "reward-0", "learner")
+
+
+def assert_as_if_nothing_had_happened(run: Started, steps: int, whole: Path) -> None:
+    run.go()
+    assert run.wait(200) == 0, run.everything()
+    assert_each_trained_once(run.folder, steps)
+    assert weights(run.run) == weights(whole)
+    run.assert_clean()
+
+
+def ranks_of(learner: int) -> list[int]:
+    """The processes of a learner's other ranks."""
+    children = Path(f"/proc/{learner}/task/{learner}/children").read_text().split()
+    return [int(child) for child in children if b"penstock.train.rank" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    words = ("letters", "--steps", "16", "--delay", "0.02", "--hold", "60")
+    run = start(*words)
+    for number, name in enumerate(ROLES * 2):
+        run.until_step(1 + 2 * number)
+        run.signal(name, signal.SIGKILL)
+    assert_as_if_nothing_had_happened(run, 16, undisturbed(*words))
+
+
+@pytest.mark.slow
+def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    words = ("letters", "--steps", "10", "--grpo.learner.strategy", "FSDP2", "--grpo.learner.strategy.ranks", "2")
+    run = start(*words, "--hold", "24")
+    run.until_step(5, seconds=120)
+    (rank,) = ranks_of(run.roles["learner"])
+    os.kill(rank, signal.SIGKILL)
+    assert_as_if_nothing_had_happened(run, 10, undisturbed(*words))
+    assert "rank 1 of 2 is gone" in run.text
+
+
+@pytest.mark.slow
+def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    """Fifty rounds; in each, every role dies at a moment of its own, and then the run gets on by a step at least."""
+    draws, steps = random.Random(0), 600
+    words = ("letters", "--steps", str(steps), "--delay", "0.02", "--hold", str(steps * BATCH - 1))
+    run = start(*words)
+    run.until_step(1)
+    for _ in range(50):
+        moments = sorted((draws.random() * 0.5, name) for name in ROLES)
+        began, killed = time.monotonic(), dict[str, int]()
+        for moment, name in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            killed[name] = run.roles[name]
+            assert killed[name] in dict(processes())
+            run.signal(name, signal.SIGKILL)
+        assert set(killed) == set(ROLES)
+        run.until_step(run.step + 1)
+        run.until(lambda killed=killed: not killed.items() & run.roles.items(), what="successors")
+    assert run.step < steps
+    assert_as_if_nothing_had_happened(run, steps, undisturbed(*words[:3]))
+
+
+@pytest.mark.slow
+def test_a_learner_may_die_as_often_as_it_likes_while_it_gets_on_offline(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    after_each_save = """
+def deadly(function, store, *arguments, **more):
+    found = function(store, *arguments, **more)
+    if "judge" in str(arguments[0]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+if name == "learner":
+    wrap("penstock.ckpt.store:CheckpointStore.save", deadly)
+"""
+    words = ("critic", "--judge.steps", "18", "--steps", "2")
+    run = start(*words, in_roles=after_each_save)
+    assert run.wait() == 0, run.everything()
+    assert weights(run.run) == weights(undisturbed(*words))
+    run.assert_clean()
+
+
+MOMENTS = {
+    "learner": (
+        ("penstock.runtime.procs:save_model", 1),
+        ("penstock.runtime.remote:RemoteLeasing.begin", 1),
+        ("penstock.weights.folder:OwnedFolder.__init__", 1),
+        ("penstock.weights.shared_memory:SharedMemoryPublisher._write", 1),
+        ("penstock.weights.shared_memory:SharedMemoryPublisher._write", 6),
+        ("penstock.runtime.remote:RemoteLeasing.post", 5),
+        ("penstock.runtime.remote:RemoteLeasing.lease", 5),
+        ("penstock.runtime.remote:RemoteLeasing.trained", 4),
+        ("penstock.runtime.remote:RemoteLeasing.release", 3),
+        ("penstock.runtime.remote:RemoteLeasing.release", 8),
+        ("penstock.ckpt.files:write_manifest", 2),
+        ("penstock.runtime.remote:RemoteLeasing.end", 1),
+        ("penstock.runtime.session:save_model", 1),
+        ("penstock.runtime.session:write_json", 1),
+    ),
+    "generator-0": (
+        ("penstock.models.files:load_model", 1),
+        ("penstock.runtime.remote:RemoteDrawing.admit", 4),
+        ("penstock.runtime.remote:RemoteDrawing.put", 6),
+        ("penstock.weights.shared_memory:_copy", 3),
+        ("penstock.engine.generator:switch", 3),
+    ),
+    "reward-0": (
+        ("penstock.runtime.remote:RemoteColumns.take", 2),
+        ("penstock.runtime.remote:RemoteColumns.write", 7),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "place", "count"), [(name, *at) for name in MOMENTS for at in MOMENTS[name]])
+def test_after_a_kill_at_a_delicate_moment_a_run_ends_as_if_nothing_had_happened(
+    name: str, place: str, count: int, start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    once = f"""
+if name == {name!r} and not os.path.exists("killed"):
+    def kill():
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    arm({place!r}, {count}, kill)
+"""
+    run = start("letters", "--steps", "8", in_roles=once)
+    run.until(lambda: (run.folder / "killed").exists(), what="kill")
+    assert_as_if_nothing_had_happened(run, 8, undisturbed("letters", "--steps", "8"))

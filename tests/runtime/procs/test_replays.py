@@ -1,0 +1,93 @@
+"""What ran in several processes is replayed in one, to the same weights."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runs import Start, Started, whole_lines
+
+EQUAL = "steps replayed: loss, gradient_norm, reward/mean are equal in each, and so are the weights of"
+Replay = Callable[..., str]
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Replay:
+    """``replayed(run)``: the last line of a replay of a run that has ended in order."""
+    from penstock.cli.main import main
+
+    def last_line(run: Started) -> str:
+        assert run.wait(120) == 0, run.everything()
+        monkeypatch.chdir(run.folder)
+        capsys.readouterr()
+        code = main(["replay", "runs/run"])
+        said = capsys.readouterr()
+        assert code == 0, said.out + said.err
+        return said.out.splitlines()[-1]
+
+    return last_line
+
+
+@pytest.mark.slow
+def test_one_generator_that_runs_ahead(start: Start, replayed: Replay) -> None:
+    run = start("letters", "--steps", "8", "--grpo.max_lag", "1", "--grpo.sampling.max_new_tokens", "12")
+    assert replayed(run).startswith(f"8 {EQUAL}")
+    run.assert_clean()
+
+
+@pytest.mark.slow
+def test_two_generators_that_choose_what_is_ready_and_recompute(start: Start, replayed: Replay) -> None:
+    choice = ("--grpo.max_lag", "1", "--grpo.on_stale", "resume", "--grpo.oversample", "2", "--grpo.kv", "recompute")
+    run = start(
+        "anchored", "--steps", "8", *choice, "--grpo.sampling.max_new_tokens", "24",
+        "--roles.generators", "2", "--roles.references", "1",
+    )  # fmt: skip
+    assert replayed(run).startswith(f"8 {EQUAL}")
+    run.assert_clean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv", ["abort", "drain"])
+def test_groups_that_are_dropped_and_updates_at_borders(kv: str, start: Start, replayed: Replay) -> None:
+    choice = ("--grpo.max_lag", "1", "--grpo.on_stale", "drop", "--grpo.oversample", "2", "--grpo.kv", kv)
+    run = start("letters", "--steps", "8", *choice, "--grpo.sampling.max_new_tokens", "24")
+    assert replayed(run).startswith(f"8 {EQUAL}")
+    run.assert_clean()
+
+
+@pytest.mark.slow
+def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: Replay) -> None:
+    environment = Path(__file__).parents[2] / "cli" / "tiny_recipes.py"
+    dialogue = json.dumps({"function": f"{environment}:hesitant", "turns": 3, "deadline": 0.3, "options": {"prompt": "aca"}})
+    run = start("letters", "--steps", "8", "--grpo.max_lag", "1", "--grpo.environment", dialogue)
+    run.until_step(7)
+    (run.folder / "quick").touch()
+    assert [line["failed"][0][1] for line in whole_lines(run.run / "schedule/grpo/leases.jsonl") if line["failed"]] == [1]
+    assert replayed(run).startswith(f"8 {EQUAL}")
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_and_went_on(start: Start, replayed: Replay) -> None:
+    words = ("letters", "--steps", "10", "--grpo.max_lag", "1", "--delay", "0.02")
+    run = start(*words)
+    run.until_step(4)
+    run.signal("supervisor", signal.SIGINT)
+    assert run.wait(30) == 130, run.everything()
+    assert replayed(start()).startswith(f"10 {EQUAL}")
+
+
+@pytest.mark.slow
+def test_a_run_whose_generator_learner_and_whole_were_killed(start: Start, replayed: Replay) -> None:
+    run = start("letters", "--steps", "14", "--grpo.max_lag", "1", "--delay", "0.02", "--hold", "52")
+    for step, name in ((2, "generator-0"), (5, "learner")):
+        run.until_step(step)
+        run.signal(name, signal.SIGKILL)
+    run.until_step(8)
+    run.kill_everyone()
+    run.until_gone(15)
+    resumed = start()
+    resumed.go()
+    assert replayed(resumed).startswith(f"14 {EQUAL}")

@@ -1,0 +1,608 @@
+"""The gate's rules, one by one: what comes back, who writes which column, what becomes too old, and learners that die."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from flow_examples import deliver, drawn, finish, group, scored, train
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import StreamError
+from penstock.core.types import Group
+from penstock.stream.columns import REFERENCE, REWARD, Stage, changes
+from penstock.stream.gate import Gate
+from penstock.stream.rules import DEATHS, PATIENCE, Rules, Ticket
+from penstock.stream.stream import Stream
+
+VALUE = Stage("value", ("tokens", "reward"))
+
+
+def write(gate, ticket, stage, before, after=None):
+    return gate.write(ticket, stage, changes(before, before if after is None else after))
+
+
+def noted(before, **extras):
+    return Group(before.prompt, tuple(replace(one, extras={**one.extras, **extras}) for one in before.samples))
+
+
+# ---- groups that come back
+
+
+def test_a_group_of_a_lost_generator_is_drawn_again_under_a_higher_attempt():
+    gate = Gate(Rules(2))
+    gate.admit("first", 2)
+    gate.leave("first")
+    assert gate.admit("second", 5) == [Ticket(0, attempt=1), Ticket(1, attempt=1)]
+    assert gate.stats.returned == 2
+
+
+def test_a_group_that_is_drawn_again_takes_no_new_slot():
+    gate = Gate(Rules(2, max_lag=1))
+    gate.admit("first", 2)
+    gate.leave("first")
+    assert [ticket.ordinal for ticket in gate.admit("second", 9)] == [0, 1, 2, 3]
+    assert not gate.open
+
+
+def test_only_the_groups_of_the_one_who_left_go_back():
+    gate = Gate(Rules(2))
+    gate.admit("first"), gate.admit("second")
+    gate.leave("first")
+    assert gate.admit("second", 9) == [Ticket(0, attempt=1)]
+
+
+def test_a_finished_group_stays_when_its_generator_is_lost():
+    gate = Gate(Rules(1))
+    deliver(gate, 1, maker="first")
+    gate.leave("first")
+    assert not gate.open
+    assert gate.lease(0).ordinals == (0,)
+
+
+def test_a_group_that_is_drawn_again_must_be_drawn_by_the_version_published_by_then():
+    gate = Gate(Rules(1, max_lag=1))
+    tickets = gate.admit("first", 2)
+    assert {ticket.floor for ticket in tickets} == {0}
+    gate.put(tickets[0], group(0))
+    train(gate, 0)
+    gate.leave("first")
+    assert gate.admit("second", 1) == [Ticket(1, attempt=1, floor=1)]
+
+
+def test_a_late_group_of_an_earlier_attempt_is_refused_and_counted():
+    gate = Gate(Rules(1))
+    (lost,) = gate.admit("first")
+    gate.leave("first")
+    assert gate.put(lost, group(0)) is False
+    (again,) = gate.admit("second")
+    assert gate.put(lost, group(0)) is False
+    assert gate.put(again, group(0)) is True
+    assert gate.put(lost, group(0)) is False
+    assert (gate.stats.refused, gate.stats.delivered) == (3, 1)
+
+
+def test_a_group_that_takes_down_everyone_ends_the_run_with_its_name():
+    gate = Gate(Rules(2))
+    deliver(gate, 1)
+    for life in range(DEATHS):
+        assert [ticket.ordinal for ticket in gate.admit(f"generator {life}")] == [1]
+        gate.leave(f"generator {life}")
+    expected = f"group of ordinal 1 took down {DEATHS} of its makers in a row, the last one generator {DEATHS - 1}"
+    with pytest.raises(StreamError, match=expected):
+        gate.admit("generator")
+    with pytest.raises(StreamError, match=expected):
+        gate.lease(0)
+
+
+def test_of_several_groups_that_were_there_at_every_death_all_are_named():
+    gate = Gate(Rules(2))
+    for _ in range(DEATHS):
+        gate.admit("generator", 2)
+        gate.leave("generator")
+    with pytest.raises(StreamError, match=r"one of the groups of ordinals \[0, 1\] took down 10 of its makers"):
+        gate.lease(0)
+
+
+def test_deaths_count_only_in_a_row():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    for _ in range(DEATHS - 1):
+        gate.admit("generator")
+        gate.leave("generator")
+    deliver(gate, 0)
+    (ticket,) = gate.admit("generator")
+    gate.put(ticket, drawn(0, [0]))
+    gate.take("reward", "worker")
+    gate.leave("worker")
+    assert gate.lease(0) is None
+
+
+def test_a_group_that_takes_down_every_worker_of_a_stage_is_named_too():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    deliver(gate, 1)
+    for life in range(DEATHS):
+        gate.take("reward", f"worker {life}")
+        gate.leave(f"worker {life}")
+    with pytest.raises(StreamError, match="ordinal 0 took down 10 of its makers in a row, the last one worker 9"):
+        gate.lease(0)
+
+
+# ---- columns
+
+
+def test_a_group_is_ready_once_its_column_is_written():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    (ticket,) = gate.admit("g")
+    plain = drawn(0, [0])
+    gate.put(ticket, plain)
+    assert gate.lease(0) is None
+    assert gate.take("reward", "worker") == [(ticket, plain)]
+    assert gate.lease(0) is None
+    assert write(gate, ticket, "reward", plain, scored(plain, 3.0)) is True
+    assert gate.lease(0).groups[0].samples[0].reward == 3.0
+
+
+def test_a_stage_takes_groups_in_the_order_in_which_they_came():
+    gate = Gate(Rules(3, stages=(REWARD,)))
+    tickets = gate.admit("g", 3)
+    for place in (2, 0, 1):
+        gate.put(tickets[place], drawn(place, [0]))
+    assert [ticket.ordinal for ticket, _ in gate.take("reward", "one", 2)] == [2, 0]
+    assert [ticket.ordinal for ticket, _ in gate.take("reward", "two", 2)] == [1]
+    assert gate.take("reward", "two", 2) == []
+
+
+def test_a_stage_waits_for_all_of_its_inputs():
+    gate = Gate(Rules(1, stages=(REWARD, REFERENCE, VALUE)))
+    ticket = deliver(gate, 1)[0]
+    assert [gate.wanted(name) for name in ("reward", "reference", "value")] == [True, True, False]
+    ((_, plain),) = gate.take("reward", "worker")
+    write(gate, ticket, "reward", plain, scored(plain, 2.0))
+    ((_, rewarded),) = gate.take("value", "critic")
+    assert rewarded.samples[0].reward == 2.0
+
+
+def test_two_stages_work_on_a_group_at_once_and_both_columns_stay():
+    gate = Gate(Rules(1, stages=(REWARD, REFERENCE)))
+    ticket = deliver(gate, 1)[0]
+    ((_, one),), ((_, two),) = gate.take("reward", "worker"), gate.take("reference", "scorer")
+    assert write(gate, ticket, "reference", two, noted(two, reference_logp=0.5)) is True
+    assert gate.lease(0) is None
+    assert write(gate, ticket, "reward", one, scored(one, 7.0)) is True
+    (sample,) = gate.lease(0).groups[0].samples
+    assert (sample.reward, sample.extras) == (7.0, {"reference_logp": 0.5})
+
+
+def test_what_a_lost_worker_had_is_given_to_another_without_drawing_it_again():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    (ticket,) = deliver(gate, 1)
+    taken = gate.take("reward", "first")
+    gate.leave("first")
+    assert gate.admit("g", 9) == []
+    assert gate.take("reward", "second") == taken == [(ticket, taken[0][1])]
+    assert gate.stats.returned == 1
+
+
+def test_a_late_column_of_a_lost_worker_is_refused():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    (ticket,) = deliver(gate, 1)
+    gate.take("reward", "first")
+    gate.leave("first")
+    assert gate.write(ticket, "reward", [{"error": "late"}]) is False
+    assert gate.stats.refused == 1
+
+
+def test_a_column_that_is_written_twice_is_refused():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    (ticket,) = deliver(gate, 1)
+    gate.take("reward", "worker")
+    assert [gate.write(ticket, "reward", [{}]) for _ in range(2)] == [True, False]
+
+
+def test_a_column_with_too_few_findings_is_refused_and_may_be_written_again():
+    gate = Gate(Rules(1, stages=(REWARD,)))
+    (ticket,) = deliver(gate, 1)
+    gate.take("reward", "worker")
+    with pytest.raises(StreamError, match="has 1 samples, but a stage wrote about 0"):
+        gate.write(ticket, "reward", [])
+    assert gate.lease(0) is None
+    assert gate.write(ticket, "reward", [{}]) is True
+    assert gate.lease(0).ordinals == (0,)
+
+
+def test_groups_without_signal_are_judged_once_all_columns_are_there():
+    gate = Gate(Rules(1, refill=1, stages=(REWARD,), keep=lambda one: one.samples[0].reward != 0.0))
+    (ticket,) = gate.admit("g")
+    plain = drawn(0, [0])
+    gate.put(ticket, plain)
+    gate.take("reward", "worker")
+    assert not gate.open
+    write(gate, ticket, "reward", plain, scored(plain, 0.0))
+    assert gate.admit("g") == [Ticket(1)]
+
+
+def test_an_unknown_stage_is_refused_with_those_there_are():
+    with pytest.raises(StreamError, match=r"no stage \"judge\"; the stream has \['reward'\]"):
+        Gate(Rules(1, stages=(REWARD,))).take("judge", "worker")
+
+
+def test_a_stage_whose_input_nobody_writes_is_refused():
+    with pytest.raises(StreamError, match='stage "value" needs reward; name the stages that write it before it'):
+        Rules(1, stages=(VALUE, REWARD))
+
+
+# ---- what becomes too old
+
+
+def overtaken(on_stale, oversample=1, **rules):
+    """A gate of single groups without lag: ordinal 0 is on its way, version 0 was trained on ordinal 1."""
+    gate = Gate(Rules(1, on_stale=on_stale, oversample=oversample, **rules))
+    slow, quick = gate.admit("g", 2)
+    gate.put(quick, group(1))
+    assert train(gate, 0).ordinals == (1,)
+    return gate, slow
+
+
+def test_with_oversampling_a_batch_need_not_wait_for_its_last_groups():
+    gate, _ = overtaken("drop")
+    assert gate.stats.trained == 1
+
+
+def test_oversampling_adds_slots():
+    assert len(Gate(Rules(2, max_lag=1, on_stale="drop", oversample=3)).admit("g", 99)) == 7
+
+
+def test_oversampling_needs_a_way_with_what_is_left_over():
+    with pytest.raises(StreamError, match='set on_stale="drop" or "resume"'):
+        Rules(2, oversample=1)
+
+
+def test_drop_starts_a_finished_group_again_that_became_too_old():
+    gate, slow = overtaken("drop")
+    gate.put(slow, drawn(0, [0, 0, 0]))
+    assert gate.lease(1) is None
+    assert gate.admit("g") == [Ticket(0, attempt=1, floor=1)]
+    assert (gate.stats.dropped, gate.stats.tokens_dropped) == (1, 3)
+
+
+def test_drop_tells_the_generator_whose_group_is_too_old_and_refuses_what_comes_of_it():
+    gate, slow = overtaken("drop")
+    assert gate.lease(1) is None
+    assert gate.withdrawn == {"g": [slow]}
+    assert gate.put(slow, group(0, 1)) is False
+    assert (gate.stats.dropped, gate.stats.tokens_dropped, gate.stats.refused) == (1, 0, 1)
+
+
+def test_whoever_brings_a_withdrawn_group_need_not_be_told_any_more():
+    gate, slow = overtaken("drop")
+    gate.lease(1)
+    gate.put(slow, group(0, 1))
+    assert gate.withdrawn == {"g": []}
+
+
+def test_drop_tells_the_worker_of_a_stage_as_well():
+    gate = Gate(Rules(1, on_stale="drop", oversample=1, stages=(REWARD,)))
+    first, second = deliver(gate, 2)
+    gate.take("reward", "worker", 2)
+    gate.write(first, "reward", [{}])
+    train(gate, 0)
+    assert gate.lease(1) is None
+    assert gate.withdrawn == {"worker": [second]}
+    assert gate.write(second, "reward", [{}]) is False
+
+
+def test_a_stale_group_that_no_worker_has_taken_is_not_offered_any_more():
+    gate = Gate(Rules(1, on_stale="drop", oversample=1, stages=(REWARD,)))
+    first, _ = deliver(gate, 2)
+    gate.take("reward", "worker")
+    gate.write(first, "reward", [{}])
+    train(gate, 0)
+    assert gate.lease(1) is None
+    assert not gate.wanted("reward")
+
+
+def test_what_was_withdrawn_from_a_lost_generator_is_forgotten():
+    gate, _ = overtaken("drop")
+    gate.lease(1)
+    gate.leave("g")
+    assert gate.withdrawn == {}
+
+
+def test_drop_keeps_what_is_young_enough():
+    gate, slow = overtaken("drop", max_lag=1)
+    gate.put(slow, group(0, 0))
+    assert gate.lease(1).ordinals == (0,)
+    assert gate.stats.dropped == 0
+
+
+def test_the_learner_waits_for_a_group_that_was_started_again_too_often():
+    gate = Gate(Rules(1, on_stale="drop", oversample=1))
+    slow = gate.admit("slow")[0]
+    for version in range(PATIENCE):
+        deliver(gate, 1, version, "quick")
+        train(gate, version)
+        assert gate.lease(version + 1) is None
+        slow = gate.admit("slow")[0]
+        assert slow == Ticket(0, version + 1, version + 1)
+    deliver(gate, 1, PATIENCE, "quick")
+    assert gate.lease(PATIENCE) is None
+    gate.put(slow, group(0, PATIENCE))
+    assert gate.lease(PATIENCE).ordinals == (0,)
+
+
+def test_resume_masks_the_tokens_that_are_too_old_and_trains_the_others():
+    gate, slow = overtaken("resume")
+    gate.put(slow, drawn(0, [0, 0, 1]))
+    lease = gate.lease(1)
+    assert lease.groups[0].samples[0].action_T.tolist() == [False, False, False, True]
+    assert gate.stats.tokens_masked == 2
+    assert gate.stats.largest_lag == 0
+
+
+def test_resume_lets_a_group_go_on_that_is_being_drawn():
+    gate, _ = overtaken("resume")
+    assert gate.lease(1) is None
+    assert (gate.withdrawn, gate.stats.dropped) == ({}, 0)
+
+
+def test_resume_starts_a_group_again_of_which_nothing_is_left():
+    gate, slow = overtaken("resume")
+    gate.put(slow, drawn(0, [0, 0]))
+    assert gate.lease(1) is None
+    assert gate.admit("g") == [Ticket(0, attempt=1, floor=1)]
+    assert (gate.stats.dropped, gate.stats.tokens_dropped, gate.stats.tokens_masked) == (1, 2, 0)
+
+
+def test_a_group_without_actions_is_never_too_old():
+    gate, slow = overtaken("resume")
+    gate.put(slow, drawn(0, []))
+    assert gate.lease(1).ordinals == (0,)
+
+
+def test_wait_trains_stragglers_in_their_turn():
+    gate = Gate(Rules(1, max_lag=1))
+    slow, quick = gate.admit("g", 2)
+    gate.put(quick, group(1))
+    assert gate.lease(0) is None
+    gate.put(slow, group(0))
+    assert [train(gate, version).ordinals for version in range(2)] == [(0,), (1,)]
+
+
+# ---- groups that are trained on again
+
+
+def test_a_group_is_in_as_many_batches_as_reuse_says():
+    gate, batches = Gate(Rules(2, max_lag=1, reuse=2)), []
+    for version, count in enumerate((2, 1, 1, 1)):
+        deliver(gate, count, version)
+        lease = train(gate, version)
+        batches.append((lease.ordinals, tuple(old.key.ordinal for old in lease.again)))
+    assert batches == [((0, 1), ()), ((2,), (0,)), ((3,), (2,)), ((4,), (3,))]
+
+
+def test_a_group_that_is_too_old_is_not_trained_on_again():
+    gate = Gate(Rules(2, max_lag=1, reuse=2))
+    deliver(gate, 2, version=0)
+    train(gate, 0)
+    deliver(gate, 1, version=1)
+    assert [old.key.ordinal for old in train(gate, 1).again] == [0]
+    deliver(gate, 1, version=2)
+    assert [old.key.ordinal for old in train(gate, 2).again] == [2]  # 1 was in one batch only, but is two versions old
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.data())
+def test_with_reuse_a_batch_is_full_no_group_is_in_more_and_none_is_too_old(batch, max_lag, data):
+    reuse = data.draw(st.integers(1, max_lag + 1))
+    gate, uses = Gate(Rules(batch, max_lag, reuse=reuse)), {}
+    for version in range(8):
+        deliver(gate, gate.free, version)
+        lease = train(gate, version)
+        assert len(lease.groups + lease.again) == batch
+        for one in lease.groups + lease.again:
+            uses[one.key.ordinal] = uses.get(one.key.ordinal, 0) + 1
+            assert version - one.oldest_version <= max_lag
+    assert max(uses.values()) <= reuse
+
+
+def test_reuse_beyond_the_bound_is_refused():
+    with pytest.raises(StreamError, match="reuse=3: a group is young enough for 2 batches"):
+        Rules(2, max_lag=1, reuse=3)
+
+
+# ---- learners that die
+
+
+def contents(lease):
+    return lease.version, lease.ordinals, lease.passed, lease.groups, lease.again
+
+
+def test_leases_after_the_checkpoint_come_again_as_they_were_and_in_order():
+    gate = Gate(Rules(2, max_lag=2, on_stale="drop", reuse=2))
+    saved = gate.ledger.state()
+    first = []
+    for version in range(3):
+        deliver(gate, gate.free, version)
+        first.append(contents(train(gate, version)))
+    gate.restore(saved)
+    assert [contents(train(gate, version)) for version in range(3)] == first
+
+
+def test_after_what_came_again_training_goes_on_with_what_is_new():
+    gate = Gate(Rules(1, max_lag=1))
+    saved = gate.ledger.state()
+    deliver(gate, 2)
+    train(gate, 0)
+    gate.restore(saved)
+    assert [train(gate, version).ordinals for version in range(2)] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_slots_of_a_batch_that_is_trained_twice_open_once(released):
+    gate = Gate(Rules(2, max_lag=1))
+    saved = gate.ledger.state()
+    deliver(gate, 4)
+    lease = gate.lease(0)
+    gate.trained(lease)
+    if released:
+        gate.release(lease)
+    assert gate.free == 2 * released
+    gate.restore(saved)
+    assert gate.free == 2 * released
+    train(gate, 0)
+    assert gate.free == 2
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_slots_of_a_batch_that_was_saved_open_though_its_learner_died_before_it_could_say_so(acknowledged):
+    gate = Gate(Rules(2))
+    deliver(gate, 2)
+    gate.trained(gate.lease(0))
+    if acknowledged:
+        gate.acknowledge()
+    gate.restore(gate.ledger.state())
+    assert gate.free == 2
+    assert gate.admit("g")[0] == Ticket(2, floor=1)
+
+
+def test_a_lease_that_never_reached_its_learner_comes_again():
+    gate = Gate(Rules(1))
+    deliver(gate, 1)
+    lost = gate.lease(0)
+    gate.restore(gate.ledger.state())
+    assert contents(gate.lease(0)) == contents(lost)
+
+
+def test_a_learner_may_die_again_while_it_catches_up():
+    gate = Gate(Rules(1, max_lag=2))
+    saved = gate.ledger.state()
+    deliver(gate, 3)
+    for version in range(2):
+        train(gate, version)
+    gate.restore(saved)
+    train(gate, 0)
+    gate.restore(saved)
+    assert [train(gate, version).ordinals for version in range(3)] == [(0,), (1,), (2,)]
+    assert gate.free == 3
+
+
+def test_a_learner_that_asks_with_another_version_is_refused_and_nothing_is_lost():
+    gate = Gate(Rules(1, max_lag=1))
+    saved = gate.ledger.state()
+    deliver(gate, 2)
+    train(gate, 0)
+    gate.restore(saved)
+    with pytest.raises(StreamError, match="a learner of version 1 asked for the batch that version 0 was trained on"):
+        gate.lease(1)
+    assert gate.lease(0).ordinals == (0,)
+
+
+def test_a_checkpoint_older_than_what_was_forgotten_is_refused():
+    gate = Gate(Rules(1))
+    saved = gate.ledger.state()
+    deliver(gate, 1)
+    train(gate, 0)
+    gate.acknowledge()
+    with pytest.raises(
+        StreamError, match=r"goes on from version 0, but batches up to version 1 are durable .*newest checkpoint"
+    ):
+        gate.restore(saved)
+
+
+def test_what_is_published_never_goes_back():
+    """Generators hold version 1 already, so that whoever is admitted can begin with it."""
+    gate = Gate(Rules(1, max_lag=1))
+    saved = gate.ledger.state()
+    deliver(gate, 2)
+    train(gate, 0)
+    gate.restore(saved)
+    assert gate.admit("g") == [Ticket(2, floor=1)]
+
+
+# ---- whom a wait is waiting for
+
+
+def fails_of(stream, wait):
+    async def take():
+        with pytest.raises(StreamError) as error:
+            await wait(stream)
+        return str(error.value)
+
+    return asyncio.run(take())
+
+
+def test_a_learner_that_waits_too_long_names_who_works_on_what():
+    stream = Stream(Rules(3, stages=(REWARD,)), deadline=0.01)
+    first, second, _ = stream.gate.admit("generator 1", 3)
+    stream.gate.put(first, drawn(0, [0]))
+    stream.gate.put(second, drawn(1, [0]))
+    stream.gate.take("reward", "math worker")
+    message = fails_of(stream, lambda stream: stream.lease(0))
+    assert "for 3 groups from the rollout; 0 groups are ready, 3 in flight (ordinals [0, 1, 2]…)" in message
+    assert message.endswith("with generator 1 (tokens), math worker (reward)")
+
+
+def test_a_worker_that_waits_too_long_names_its_column_and_the_rollout():
+    stream = Stream(Rules(1, stages=(REWARD,)), deadline=0.01)
+    message = fails_of(stream, lambda stream: stream.take("reward", "worker"))
+    assert 'for groups without "reward" from the rollout' in message
+
+
+def test_groups_that_nobody_works_on_are_named_by_their_ordinals_alone():
+    gate = Gate(Rules(2))
+    gate.admit("g", 1)
+    gate.leave("g")
+    assert gate.describe() == "0 groups are ready, 1 in flight (ordinals [0]…)"
+
+
+# ---- the same with waiting
+
+
+def test_the_one_who_draws_hears_of_withdrawn_tickets_as_soon_as_there_are_some():
+    async def take():
+        stream = Stream(Rules(1, on_stale="drop", oversample=1), deadline=5.0)
+        slow, quick = await stream.admit("g", 2)
+        hearing = asyncio.create_task(stream.withdrawn("g"))
+        await stream.put(quick, group(1))
+        finish(stream.gate, await stream.lease(0))
+        leasing = asyncio.create_task(stream.lease(1))
+        heard = await asyncio.wait_for(hearing, 5)
+        leasing.cancel()
+        return heard == [slow]
+
+    assert asyncio.run(take())
+
+
+def test_a_group_that_became_too_old_is_drawn_again_by_whoever_waits_for_a_ticket():
+    async def take():
+        stream = Stream(Rules(1, on_stale="drop", oversample=1), deadline=5.0)
+        await stream.admit("slow")
+        (quick,) = await stream.admit("quick")
+        await stream.put(quick, group(1))
+        finish(stream.gate, await stream.lease(0))
+        leasing = asyncio.create_task(stream.lease(1))
+        assert await stream.admit("quick") == [Ticket(2, floor=1)]
+        again = await stream.admit("quick")
+        leasing.cancel()
+        return again
+
+    assert asyncio.run(take()) == [Ticket(0, attempt=1, floor=1)]
+
+
+def test_what_a_lost_maker_had_wakes_those_who_wait_for_it():
+    async def take():
+        stream = Stream(Rules(1, stages=(REWARD,)), deadline=5.0)
+        await stream.admit("first")
+        admitting = asyncio.create_task(stream.admit("second"))
+        await asyncio.sleep(0)
+        await stream.leave("first")
+        (ticket,) = await admitting
+        await stream.put(ticket, drawn(0, [0]))
+        await stream.take("reward", "first worker")
+        taking = asyncio.create_task(stream.take("reward", "second worker"))
+        await asyncio.sleep(0)
+        await stream.leave("first worker")
+        return ticket.attempt, await taking
+
+    attempt, taken = asyncio.run(take())
+    assert attempt == 1
+    assert [ticket.ordinal for ticket, _ in taken] == [0]

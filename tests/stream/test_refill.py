@@ -1,0 +1,141 @@
+"""Dynamic sampling: groups without signal are passed over, in the order of ordinals, once each, and within a limit."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from flow_examples import group
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import StreamError
+from penstock.stream.rules import Rules
+from penstock.stream.stream import Stream
+
+
+def stream_of(batch, flat, *, max_lag=0, refill=100):
+    """A stream that passes over the ordinals in ``flat``."""
+    return Stream(Rules(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, refill=refill), deadline=5.0)
+
+
+async def roll(stream, seed=0):
+    """Deliver a group for every slot, for ever, in an order that depends on ``seed``."""
+    waiting = []
+    while True:
+        if stream.gate.open:
+            waiting += await stream.admit(most=stream.rules.slots)
+        if waiting:
+            ticket = waiting.pop((seed * 7919 + len(waiting)) % len(waiting))
+            await stream.put(ticket, group(ticket.ordinal, stream.stats.trained // stream.rules.batch))
+        await asyncio.sleep(0)
+
+
+async def train(stream, batches, seed=0, start=0):
+    """Leases of so many batches."""
+    roller = asyncio.create_task(roll(stream, seed))
+    leases = []
+    try:
+        for version in range(start, start + batches):
+            lease = await stream.lease(version)
+            stream.trained(lease)
+            await stream.release(lease)
+            leases.append(lease)
+    finally:
+        roller.cancel()
+    return leases
+
+
+def test_a_batch_is_filled_up_with_the_next_prompts():
+    (lease,) = asyncio.run(train(stream_of(3, flat={0, 2, 4}), 1))
+    assert lease.ordinals == (1, 3, 5)
+    assert lease.passed == (0, 2, 4)
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(1, 4), st.integers(0, 50))
+def test_without_lag_batches_are_the_first_groups_with_signal_whatever_the_order_of_arrival(flat, batch, seed):
+    leases = asyncio.run(train(stream_of(batch, flat), 5, seed))
+    telling = [ordinal for ordinal in range(100) if ordinal not in flat][: 5 * batch]
+    assert [ordinal for lease in leases for ordinal in lease.ordinals] == telling
+    gone = sorted(ordinal for lease in leases for ordinal in lease.ordinals + lease.passed)
+    assert gone == list(range(telling[-1] + 1))
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(1, 3), st.integers(0, 3), st.integers(0, 50))
+def test_with_lag_every_ordinal_is_consumed_once(flat, batch, max_lag, seed):
+    leases = asyncio.run(train(stream_of(batch, flat, max_lag=max_lag), 5, seed))
+    gone = [ordinal for lease in leases for ordinal in lease.ordinals + lease.passed]
+    assert len(gone) == len(set(gone))
+    assert set(range(max(leases[-1].ordinals))) <= set(gone)
+
+
+@given(st.sets(st.integers(0, 20)), st.integers(1, 3), st.integers(1, 4))
+def test_a_resume_goes_on_with_the_ordinal_after_the_last_that_was_consumed(flat, batch, stop):
+    whole = asyncio.run(train(stream_of(batch, flat), 5))
+    first = stream_of(batch, flat)
+    begun = asyncio.run(train(first, stop))
+    second = stream_of(batch, flat)
+    second.load_state(first.state())
+    rest = asyncio.run(train(second, 5 - stop))
+    assert [(lease.ordinals, lease.passed) for lease in begun + rest] == [(lease.ordinals, lease.passed) for lease in whole]
+
+
+def test_no_more_groups_are_open_than_there_are_slots():
+    async def count():
+        stream, most = stream_of(2, flat=set(range(0, 40, 2)), max_lag=1), 0
+        roller = asyncio.create_task(roll(stream))
+        for version in range(6):
+            lease = await stream.lease(version)
+            most = max(most, len(stream.gate.entries) + len(lease.ordinals) + stream.gate.free)
+            stream.trained(lease)
+            await stream.release(lease)
+        roller.cancel()
+        return most
+
+    assert asyncio.run(count()) <= 4
+
+
+def test_too_many_groups_without_signal_end_the_run_with_the_reason():
+    stream = stream_of(2, flat=set(range(1000)), refill=3)
+    with pytest.raises(StreamError, match=r"8 groups without signal .*more than refill=3 .*all rewards were 1"):
+        asyncio.run(train(stream, 1))
+    assert stream.stats.admitted == 8
+
+
+def test_failures_are_named_when_nothing_else_was_to_be_learned():
+    async def fail():
+        stream = Stream(Rules(1, keep=lambda group: False, refill=1), deadline=5.0)
+        for _ in range(2):
+            (ticket,) = await stream.admit()
+            made = group(ticket.ordinal)
+            await stream.put(ticket, replace(made, samples=(made.samples[0].failed('reward "math" timed out'),)))
+        await stream.lease(0)
+
+    with pytest.raises(StreamError, match='1 of 1 samples failed: reward "math" timed out'):
+        asyncio.run(fail())
+
+
+def test_a_batch_that_cannot_get_complete_any_more_ends_the_run_at_once():
+    """One of the two slots is closed by a passed group, so that the good one waits for a second in vain."""
+    stream = stream_of(2, flat={0}, refill=0)
+    with pytest.raises(StreamError, match=r"1 groups without signal .*more than refill=0"):
+        asyncio.run(train(stream, 1))
+
+
+def test_a_limit_that_was_reached_is_lifted_by_the_next_batch():
+    (first, second) = asyncio.run(train(stream_of(2, flat={0, 1, 4, 5}, refill=1), 2))
+    assert (first.ordinals, second.ordinals) == ((2, 3), (6, 7))
+
+
+def test_the_passed_groups_of_a_returned_lease_are_not_drawn_again():
+    async def die():
+        stream = stream_of(1, flat={0})
+        roller = asyncio.create_task(roll(stream))
+        before = stream.state()
+        await stream.lease(0)
+        await stream.restore(before)
+        lease = await stream.lease(0)
+        roller.cancel()
+        return lease
+
+    lease = asyncio.run(die())
+    assert (lease.ordinals, lease.passed) == ((1,), (0,))

@@ -1,0 +1,74 @@
+"""Which of the ready groups make up a batch, on cases made by hand."""
+
+import pytest
+from flow_examples import drawn, scored
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import StreamError
+from penstock.stream.gate import Gate
+from penstock.stream.rules import Rules
+from penstock.stream.samplers import SAMPLERS, balanced, fifo, priority
+
+
+def of_lengths(*lengths):
+    return [drawn(ordinal, [0] * length) for ordinal, length in enumerate(lengths)]
+
+
+def test_fifo_takes_the_first():
+    assert fifo(of_lengths(1, 2, 3), 2) == [0, 1]
+
+
+def test_balanced_takes_short_and_long_ones_together():
+    """Ordered by length the places are 4 3 5 1 0 2; the middles of two equal parts are the second and the fifth."""
+    assert balanced(of_lengths(5, 4, 6, 2, 1, 3), 2) == [0, 3]
+
+
+def test_balanced_gives_batches_of_like_cost_where_fifo_does_not():
+    ready = of_lengths(1, 1, 9, 9)
+    assert [ready[place].samples[0].action_T.sum() for place in balanced(ready, 2)] == [1, 9]
+    assert [ready[place].samples[0].action_T.sum() for place in fifo(ready, 2)] == [1, 1]
+
+
+def test_balanced_counts_the_actions_of_all_samples_of_a_group():
+    ready = [drawn(0, [0], [0] * 7), drawn(1, [0, 0]), drawn(2, [0] * 4)]
+    assert balanced(ready, 1) == [2]
+
+
+def test_priority_takes_the_oldest_tokens_first():
+    ready = [scored(drawn(place, [version, 5]), 1.0) for place, version in enumerate([4, 2, 3])]
+    assert priority(ready, 2) == [1, 2]
+
+
+def test_priority_takes_the_widest_spread_of_rewards_among_the_equally_old():
+    ready = [scored(drawn(place, [1], [1]), *rewards) for place, rewards in enumerate([(1.0, 1.0), (0.0, 1.0), (0.0, 5.0)])]
+    assert priority(ready, 1) == [2]
+    assert priority(ready, 2) == [1, 2]
+
+
+def test_priority_passes_over_failed_samples():
+    """Without the failed one no spread is left, so that the other group comes first."""
+    wide = scored(drawn(0, [1], [1]), 0.0, 9.0)
+    broken = type(wide)(wide.prompt, (wide.samples[0], wide.samples[1].failed("reward")))
+    assert priority([broken, scored(drawn(1, [1], [1]), 0.0, 1.0)], 1) == [1]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.data())
+def test_every_sampler_gives_different_places_of_what_is_ready(lengths, data):
+    count = data.draw(st.integers(1, len(lengths)))
+    for sampler in SAMPLERS.values():
+        places = sampler(of_lengths(*lengths), count)
+        assert len(set(places)) == len(places) == count
+        assert set(places) <= set(range(len(lengths)))
+
+
+def test_the_gate_leases_what_its_sampler_chose():
+    gate = Gate(Rules(2, max_lag=1, on_stale="drop", sampler="balanced"))
+    for ticket, length in zip(gate.admit("g", 4), (1, 1, 9, 9), strict=True):
+        gate.put(ticket, drawn(ticket.ordinal, [0] * length))
+    assert gate.lease(0).ordinals == (1, 3)
+
+
+def test_an_unknown_sampler_is_refused_with_those_there_are():
+    with pytest.raises(StreamError, match='no sampler "longest"; there are fifo, balanced, priority'):
+        Rules(2, on_stale="drop", sampler="longest")
