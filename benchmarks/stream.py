@@ -1,14 +1,12 @@
 """Throughput of the stream between processes: ``python benchmarks/stream.py --peer-python PYTHON``.
 
 One process makes samples and puts them into the hub's stream through its connection, as a generator does; another leases,
-reads and releases batches of them, as a learner does. Arms: the consumer in the process of the hub (two processes), in a
-process of its own (three, as in a run), and, where TransferQueue is installed, the same three with
-``roles.stream=TransferQueue``: payloads in two storage units, actors of a local Ray cluster, and cards in the hub. Samples of
-1 kB (59 tokens in five columns) in groups of 16, and samples with a payload of megabytes. Beside it, in the same run and by
-turns, TransferQueue alone with its simple storage, on batches of the same samples; it needs ``--peer-python``, a Python with
-``TransferQueue==0.1.11``. The first round of each arm warms up; printed are medians of the others: samples/s by the clock, and
-the processor time of all processes of the arm for one sample, which a busy machine distorts less. Linux only, for the
-processor time of other processes.
+reads and releases batches of them, as a learner does. Arms: the consumer in the process of the hub (two processes), and in a
+process of its own (three, as in a run). Samples of 1 kB (59 tokens in five columns) in groups of 16, and samples with a payload
+of megabytes. Beside it, in the same run and by turns, TransferQueue alone with its simple storage, on batches of the same
+samples; it needs ``--peer-python``, a Python with ``TransferQueue==0.1.11``. The first round of each arm warms up; printed are
+medians of the others: samples/s by the clock, and the processor time of all processes of the arm for one sample, which a busy
+machine distorts less. Linux only, for the processor time of other processes.
 """
 
 from __future__ import annotations
@@ -24,10 +22,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,7 +33,6 @@ from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.net.rpc import connect
 from penstock.runtime.hub import Hub
 from penstock.runtime.remote import RemoteDrawing, RemoteLeasing
-from penstock.stream.payloads import CARRIED, Payloads
 from penstock.stream.rules import Rules, Ticket
 from penstock.stream.stream import Stream
 
@@ -89,30 +85,10 @@ def read(load: Load, group: Group) -> None:
         assert not load.payload or len(sample.extras["payload"]) == load.payload
 
 
-def stored(table: str, name: str) -> Payloads:
-    """Payloads in the units of a table, given as JSON; without one groups travel whole."""
-    if not table:
-        return CARRIED
-    from penstock.runtime.transfer_queue import Client
-
-    return Payloads(Client(fixed(json.loads(table)), "bench", name))
-
-
-def fixed(table: dict[str, Any]) -> Any:
-    """Tells of one table and never of another."""
-
-    async def newer(generation: int) -> dict[str, Any]:
-        if generation >= table["generation"]:
-            await asyncio.Event().wait()
-        return table
-
-    return newer
-
-
-async def produce(address: str, load: Load, table: str) -> None:
+async def produce(address: str, load: Load) -> None:
     """The generator's process: groups for tickets until the hub has gone."""
     client = await connect(address, os.environ["STREAM_TOKEN"], name="generator-0", role="generator")
-    drawing = RemoteDrawing(client, payloads=stored(table, "generator-0"))
+    drawing = RemoteDrawing(client)
 
     async def worker() -> None:
         while True:
@@ -136,14 +112,9 @@ async def serving(load: Load) -> AsyncIterator[tuple[Hub, str]]:
         await hub.stop()
 
 
-async def serve(load: Load, table: str) -> None:
+async def serve(load: Load) -> None:
     """The hub's process: says where it listens and serves until its input ends."""
-    running: set[asyncio.Task[None]] = set()
-    async with serving(load) as (hub, address):
-        if table:
-            from penstock.runtime.transfer_queue import sweep
-
-            running.add(asyncio.create_task(sweep(fixed(json.loads(table)), hub.freed, hub.worthless, hub.note)))
+    async with serving(load) as (_, address):
         print(address, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
@@ -185,43 +156,21 @@ async def two_processes(load: Load, rounds: int) -> list[Round]:
             producer.communicate()
 
 
-async def three_processes(load: Load, rounds: int, table: str = "", units: Sequence[int] = ()) -> list[Round]:
-    """``units`` are the ids of the processes that hold payloads, ``table`` says where they listen."""
-    hub = child("serve", load, "--table", table)
+async def three_processes(load: Load, rounds: int) -> list[Round]:
+    hub = child("serve", load)
     assert hub.stdout is not None
     address = hub.stdout.readline().strip()
     learner = await connect(address, os.environ["STREAM_TOKEN"], name="learner", role="learner")
     leasing = RemoteLeasing(Rules(load.batch, load.max_lag), lambda what, **fields: None)
-    leasing.payloads = stored(table, "learner")
     await leasing.begin(learner, "bench")
-    producer = child("produce", load, "--address", address, "--table", table)
+    producer = child("produce", load, "--address", address)
     try:
-        return await consume(leasing, load, rounds, [producer.pid, hub.pid, *units])
+        return await consume(leasing, load, rounds, [producer.pid, hub.pid])
     finally:
         await learner.close()
-        if leasing.payloads.rows is not None:
-            await leasing.payloads.rows.close()
         for process in (producer, hub):
             process.kill()
             process.communicate()
-
-
-@contextlib.contextmanager
-def storage() -> Iterator[tuple[str, list[int]]]:
-    """A controller and two storage units of TransferQueue on a local Ray: (table as JSON, process ids)."""
-    import ray
-
-    from penstock.runtime.transfer_queue import Controller, Unit, _plain
-
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=80 << 20)
-    try:
-        made = [(Controller, ("127.0.0.1",)), (Unit, ("127.0.0.1", 2)), (Unit, ("127.0.0.1", 2))]
-        actors = [ray.remote(kind).options(num_cpus=0).remote(*words) for kind, words in made]
-        first, *units = map(_plain, ray.get([actor.get_zmq_server_info.remote() for actor in actors]))
-        ids = ray.get([actor.__ray_call__.remote(lambda itself: os.getpid()) for actor in actors])
-        yield json.dumps({"generation": 0, "controller": first, "units": units}), ids
-    finally:
-        ray.shutdown()
 
 
 def peer(python: str, load: Load, rounds: int, in_flight: int) -> list[Round]:
@@ -251,10 +200,6 @@ def compare(load: Load, python: str | None, repeats: int, rounds: int) -> None:
     for _ in range(repeats):
         found.setdefault("penstock, two processes", []).extend(asyncio.run(two_processes(load, rounds)))
         found.setdefault("penstock, three processes", []).extend(asyncio.run(three_processes(load, rounds)))
-        if find_spec("transfer_queue"):
-            with storage() as (table, units):
-                arm = found.setdefault("penstock over TransferQueue", [])
-                arm.extend(asyncio.run(three_processes(load, rounds, table, units)))
         for in_flight in (1, 4) if python else ():
             arm = found.setdefault(f"TransferQueue alone, {in_flight} in flight", [])
             arm.extend(peer(python or "", load, rounds, in_flight))
@@ -280,15 +225,13 @@ def main() -> None:
     options.add_argument("--role", choices=["produce", "serve"], help=argparse.SUPPRESS)
     options.add_argument("--load", help=argparse.SUPPRESS)
     options.add_argument("--address", help=argparse.SUPPRESS)
-    options.add_argument("--table", default="", help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.role == "produce":
-        asyncio.run(produce(chosen.address, Load(*json.loads(chosen.load)), chosen.table))
+        asyncio.run(produce(chosen.address, Load(*json.loads(chosen.load))))
     elif chosen.role == "serve":
-        asyncio.run(serve(Load(*json.loads(chosen.load)), chosen.table))
+        asyncio.run(serve(Load(*json.loads(chosen.load))))
     else:
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-        os.environ |= {"STREAM_TOKEN": secrets.token_hex(16), **token}
+        os.environ["STREAM_TOKEN"] = secrets.token_hex(16)
         if not chosen.peer_python:
             print("without TransferQueue: give --peer-python a Python that has TransferQueue==0.1.11")
         for place in chosen.loads:

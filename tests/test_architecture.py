@@ -38,8 +38,6 @@ RANK = {folder: rank for rank, folders in enumerate(LAYERS) for folder in folder
 
 HOME = {
     "ray": ("runtime/ray.py",),
-    "transfer_queue": ("runtime/transfer_queue.py",),
-    "tensordict": ("runtime/transfer_queue.py",),
     "vllm": ("serve/vllm", "weights/vllm_transfer.py"),
     "deepspeed": ("train/deepspeed.py",),
     "starlette": ("web/", "serve/", "feedback/service/", "ui/"),

@@ -27,18 +27,10 @@ LACKS = {
     ("alias", "test_a_damaged_image_is_refused_and_changes_nothing"): "nothing travels",
     ("alias", "test_other_shapes_are_refused_and_change_nothing"): "nothing travels",
     ("alias", "test_a_late_generator_gets_the_newest_version"): "learner and generator begin together",
-    **{
-        (name, f"test_{what}"): "groups lie in the stream itself"
-        for name in ("one process", "hub")
-        for what in (
-            "a_leased_group_whose_payload_is_gone_is_drawn_again",
-            "a_group_whose_payload_is_gone_before_its_reward_is_drawn_again",
-        )
-    },
 }
 """(Implementation, test with the parameters that are not the implementation) → why it cannot fulfil the requirement."""
 
-SLOW = {"served encoder-decoder", "SGLang (recorded)", "hub with TransferQueue"}
+SLOW = {"served encoder-decoder", "SGLang (recorded)"}
 """Implementations whose suites take longer than the fast tests may."""
 
 

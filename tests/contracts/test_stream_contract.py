@@ -5,7 +5,6 @@ roles of a run do.
 """
 
 import asyncio
-import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -20,12 +19,16 @@ from penstock.net.wire import pack
 from penstock.runtime.hub import Hub
 from penstock.runtime.remote import RemoteColumns, RemoteDrawing, RemoteLeasing
 from penstock.stream.columns import REFERENCE, REWARD, changes
-from penstock.stream.payloads import Payloads
 from penstock.stream.rules import Rules, Ticket
 from penstock.stream.stream import Stream
 
 SECONDS, SOON = 20.0, 0.05
 TOKEN = "the token of this run"
+
+
+def held(gate):
+    """Groups that a gate keeps: those on their way, those that may be used again, those of leases."""
+    return len(gate.entries) + len(gate._used) + sum(len(lease.groups) for lease in (*gate._leases, *gate._repeat))
 
 
 class InOneProcess:
@@ -52,10 +55,7 @@ class InOneProcess:
         await self.stream.leave(role.name)
 
     async def kept(self):
-        return len(list(self.stream.gate.held()))
-
-    async def lose(self, row):
-        raise AssertionError("nothing lies elsewhere")
+        return held(self.stream.gate)
 
     async def close(self):
         return None
@@ -81,7 +81,7 @@ class OverSockets:
     def __init__(self, rules):
         self.rules = rules
         self.hub = Hub(lambda stage: rules, TOKEN, self.nothing, self.nothing, SECONDS)
-        self.clients, self.rows, self.leases = {}, {}, None
+        self.clients = {}
 
     async def nothing(self, stage):
         return None
@@ -94,16 +94,13 @@ class OverSockets:
         self.clients[name] = await connect(self.address, TOKEN, name=name, role=role)
         return self.clients[name]
 
-    async def payloads(self, name):
-        return Payloads()
-
     async def drawing(self, name):
-        made = RemoteDrawing(await self.connected(name, "generator"), SECONDS, await self.payloads(name))
+        made = RemoteDrawing(await self.connected(name, "generator"), SECONDS)
         made.name = name
         return made
 
     async def columns(self, name):
-        made = RemoteColumns(await self.connected(name, "reward"), await self.payloads(name))
+        made = RemoteColumns(await self.connected(name, "reward"))
         made.name = name
         return made
 
@@ -111,7 +108,6 @@ class OverSockets:
         made = RemoteLeasing(self.rules, lambda what, **fields: None, SECONDS)
         if kept is not None:
             made.load_state(kept)
-        made.payloads = await self.payloads("learner")
         await made.begin(await self.connected("learner", "learner"), "stage")
         return made
 
@@ -127,10 +123,7 @@ class OverSockets:
             await asyncio.sleep(0.001)
 
     async def kept(self):
-        return len(list(self.hub.stream.gate.held()))
-
-    async def lose(self, row):
-        raise AssertionError("nothing lies elsewhere")
+        return held(self.hub.stream.gate)
 
     async def close(self):
         for client in self.clients.values():
@@ -138,64 +131,7 @@ class OverSockets:
         await self.hub.stop()
 
 
-class WithTransferQueue(OverSockets):
-    """The same; payloads lie in TransferQueue."""
-
-    partitions = iter(range(1 << 30))
-
-    def __init__(self, rules, table):
-        super().__init__(rules)
-        self.table, self.partition = table, f"stage {next(self.partitions)}"
-
-    async def newer(self, generation):
-        if generation >= 0:
-            await asyncio.Event().wait()
-        return self.table
-
-    async def payloads(self, name):
-        from penstock.runtime.transfer_queue import Client
-
-        if name not in self.rows:
-            self.rows[name] = Client(self.newer, self.partition, name)
-        return Payloads(self.rows[name])
-
-    async def kept(self):
-        """Rows that are left once those that nobody needs were cleared."""
-        client = (await self.payloads("sweeper")).rows
-        rows = (await client.listed()).get(self.partition, [])
-        if worthless := self.hub.worthless("stage", rows):
-            await client.clear(self.partition, worthless)
-        return len((await client.listed()).get(self.partition, []))
-
-    async def lose(self, row):
-        await (await self.payloads("sweeper")).rows.clear(self.partition, [row])
-
-    async def close(self):
-        await super().close()
-        for rows in self.rows.values():
-            await rows.close()
-
-
-@pytest.fixture(scope="module")
-def table():
-    """A controller and two storage units in a Ray of their own."""
-    pytest.importorskip("transfer_queue", reason="TransferQueue is not installed: pip install penstock[transferqueue]")
-    import ray
-
-    from penstock.runtime.transfer_queue import Controller, Unit, _plain
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
-    ray.init(address="local", num_cpus=2, object_store_memory=80 << 20, **quiet)
-    helper = {"num_cpus": 0}
-    actors = [ray.remote(Controller).options(**helper).remote("127.0.0.1")]
-    actors += [ray.remote(Unit).options(**helper).remote("127.0.0.1", 2) for _ in range(2)]
-    first, *units = map(_plain, ray.get([actor.get_zmq_server_info.remote() for actor in actors]))
-    yield {"generation": 0, "controller": first, "units": units}
-    ray.shutdown()
-
-
-STREAMS = ("one process", "hub", "hub with TransferQueue")
+STREAMS = ("one process", "hub")
 
 
 @pytest.fixture(params=STREAMS)
@@ -204,19 +140,12 @@ def kind(request):
 
 
 @pytest.fixture
-def play(kind, request):
+def play(kind):
     """``play(scene, rules)``: run ``scene(stream)`` over a new stream of the implementation."""
-
-    table = request.getfixturevalue("table") if kind == "hub with TransferQueue" else None
 
     @asynccontextmanager
     async def opened(rules):
-        if kind == "one process":
-            made = InOneProcess(rules)
-        elif kind == "hub":
-            made = await OverSockets(rules).open()
-        else:
-            made = await WithTransferQueue(rules, table).open()
+        made = InOneProcess(rules) if kind == "one process" else await OverSockets(rules).open()
         try:
             yield made
         finally:
@@ -453,31 +382,3 @@ def test_nothing_is_kept_of_what_a_checkpoint_holds(play):
     counts, left = play(scene, Rules(2))
     assert max(counts) <= 4
     assert left <= 2
-
-
-def test_a_leased_group_whose_payload_is_gone_is_drawn_again(play):
-    async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 2)
-        await stream.lose("1.0")
-        leasing = asyncio.create_task(learner.lease(0))
-        (ticket,) = await drawing.admit(most=1)
-        assert ticket == Ticket(1, 1)
-        await drawing.put(ticket, drawn(ticket, versions=((0, 0),)))
-        return [len(group.samples) for group in (await leasing).groups]
-
-    assert play(scene, Rules(2)) == [2, 1]
-
-
-def test_a_group_whose_payload_is_gone_before_its_reward_is_drawn_again(play):
-    async def scene(stream):
-        learner, drawing, columns = await stream.learner(), await stream.drawing("g"), await stream.columns("r")
-        await fill(drawing, 1)
-        await stream.lose("0.0")
-        taking = asyncio.create_task(columns.take(REWARD.name, 1))
-        await fill(drawing, 1, versions=((0, 0),))
-        ((ticket, group),) = await taking
-        await columns.write(ticket, REWARD.name, changes(group, scored(group, (1.0,))))
-        return ticket, len((await learner.lease(0)).groups[0].samples)
-
-    assert play(scene, Rules(1, stages=(REWARD,))) == (Ticket(0, 1), 1)

@@ -7,7 +7,6 @@ from typing import Literal
 from penstock.config.engines import ENGINES, Embedded
 from penstock.config.placement import PLACEMENTS, Split
 from penstock.config.spec import AnySpec, require, spec
-from penstock.config.streams import STREAMS, InHub
 
 
 @spec
@@ -43,11 +42,9 @@ class RolesSpec:
     """What generates: Embedded, VLLM, SGLang or Served (``docs/backends.md``)."""
     placement: AnySpec = Split()
     """What lands where in a cluster: Colocate, Split or Placed (``docs/placement.md``)."""
-    stream: AnySpec = InHub()
-    """Where groups lie between generators and learner: InHub or TransferQueue (``docs/ray.md``)."""
 
     def __post_init__(self) -> None:
-        for name, kinds in (("engine", ENGINES), ("placement", PLACEMENTS), ("stream", STREAMS)):
+        for name, kinds in (("engine", ENGINES), ("placement", PLACEMENTS)):
             value = getattr(self, name)
             names = ", ".join(kind.__name__ for kind in kinds)
             require(isinstance(value, kinds), f"roles.{name}={type(value).__name__} is none; use one of: {names}")

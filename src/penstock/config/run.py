@@ -14,7 +14,6 @@ from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import LearnerSpec
 from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
-from penstock.config.streams import TransferQueue
 from penstock.core.sentinels import SentinelMode
 from penstock.core.types import CachePolicy, Sampling
 
@@ -232,10 +231,6 @@ class Run:
             self.runtime != "local" or not any(isinstance(stage, Online) and stage.kv == "drain" for stage in self.stages),
             'kv="drain" lets groups end with the weights they began with while the learner goes on, which needs two copies of '
             'the weights; set runtime="procs"',
-        )
-        require(
-            self.runtime in ("local", "ray") or not isinstance(self.roles.stream, TransferQueue),
-            f'roles.stream=TransferQueue runs in a Ray cluster, and runtime="{self.runtime}"; set runtime="ray"',
         )
         for index, stage in enumerate(self.stages):
             for model in references(stage):

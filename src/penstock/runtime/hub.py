@@ -17,7 +17,6 @@ from penstock.core.types import Group, Version
 from penstock.net.rpc import Handler, Peer, Server
 from penstock.runtime.exams import Answer, Exam, Exams
 from penstock.stream.columns import Change
-from penstock.stream.payloads import rows_of, ticket_of
 from penstock.stream.rules import Lease, Rules, Ticket
 from penstock.stream.stream import DEADLINE, Stream
 
@@ -101,10 +100,6 @@ class Hub:
         """The latest counts of each role."""
         self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
         """Checksums of the weights that generators hold, until the learner compares them with its own."""
-        self.storage: Callable[[int], Awaitable[Mapping[str, Any]]] | None = None
-        """Waits for where the store of payloads is, younger than a generation; None: groups travel whole."""
-        self.freed = asyncio.Event()
-        """Set when rows of the store may be worth nothing any more."""
         self._leases: dict[int, Lease] = {}
         self._numbers = 0
 
@@ -130,23 +125,14 @@ class Hub:
         self.notes.append({"what": what, **fields})
         self._noted.set()
 
-    def worthless(self, stage: str, rows: Sequence[str]) -> list[str]:
-        """Those of a stage's ``rows`` that nobody will ask for again; what is on its way to the hub counts as needed."""
-        if self.stream is None or stage != self.stage:
-            return list(rows)
-        gate = self.stream.gate
-        needed = {row for group in gate.held() for row in rows_of(group).values()}
-        return [row for row in rows if row not in needed and not gate.awaits(ticket_of(row))]
-
     def _handlers(self) -> dict[str, Handler]:
         verbs = (
             *("begin", "admit", "put", "withdrawn", "take", "write", "newest"),
-            *("next_exam", "answer", "alive", "held", "ready_now", "tell_note", "lost", "storage"),
+            *("next_exam", "answer", "alive", "held", "ready_now", "tell_note"),
         )
         found = {verb: getattr(self, f"_{verb}") for verb in verbs}
         return found | {
-            verb: self._for_learner(verb)
-            for verb in ("end", "lease", "give_back", "release", "post", "listen", "ask", "answers")
+            verb: self._for_learner(verb) for verb in ("end", "lease", "release", "post", "listen", "ask", "answers")
         }
 
     def _for_learner(self, verb: str) -> Handler:
@@ -213,15 +199,6 @@ class Hub:
 
     async def _write(self, peer: Peer, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
         return await self._flowing().write(ticket, stage, found)
-
-    async def _lost(self, peer: Peer, ticket: Ticket) -> bool:
-        return await self._flowing().lost(ticket)
-
-    async def _storage(self, peer: Peer, generation: int) -> Mapping[str, Any]:
-        """Where the store of payloads is, as soon as that is younger than ``generation``."""
-        if self.storage is None:
-            raise StreamError("the groups of this run travel whole, so there is no store of payloads")
-        return await self.storage(generation)
 
     async def _newest(self, peer: Peer, incarnation: int, version: Version) -> Mapping[str, Any]:
         self.followers[peer.id] = peer.name
@@ -299,14 +276,6 @@ class Hub:
             "stats": asdict(self._flowing().stats),
         }
 
-    async def _give_back(self, peer: Peer, number: int, rows: Sequence[str]) -> None:
-        """The learner cannot train on a lease, because ``rows`` of its groups are gone."""
-        lease, gone = self._leases.pop(number, None), set(rows)
-        if lease is None:
-            raise StreamError(f"lease {number} is not the learner's, or was released before")
-        self.note("batch given back", version=lease.version, rows=len(gone))
-        await self._flowing().give_back(lease, lambda group: not gone.isdisjoint(rows_of(group).values()))
-
     async def _unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
         leasing, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._breaking.wait())
         try:
@@ -328,7 +297,6 @@ class Hub:
             stream.acknowledge()
         await stream.release(lease)
         self.reached += 1
-        self.freed.set()
 
     async def _post(self, peer: Peer, manifest: Mapping[str, Any]) -> list[str]:
         await self.board.post(manifest)

@@ -13,7 +13,6 @@ from penstock.config.run import Online, Run
 from penstock.config.spec import parse, suggestion
 from penstock.core.errors import SpecError
 from penstock.runtime.engine_choice import way_of_weights
-from penstock.runtime.storing import stream_line
 
 NAMED = {"colocate": Colocate, "split": Split}
 
@@ -68,7 +67,6 @@ def placement_lines(run: Run) -> list[str]:
     return [
         f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
         *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
-        stream_line(run),
         f"  weights go {way_of_weights(run)}; the run's folder is one that all nodes see",
     ]
 

@@ -21,7 +21,6 @@ from penstock.runtime.engine_choice import members, sends_adapters
 from penstock.runtime.exams import Answer
 from penstock.runtime.online import OnlineParts
 from penstock.runtime.remote import RemoteLeasing, joined
-from penstock.runtime.storing import payloads_of
 from penstock.runtime.supervise import exam_folder, rules_of
 from penstock.train.device import threads
 from penstock.weights.channels import open_publisher
@@ -93,10 +92,7 @@ class ProcsFlow:
         parts, name, stream = self.parts, self.parts.stage.name, self.stream
         if not (self.processes.handed(name) / "config.json").exists():
             save_model(parts.model, self.processes.handed(name), adapted=not sends_adapters(self.run, parts.stage))
-        async with (
-            joined(self.processes.hub, "learner", "learner", dict) as client,
-            payloads_of(self.run, client, name, "learner") as stream.payloads,
-        ):
+        async with joined(self.processes.hub, "learner", "learner", dict) as client:
             incarnation = await stream.begin(client, name)
             publisher = self._publisher(self.processes.weights, stream.post, incarnation)
             self._aside.incarnation = incarnation

@@ -283,26 +283,6 @@ class Cluster:
         finally:
             waiting.cancel()
 
-    @property
-    def alone(self) -> bool:
-        """Whether the cluster is one of our own, on this machine."""
-        return bool(self._own)
-
-    def helper(self, kind: type, *arguments: Any, here: bool = False) -> Any:
-        """An actor that takes no core, ``here`` on the driver's node or spread over the others. It is not restarted."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        where: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False) if here else "SPREAD"
-        options = {"num_cpus": 0, "scheduling_strategy": where, "max_restarts": 0}
-        return ray.remote(kind).options(**options).remote(*arguments)  # type: ignore[attr-defined]
-
-    def end(self, actor: Any) -> None:
-        """End a helper."""
-        import ray
-
-        ray.kill(actor, no_restart=True)
-
     async def close(self) -> None:
         """Give the bundles back and leave the cluster; one of our own ends."""
         import ray

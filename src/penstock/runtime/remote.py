@@ -13,7 +13,6 @@ from penstock.core.types import Group, Version
 from penstock.net.rpc import Client, connect
 from penstock.stream.columns import Change
 from penstock.stream.ledger import Ledger
-from penstock.stream.payloads import CARRIED, PayloadGone, Payloads
 from penstock.stream.rules import UNLIMITED, Lease, Rules, Ticket
 from penstock.stream.stream import DEADLINE
 
@@ -30,15 +29,14 @@ KEPT = 64
 class RemoteDrawing:
     """The rollout's side."""
 
-    def __init__(self, client: Client, deadline: float = DEADLINE, payloads: Payloads = CARRIED) -> None:
-        self.client, self.deadline, self.payloads = client, deadline + SLACK, payloads
+    def __init__(self, client: Client, deadline: float = DEADLINE) -> None:
+        self.client, self.deadline = client, deadline + SLACK
 
     async def admit(self, *, most: int, in_hand: int = UNLIMITED) -> list[Ticket]:
         return list(await self.client.call("admit", deadline=self.deadline, most=most, in_hand=in_hand))
 
     async def put(self, ticket: Ticket, group: Group) -> bool:
-        sent = await self.payloads.away(ticket, group)
-        return bool(await self.client.call("put", deadline=ANSWER, ticket=ticket, group=sent))
+        return bool(await self.client.call("put", deadline=ANSWER, ticket=ticket, group=group))
 
     async def withdrawn(self) -> list[Ticket]:
         return list(await self.client.call("withdrawn", deadline=NEVER))
@@ -56,23 +54,15 @@ NEVER = 10 * 365 * 86400.0
 class RemoteColumns:
     """The side of those who write a column."""
 
-    def __init__(self, client: Client, payloads: Payloads = CARRIED) -> None:
-        self.client, self.payloads = client, payloads
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     async def take(self, stage: str, most: int) -> list[tuple[Ticket, Group]]:
-        """Groups that lack a column; those whose payload is gone are handed back, to be drawn again."""
-        taken: list[tuple[Ticket, Group]] = []
-        while not taken:
-            for ticket, group in await self.client.call("take", deadline=NEVER, stage=stage, most=most):
-                try:
-                    taken.append((ticket, *await self.payloads.back([group])))
-                except PayloadGone:
-                    await self.client.call("lost", deadline=ANSWER, ticket=ticket)
-        return taken
+        """Groups that lack a column."""
+        return list(await self.client.call("take", deadline=NEVER, stage=stage, most=most))
 
     async def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
-        sent = list(await self.payloads.changed(ticket, stage, found))
-        return bool(await self.client.call("write", deadline=ANSWER, ticket=ticket, stage=stage, found=sent))
+        return bool(await self.client.call("write", deadline=ANSWER, ticket=ticket, stage=stage, found=list(found)))
 
 
 class RemoteLeasing:
@@ -81,8 +71,6 @@ class RemoteLeasing:
     def __init__(self, rules: Rules, report: Callable[..., None], deadline: float = DEADLINE) -> None:
         """``report`` is told what other roles have to say, as ``report(what, **fields)``."""
         self.rules, self.report, self.deadline = rules, report, deadline + SLACK
-        self.payloads = CARRIED
-        """Where the payload of groups lies; set once the learner is connected."""
         self.ledger = Ledger()
         self.told: Mapping[str, Mapping[str, float]] = {}
         """The latest counts of the other roles."""
@@ -120,19 +108,12 @@ class RemoteLeasing:
         return list(await self.client.call("post", deadline=ANSWER, manifest=dict(manifest)))
 
     async def lease(self, version: Version) -> Lease:
-        """The next batch; one of which payload is gone is given back, and waited for again."""
-        while True:
-            found = await self.client.call("lease", deadline=self.deadline, version=version)
-            fields, number = found["lease"], int(found["number"])
-            ordinals, groups, passed, again = (tuple(fields[name]) for name in ("ordinals", "groups", "passed", "again"))
-            try:
-                whole = await self.payloads.back(groups + again)
-                break
-            except PayloadGone as gone:
-                self.report("payloads gone", groups=len(gone.rows), version=version)
-                await self.client.call("give_back", deadline=ANSWER, number=number, rows=sorted(gone.rows))
-        lease = Lease(ordinals, tuple(whole[: len(groups)]), passed, tuple(whole[len(groups) :]), int(fields["version"]))
-        self._numbers[id(lease)] = number
+        """The next batch."""
+        found = await self.client.call("lease", deadline=self.deadline, version=version)
+        fields = found["lease"]
+        ordinals, groups, passed, again = (tuple(fields[name]) for name in ("ordinals", "groups", "passed", "again"))
+        lease = Lease(ordinals, groups, passed, again, int(fields["version"]))
+        self._numbers[id(lease)] = int(found["number"])
         self.told, self.stats = found["told"], found["stats"]
         self.held += found["held"]
         return lease

@@ -21,7 +21,6 @@ from penstock.core.errors import ConnectionLost, PenstockError, RanksLost, RoleE
 from penstock.core.types import Group
 from penstock.runtime.around import AGAIN, Processes
 from penstock.runtime.local import run_roles
-from penstock.runtime.storing import payloads_of
 
 if TYPE_CHECKING:
     from penstock.runtime.engines import Opened
@@ -180,11 +179,8 @@ async def draw(greeting: Greeting, found: Opened) -> None:
         stats = engine.stats()
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
-    async with (
-        joined(greeting["hub"], name, "generator", counts) as client,
-        payloads_of(run, client, stage.name, name) as payloads,
-    ):
-        drawing = RemoteDrawing(client, payloads=payloads)
+    async with joined(greeting["hub"], name, "generator", counts) as client:
+        drawing = RemoteDrawing(client)
         notes = Notes(client, holding, found)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         drains = stage.kv == "drain"
@@ -254,11 +250,8 @@ async def reward(greeting: Greeting) -> None:
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, text, Path(greeting["base"]))
     rewards.spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with (
-        joined(greeting["hub"], name, "reward", dict) as client,
-        payloads_of(run, client, stage.name, name) as payloads,
-    ):
-        columns = RemoteColumns(client, payloads)
+    async with joined(greeting["hub"], name, "reward", dict) as client:
+        columns = RemoteColumns(client)
         await client.call("ready_now", deadline=30.0)
 
         async def one(ticket: Ticket, group: Group) -> None:
@@ -307,11 +300,8 @@ async def reference(greeting: Greeting) -> None:
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     scorer = models.reference(stage, models.load(stage.model, corpus_of(stage.data, base)))
     spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with (
-        joined(greeting["hub"], name, "reference", dict) as client,
-        payloads_of(run, client, stage.name, name) as payloads,
-    ):
-        columns = RemoteColumns(client, payloads)
+    async with joined(greeting["hub"], name, "reference", dict) as client:
+        columns = RemoteColumns(client)
         await client.call("ready_now", deadline=30.0)
 
         async def one(ticket: Ticket, group: Group) -> None:

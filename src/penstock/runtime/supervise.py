@@ -21,7 +21,6 @@ from penstock.runtime.around import AGAIN
 from penstock.runtime.engine_choice import command_of, require_engine
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
-from penstock.runtime.storing import require_stream, storing
 from penstock.runtime.supervisor import STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
 from penstock.stream.columns import REFERENCE, REWARD
 from penstock.stream.rules import Rules
@@ -39,10 +38,9 @@ def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> 
 
     Raises:
         RoleError: the learner died again and again without getting on.
-        SpecError: the generators' engine, or the store of groups, cannot be started.
+        SpecError: the generators' engine cannot be started.
     """
     require_engine(run)
-    require_stream(run)
     return asyncio.run(Supervised(run, folder, resuming, progress).execute())
 
 
@@ -119,8 +117,7 @@ class Supervised:
         """From the first process to the last; all are gone when this returns."""
         try:
             await self.place.open(self.hub.note)
-            async with storing(self.run, self.place, self.hub):
-                return await self._attend()
+            return await self._attend()
         finally:
             await self.place.close()
 

@@ -105,10 +105,6 @@ class Admission:
         entry = self.entries.get(ticket.ordinal)
         return entry if entry is not None and entry.ticket.attempt == ticket.attempt else None
 
-    def awaits(self, ticket: Ticket) -> bool:
-        """Whether something may still come, or be taken, under this ticket."""
-        return self._entry(ticket) is not None
-
     # ---- those who write columns
 
     def take(self, stage: str, maker: str, most: int = 1) -> list[tuple[Ticket, Group]]:
@@ -186,15 +182,6 @@ class Admission:
                 self._idle.add(ordinal)
             elif held:
                 self._go_on(entry)
-
-    def lost(self, ticket: Ticket) -> bool:
-        """What was stored of a group is gone: it is drawn again. False if it is not wanted any more."""
-        entry = self._entry(ticket)
-        if entry is None or entry.group is None:
-            return self._refuse(ticket)
-        self.stats.returned += 1
-        self._start_over(entry, entry.withdrawals)
-        return True
 
     def _start_over(self, entry: Entry, withdrawals: int) -> None:
         """The group is drawn again from the start; what comes of this attempt is refused."""

@@ -11,7 +11,6 @@ its tokens are of version ``p`` (its ticket's ``floor``) or younger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from itertools import islice
 
 from penstock.core.contracts import State
@@ -68,34 +67,6 @@ class Gate(Admission):
         self._leases.append(lease)
         self._check_age(lease)
         return lease
-
-    def give_back(self, lease: Lease, gone: Callable[[Group], bool]) -> None:
-        """A batch nobody can train on, because what was stored of some groups is ``gone``: these are drawn again, in place.
-
-        Raises:
-            StreamError: younger weights are published, so the groups can be drawn only by going back to a checkpoint.
-        """
-        if lease.version < self.published:
-            raise StreamError(
-                f"what was stored of the batch for version {lease.version} is gone, and version {self.published} is published; "
-                "resume the run from its newest checkpoint"
-            )
-        self._leases.remove(lease)
-        self.passed |= dict.fromkeys(lease.passed, "its batch was given back")
-        self._used = [entry for entry in self._used if entry not in lease.entries and not gone(_group_of(entry))]
-        for entry in (*lease.entries, *(entry for entry in self._used if any(entry.group is group for group in lease.again))):
-            entry.uses -= 1
-        self.entries = dict(sorted((self.entries | {entry.ticket.ordinal: entry for entry in lease.entries}).items()))
-        for entry in lease.entries:
-            if gone(_group_of(entry)):
-                self.lost(entry.ticket)
-
-    def held(self) -> Iterator[Group]:
-        """Every group that may still be needed: those on their way, and those of leases that no checkpoint holds."""
-        known = (*self.entries.values(), *self._used)
-        yield from (entry.group for entry in known if entry.group is not None)
-        for lease in (*self._leases, *self._repeat):
-            yield from (*lease.groups, *lease.again)
 
     def _leased_again(self, version: Version) -> Lease:
         lease = self._repeat[0]

@@ -123,19 +123,6 @@ class Stream:
         """The optimizer has used the lease; its ordinals belong to the weights from now on."""
         self.gate.trained(lease)
 
-    async def lost(self, ticket: Ticket) -> bool:
-        """What was stored of a group is gone: it is drawn again; False if it is not wanted any more."""
-        async with self._changed:
-            wanted = self.gate.lost(ticket)
-            self._changed.notify_all()
-        return wanted
-
-    async def give_back(self, lease: Lease, gone: Callable[[Group], bool]) -> None:
-        """A lease whose groups are in part ``gone``: these are drawn again, and the next lease waits for them."""
-        async with self._changed:
-            self.gate.give_back(lease, gone)
-            self._changed.notify_all()
-
     async def release(self, lease: Lease) -> None:
         """The weights trained on the lease are published: its slots open again."""
         async with self._changed:
