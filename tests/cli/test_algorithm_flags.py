@@ -48,8 +48,8 @@ def test_a_correction_is_a_list_of_weights():
 
 
 def test_dynamic_sampling_and_scaling_are_flags_of_the_stage():
-    stage = build("quickstart", ["--grpo.refill", "4", "--grpo.scaling.by", "running"]).stages[1]
-    assert (stage.refill, stage.scaling) == (4, RewardScaling(by="running"))
+    stage = build("quickstart", ["--grpo.dynamic_sampling", "4", "--grpo.scaling.by", "running"]).stages[1]
+    assert (stage.dynamic_sampling, stage.scaling) == (4, RewardScaling(by="running"))
 
 
 def test_an_unknown_objective_is_refused_by_its_name():

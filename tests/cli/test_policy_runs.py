@@ -9,7 +9,15 @@ from cli_examples import RECIPES, Penstock
 
 CRITIC = ("--grpo.learner.critic", "shared")
 RUNS = {
-    "remax refilled": ("ReMax", "--grpo.refill", "60", "--grpo.scaling.by", "running", "--grpo.scaling.clip", "5"),
+    "remax with dynamic sampling": (
+        "ReMax",
+        "--grpo.dynamic_sampling",
+        "60",
+        "--grpo.scaling.by",
+        "running",
+        "--grpo.scaling.clip",
+        "5",
+    ),
     "gdpo": ("GDPO",),
     "reinforce++": ("ReinforcePlusPlus", "--grpo.algorithm.kl.coefficient", "0.05"),
     "vtrace": ('{"kind": "PPO", "estimator": "vtrace", "bootstrap": true}', *CRITIC, "--grpo.max_lag", "1"),

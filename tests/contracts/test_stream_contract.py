@@ -319,7 +319,7 @@ def test_tokens_that_are_too_old_are_left_out(play):
         await fill(drawing, 1, versions=((0, 1, 2),))
         return (await learner.lease(2)).groups[0].samples[0]
 
-    sample = play(scene, Rules(1, max_lag=1, on_stale="resume"))
+    sample = play(scene, Rules(1, max_lag=1, on_stale="mask"))
     assert list(sample.action_T) == [False, False, True, True]
     assert list(sample.tokens_T) == [20, 21, 22, 23]
 
@@ -335,7 +335,7 @@ def test_a_group_without_signal_is_passed_over(play):
         lease = await learner.lease(0)
         return lease.ordinals, lease.passed
 
-    assert play(scene, Rules(1, keep=keep, refill=1)) == ((1,), (0,))
+    assert play(scene, Rules(1, keep=keep, dynamic_sampling=1)) == ((1,), (0,))
 
 
 def test_a_learner_that_died_is_given_the_same_batches_again(play):
@@ -364,7 +364,7 @@ def test_a_trained_group_may_be_in_a_later_batch_again(play):
         await fill(drawing, 1, versions=((1,),))
         return (await learner.lease(1)).again
 
-    (group,) = play(scene, Rules(2, max_lag=1, reuse=2))
+    (group,) = play(scene, Rules(2, max_lag=1, max_uses=2))
     assert same(group, drawn(Ticket(0)))
 
 

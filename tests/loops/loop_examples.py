@@ -137,7 +137,7 @@ def online(
     score: Callable[[Sample], float | None] = small_tokens,
     **more: Any,
 ) -> Online:
-    """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``, ``refill``, ``scaling``."""
+    """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``, ``dynamic_sampling``, ``scaling``."""
     sampling: Sampling = more.get("sampling", Sampling(max_new_tokens=6, temperature=0.8))
     learner = DeviceLearner(
         model, learner_spec, lay_out, LearnerPlan(total_steps=more.get("steps", 100), temperature=sampling.temperature)
@@ -147,8 +147,10 @@ def online(
     labeller = Labeller(algorithm, learner, None, sampling.temperature, control, scaling)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix)
     roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
-    refill = more.get("refill", 0)
-    stream = Stream(Rules(batch, max_lag, keep=algorithm.has_signal if refill else None, refill=refill))
+    dynamic_sampling = more.get("dynamic_sampling", 0)
+    stream = Stream(
+        Rules(batch, max_lag, keep=algorithm.has_signal if dynamic_sampling else None, dynamic_sampling=dynamic_sampling)
+    )
     channel = AliasChannel([generator], more.get("kv", "keep"))
     return Online(model, algorithm, learner, generator, stream, labeller, trainer, channel, roll)
 

@@ -109,7 +109,7 @@ def half_flat(sample):
 
 
 def test_dynamic_sampling_trains_on_groups_with_signal_alone(tiny):
-    parts = online(tiny(), GRPO(), FAST, score=half_flat, refill=5, batch=3)
+    parts = online(tiny(), GRPO(), FAST, score=half_flat, dynamic_sampling=5, batch=3)
     steps = train(parts, Plan(steps=3))
     for step in steps:
         assert not {group.key.ordinal for group in step.groups} & {0, 2}
@@ -119,7 +119,7 @@ def test_dynamic_sampling_trains_on_groups_with_signal_alone(tiny):
 
 def test_a_resumed_run_with_dynamic_sampling_equals_an_uninterrupted_one(tiny):
     def fresh():
-        return online(tiny(), GRPO(), FAST, score=half_flat, refill=5, batch=2)
+        return online(tiny(), GRPO(), FAST, score=half_flat, dynamic_sampling=5, batch=2)
 
     whole = [[group.key for group in step.groups] for step in train(fresh(), Plan(steps=5))]
     parts = fresh()
@@ -133,8 +133,8 @@ def test_a_resumed_run_with_dynamic_sampling_equals_an_uninterrupted_one(tiny):
 
 
 def test_prompts_that_never_tell_anything_end_the_run_with_the_fix(tiny):
-    parts = online(tiny(), GRPO(), FAST, score=lambda sample: 0.0, refill=2)
-    with pytest.raises(StreamError, match=r"passed over, more than refill=2 .*all rewards were 0.*raise refill"):
+    parts = online(tiny(), GRPO(), FAST, score=lambda sample: 0.0, dynamic_sampling=2)
+    with pytest.raises(StreamError, match=r"more than dynamic_sampling=2 .*all rewards were 0.*raise dynamic_sampling"):
         train(parts, Plan(steps=1))
 
 

@@ -84,7 +84,7 @@ class History:
         consumed = [ordinal for before in self.leases for ordinal in before.ordinals + before.passed]
         assert len(set(consumed)) == len(consumed)
         again = Counter(group.key.ordinal for before in self.leases for group in before.again)
-        assert all(count < self.rules.reuse for count in again.values())
+        assert all(count < self.rules.max_uses for count in again.values())
         assert {group.key.ordinal for group in lease.again} <= earlier
         if self.rules.on_stale == "wait":
             everything = [ordinal for before in self.leases for ordinal in before.ordinals]

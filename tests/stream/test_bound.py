@@ -1,7 +1,7 @@
 """The promise of the stream, over random schedules, delays and deaths.
 
 No token older than ``max_lag`` is ever trained on, no group is lost, none is trained twice in the history that survives
-(except by ``reuse``), a batch that is leased again is the same, no slot leaks, and it always ends.
+(except by ``max_uses``), a batch that is leased again is the same, no slot leaks, and it always ends.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bound_tasks import Tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.stream.batch_selectors import BATCH_SELECTORS
 from penstock.stream.columns import REFERENCE, REWARD, Stage
 from penstock.stream.rules import Rules
-from penstock.stream.samplers import SAMPLERS
 
 BATCHES = 12
 
@@ -29,18 +29,18 @@ STAGES = ((), (REWARD,), (REWARD, REFERENCE), (REWARD, REFERENCE, Stage("value",
 
 @st.composite
 def any_rules(draw: st.DrawFn) -> Rules:
-    max_lag, on_stale = draw(st.integers(0, 3)), draw(st.sampled_from(("wait", "drop", "resume")))
+    max_lag, on_stale = draw(st.integers(0, 3)), draw(st.sampled_from(("wait", "drop", "mask")))
     choosing = on_stale != "wait"
     flat = draw(st.sampled_from((0, 0, 2, 3)))
     return Rules(
         batch=draw(st.integers(1, 4)),
         max_lag=max_lag,
         on_stale=on_stale,
-        sampler=draw(st.sampled_from(sorted(SAMPLERS))) if choosing else "fifo",
+        batch_selector=draw(st.sampled_from(sorted(BATCH_SELECTORS))) if choosing else "fifo",
         oversample=draw(st.integers(0, 3)) if choosing else 0,
         keep=(lambda group: group.key.ordinal % flat != 0) if flat else None,
-        refill=1000 if flat else 0,
-        reuse=draw(st.integers(1, max_lag + 1)),
+        dynamic_sampling=1000 if flat else 0,
+        max_uses=draw(st.integers(1, max_lag + 1)),
         stages=draw(st.sampled_from(STAGES)),
     )
 

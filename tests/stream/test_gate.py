@@ -211,7 +211,7 @@ def test_a_column_with_too_few_findings_is_refused_and_may_be_written_again():
 
 
 def test_groups_without_signal_are_judged_once_all_columns_are_there():
-    gate = Gate(Rules(1, refill=1, stages=(REWARD,), keep=lambda one: one.samples[0].reward != 0.0))
+    gate = Gate(Rules(1, dynamic_sampling=1, stages=(REWARD,), keep=lambda one: one.samples[0].reward != 0.0))
     (ticket,) = gate.admit("g")
     plain = drawn(0, [0])
     gate.put(ticket, plain)
@@ -253,7 +253,7 @@ def test_oversampling_adds_slots():
 
 
 def test_oversampling_needs_a_way_with_what_is_left_over():
-    with pytest.raises(StreamError, match='set on_stale="drop" or "resume"'):
+    with pytest.raises(StreamError, match='set on_stale="drop" or "mask"'):
         Rules(2, oversample=1)
 
 
@@ -330,8 +330,8 @@ def test_the_learner_waits_for_a_group_that_was_started_again_too_often():
     assert gate.lease(PATIENCE).ordinals == (0,)
 
 
-def test_resume_masks_the_tokens_that_are_too_old_and_trains_the_others():
-    gate, slow = overtaken("resume")
+def test_mask_masks_the_tokens_that_are_too_old_and_trains_the_others():
+    gate, slow = overtaken("mask")
     gate.put(slow, drawn(0, [0, 0, 1]))
     lease = gate.lease(1)
     assert lease.groups[0].samples[0].action_T.tolist() == [False, False, False, True]
@@ -339,14 +339,14 @@ def test_resume_masks_the_tokens_that_are_too_old_and_trains_the_others():
     assert gate.stats.largest_lag == 0
 
 
-def test_resume_lets_a_group_go_on_that_is_being_drawn():
-    gate, _ = overtaken("resume")
+def test_mask_lets_a_group_go_on_that_is_being_drawn():
+    gate, _ = overtaken("mask")
     assert gate.lease(1) is None
     assert (gate.withdrawn, gate.stats.dropped) == ({}, 0)
 
 
-def test_resume_starts_a_group_again_of_which_nothing_is_left():
-    gate, slow = overtaken("resume")
+def test_mask_starts_a_group_again_of_which_nothing_is_left():
+    gate, slow = overtaken("mask")
     gate.put(slow, drawn(0, [0, 0]))
     assert gate.lease(1) is None
     assert gate.admit("g") == [Ticket(0, attempt=1, floor=1)]
@@ -354,7 +354,7 @@ def test_resume_starts_a_group_again_of_which_nothing_is_left():
 
 
 def test_a_group_without_actions_is_never_too_old():
-    gate, slow = overtaken("resume")
+    gate, slow = overtaken("mask")
     gate.put(slow, drawn(0, []))
     assert gate.lease(1).ordinals == (0,)
 
@@ -372,7 +372,7 @@ def test_wait_trains_stragglers_in_their_turn():
 
 
 def test_a_group_is_in_as_many_batches_as_reuse_says():
-    gate, batches = Gate(Rules(2, max_lag=1, reuse=2)), []
+    gate, batches = Gate(Rules(2, max_lag=1, max_uses=2)), []
     for version, count in enumerate((2, 1, 1, 1)):
         deliver(gate, count, version)
         lease = train(gate, version)
@@ -381,7 +381,7 @@ def test_a_group_is_in_as_many_batches_as_reuse_says():
 
 
 def test_a_group_that_is_too_old_is_not_trained_on_again():
-    gate = Gate(Rules(2, max_lag=1, reuse=2))
+    gate = Gate(Rules(2, max_lag=1, max_uses=2))
     deliver(gate, 2, version=0)
     train(gate, 0)
     deliver(gate, 1, version=1)
@@ -392,8 +392,8 @@ def test_a_group_that_is_too_old_is_not_trained_on_again():
 
 @given(st.integers(1, 4), st.integers(0, 3), st.data())
 def test_with_reuse_a_batch_is_full_no_group_is_in_more_and_none_is_too_old(batch, max_lag, data):
-    reuse = data.draw(st.integers(1, max_lag + 1))
-    gate, uses = Gate(Rules(batch, max_lag, reuse=reuse)), {}
+    max_uses = data.draw(st.integers(1, max_lag + 1))
+    gate, uses = Gate(Rules(batch, max_lag, max_uses=max_uses)), {}
     for version in range(8):
         deliver(gate, gate.free, version)
         lease = train(gate, version)
@@ -401,12 +401,12 @@ def test_with_reuse_a_batch_is_full_no_group_is_in_more_and_none_is_too_old(batc
         for one in lease.groups + lease.again:
             uses[one.key.ordinal] = uses.get(one.key.ordinal, 0) + 1
             assert version - one.oldest_version <= max_lag
-    assert max(uses.values()) <= reuse
+    assert max(uses.values()) <= max_uses
 
 
 def test_reuse_beyond_the_bound_is_refused():
-    with pytest.raises(StreamError, match="reuse=3: a group is young enough for 2 batches"):
-        Rules(2, max_lag=1, reuse=3)
+    with pytest.raises(StreamError, match="max_uses=3: a group is young enough for 2 batches"):
+        Rules(2, max_lag=1, max_uses=3)
 
 
 # ---- learners that die
@@ -417,7 +417,7 @@ def contents(lease):
 
 
 def test_leases_after_the_checkpoint_come_again_as_they_were_and_in_order():
-    gate = Gate(Rules(2, max_lag=2, on_stale="drop", reuse=2))
+    gate = Gate(Rules(2, max_lag=2, on_stale="drop", max_uses=2))
     saved = gate.ledger.state()
     first = []
     for version in range(3):

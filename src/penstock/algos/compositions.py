@@ -20,8 +20,8 @@ def dr_grpo(constant: int, **fields: Any) -> GRPO:
 
 
 def dapo(**fields: Any) -> GRPO:
-    """DAPO (Yu et al. 2025, arXiv 2503.14476): clip-higher and token mean. Beside it set ``Online(refill=…)`` for dynamic
-    sampling and add ``RewardSpec(function="overlong", options={"longest": …, "buffer": …})``."""
+    """DAPO (Yu et al. 2025, arXiv 2503.14476): clip-higher and token mean. Beside it set ``Online(dynamic_sampling=…)``
+    and add ``RewardSpec(function="overlong", options={"longest": …, "buffer": …})``."""
     return _grpo(fields, clip=(0.2, 0.28), aggregate="token")
 
 

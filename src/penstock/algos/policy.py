@@ -83,7 +83,7 @@ class FromSamples:
         return self.clip is not None or self.objective.bounded or bool(self.correction)
 
     def has_signal(self, group: Group) -> bool:
-        """Whether anything can be learned from a scored group; one without may be replaced (see ``Online.refill``)."""
+        """Whether anything can be learned from a scored group; others may be replaced (``Online.dynamic_sampling``)."""
         return len(scored_samples(group)) >= self.least_samples
 
     def initial_control(self) -> Control:

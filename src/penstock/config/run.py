@@ -103,22 +103,22 @@ class Online:
     """Passes over the batch."""
     steps: int = 100
     """Training batches."""
-    refill: int = 0
+    dynamic_sampling: int = 0
     """Dynamic sampling: a group without signal is replaced by that of the next prompt; at most so many batches' worth of
     groups for one training batch. 0: such groups stay in their batch."""
     scaling: RewardScaling = NO_SCALING
     max_lag: int = 0
     """Batches that generation may run ahead of learning; 0 is synchronous."""
-    on_stale: Literal["wait", "drop", "resume"] = "wait"
+    on_stale: Literal["wait", "drop", "mask"] = "wait"
     """What keeps tokens within ``max_lag``: ``wait`` trains in the order of the prompts and waits for slow groups; ``drop``
-    trains what is ready and starts a group again that became too old; ``resume`` trains what is ready and leaves too old
+    trains what is ready and starts a group again that became too old; ``mask`` trains what is ready and leaves too old
     tokens out of the loss."""
-    sampler: Literal["fifo", "balanced", "priority"] = "fifo"
-    """Which of the ready groups make up a batch (``drop``, ``resume``): the first ready, an even spread of lengths, or those
+    batch_selector: Literal["fifo", "balanced", "priority"] = "fifo"
+    """Which of the ready groups make up a batch (``drop``, ``mask``): the first ready, an even spread of lengths, or those
     next to become too old."""
     oversample: int = 0
-    """Groups in flight beyond the slots, so that a batch need not wait for its slowest (``drop``, ``resume``)."""
-    reuse: int = 1
+    """Groups in flight beyond the slots, so that a batch need not wait for its slowest (``drop``, ``mask``)."""
+    max_uses: int = 1
     """Batches that a group may be part of, at most ``max_lag + 1``."""
     kv: CachePolicy = "keep"
     """What a weight update does to groups in flight: ``keep`` their cache, ``recompute`` it, ``abort`` and go on, or ``drain``:
@@ -135,19 +135,22 @@ class Online:
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
         require(
-            1 <= self.reuse <= self.max_lag + 1,
-            f"{self.name}: reuse={self.reuse}: with max_lag={self.max_lag} a group is young enough for {self.max_lag + 1} "
-            f"batches; set reuse to 1 … {self.max_lag + 1}",
+            1 <= self.max_uses <= self.max_lag + 1,
+            f"{self.name}: max_uses={self.max_uses}: a group is young enough for {self.max_lag + 1} batches "
+            f"with max_lag={self.max_lag}; set max_uses to 1 … {self.max_lag + 1}",
         )
         require(self.oversample >= 0, f"{self.name}: oversample={self.oversample} is negative; 0 starts no more than needed")
         require(
-            self.on_stale != "wait" or (self.sampler == "fifo" and not self.oversample),
-            f'{self.name}: sampler and oversample choose among ready groups; set on_stale="drop" or "resume"',
+            self.on_stale != "wait" or (self.batch_selector == "fifo" and not self.oversample),
+            f'{self.name}: batch_selector and oversample choose among ready groups; set on_stale="drop" or "mask"',
         )
-        require(self.refill >= 0, f"{self.name}: refill={self.refill} is negative; 0 switches dynamic sampling off")
         require(
-            self.refill == 0 or hasattr(self.algorithm, "has_signal"),
-            f"{self.name}: {type(self.algorithm).__name__} cannot tell a group without signal; set refill=0",
+            self.dynamic_sampling >= 0,
+            f"{self.name}: dynamic_sampling={self.dynamic_sampling} is negative; 0 switches dynamic sampling off",
+        )
+        require(
+            self.dynamic_sampling == 0 or hasattr(self.algorithm, "has_signal"),
+            f"{self.name}: {type(self.algorithm).__name__} cannot tell a group without signal; set dynamic_sampling=0",
         )
         require(
             self.batch % self.minibatches == 0,

@@ -255,7 +255,7 @@ async def learn(
         stream.trained(lease)
         metrics = watch.after(mean_metrics(parts) | describe(labeller, groups, units))
         metrics["batch/left_out"] = float(len(groups) - len(units))
-        metrics |= {"batch/replaced": float(len(lease.passed))} if stream.rules.refill else {}
+        metrics |= {"batch/replaced": float(len(lease.passed))} if stream.rules.dynamic_sampling else {}
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         with spans.span("publish", version=index + 1):
             await channel.publish(index + 1)

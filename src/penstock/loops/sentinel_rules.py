@@ -190,7 +190,7 @@ def flat_groups(metrics: Metrics, context: Context) -> Reading:
     value, bound = metrics["groups/flat"], context.thresholds.flat_groups
     text = (
         f"in {value:.0%} of the groups all samples had the same reward (bound {bound:.0%}), and such a group teaches nothing: "
-        "the prompts are solved or out of reach; take others, raise samples or the temperature, or set refill"
+        "the prompts are solved or out of reach; take others, raise samples or the temperature, or set dynamic_sampling"
     )
     return Reading(value, bound, value >= bound and metrics.get("reward/range", 0.0) > 0, text)
 

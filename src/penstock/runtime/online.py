@@ -78,7 +78,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     control = algorithm.initial_control()
     labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
     source = prompts(stage.data, base, seed)
-    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.refill), model)
+    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed, look=True)
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 

@@ -271,7 +271,7 @@ class RecordedStream:
             found[place] = replace(found[place], samples=tuple(samples))
         if self.references:
             found = [self._referred(group) for group in found]
-        if self.stage.on_stale == "resume":
+        if self.stage.on_stale == "mask":
             found = [masked(group, version - self.stage.max_lag) for group in found]
         return Lease(tuple(group.key.ordinal for group in found), tuple(found), version=version)
 

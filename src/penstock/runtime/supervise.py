@@ -54,11 +54,11 @@ def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> 
         stage.batch,
         stage.max_lag,
         stage.on_stale,
-        stage.sampler,
+        stage.batch_selector,
         stage.oversample,
-        algorithm.has_signal if stage.refill else None,
-        stage.refill,
-        stage.reuse,
+        algorithm.has_signal if stage.dynamic_sampling else None,
+        stage.dynamic_sampling,
+        stage.max_uses,
         stages,
     )
 

@@ -162,7 +162,7 @@ class Admission:
         del self.entries[ordinal]
         self.passed[ordinal] = without_signal(group)
         self.stats.passed += 1
-        if len(self.passed) <= self.rules.refill * self.rules.slots:
+        if len(self.passed) <= self.rules.dynamic_sampling * self.rules.slots:
             self.free += 1
         else:
             self._withheld += 1

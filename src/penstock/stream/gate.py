@@ -17,10 +17,10 @@ from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
 from penstock.stream.admission import Admission
+from penstock.stream.batch_selectors import BATCH_SELECTORS
 from penstock.stream.columns import TOKENS, actions, masked
 from penstock.stream.ledger import Ledger
 from penstock.stream.rules import PATIENCE, Entry, Lease, Rules
-from penstock.stream.samplers import SAMPLERS
 
 
 class Gate(Admission):
@@ -40,8 +40,8 @@ class Gate(Admission):
         """The next batch for weights of ``version``; None while it is not complete.
 
         Raises:
-            StreamError: more groups than ``refill`` allows were passed over, a group took down everyone who worked on it, or
-                a group is staler than ``max_lag`` though the slots forbid it (weights were published out of order).
+            StreamError: more groups were passed over than ``dynamic_sampling`` allows, a group took down everyone who
+                worked on it, or a group is staler than ``max_lag`` though the slots forbid it.
         """
         self._refuse_poison()
         if self._repeat:
@@ -62,7 +62,7 @@ class Gate(Admission):
         for entry in chosen:
             del self.entries[entry.ticket.ordinal]
             entry.uses += 1
-        self._used += chosen if self.rules.reuse > 1 else []
+        self._used += chosen if self.rules.max_uses > 1 else []
         lease = Lease(ordinals, groups, passed, again, version, tuple(chosen))
         self._leases.append(lease)
         self._check_age(lease)
@@ -85,7 +85,7 @@ class Gate(Admission):
         if len(ready) < count:
             return None
         groups = [entry.group for entry in ready if entry.group is not None]
-        return [ready[place] for place in SAMPLERS[self.rules.sampler](groups, count)]
+        return [ready[place] for place in BATCH_SELECTORS[self.rules.batch_selector](groups, count)]
 
     def _fresh(self, version: Version) -> int:
         """Groups that the next batch needs beside those that may be in it again."""
@@ -94,7 +94,7 @@ class Gate(Admission):
 
     def _usable(self, entry: Entry, version: Version) -> bool:
         fresh = entry.group is not None and version - entry.group.oldest_version <= self.rules.max_lag
-        return fresh and entry.uses < self.rules.reuse
+        return fresh and entry.uses < self.rules.max_uses
 
     def _again(self, version: Version, count: int) -> tuple[Group, ...]:
         self._used = [entry for entry in self._used if self._usable(entry, version)]
@@ -110,7 +110,7 @@ class Gate(Admission):
             if entry.group is None:
                 stale = bool(entry.makers) and entry.ticket.floor < oldest and self.rules.on_stale == "drop"
             else:
-                usable = masked(entry.group, oldest) if self.rules.on_stale == "resume" else entry.group
+                usable = masked(entry.group, oldest) if self.rules.on_stale == "mask" else entry.group
                 stale = 0 <= usable.oldest_version < oldest or (usable.oldest_version < 0 <= entry.group.oldest_version)
             if stale:
                 self._withdraw(entry)
@@ -126,7 +126,7 @@ class Gate(Admission):
 
     def _young(self, entry: Entry, version: Version) -> Group:
         group = _group_of(entry)
-        if self.rules.on_stale != "resume":
+        if self.rules.on_stale != "mask":
             return group
         young = masked(group, version - self.rules.max_lag)
         self.stats.tokens_masked += actions(group) - actions(young)
@@ -139,8 +139,9 @@ class Gate(Admission):
             return
         last = self.passed[max(self.passed)]
         raise StreamError(
-            f"{len(self.passed)} groups without signal were passed over, more than refill={self.rules.refill} allows for "
-            f"batches of {self.rules.batch}; in the last one {last}. Use prompts the model solves sometimes, or raise refill"
+            f"{len(self.passed)} groups without signal were passed over, more than "
+            f"dynamic_sampling={self.rules.dynamic_sampling} allows for batches of {self.rules.batch}; in the last one {last}. "
+            "Use prompts the model solves sometimes, or raise dynamic_sampling"
         )
 
     def _check_age(self, lease: Lease) -> None:

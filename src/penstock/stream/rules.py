@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
 from penstock.net import wire
+from penstock.stream.batch_selectors import BATCH_SELECTORS
 from penstock.stream.columns import TOKENS, Stage
-from penstock.stream.samplers import SAMPLERS
 
-OnStale = Literal["wait", "drop", "resume"]
+OnStale = Literal["wait", "drop", "mask"]
 
 PATIENCE = 2
 """How often a group may be started again for its age before the learner waits for it, so that every group ends."""
@@ -43,42 +43,44 @@ class Rules:
         batch: groups a lease holds.
         max_lag: versions that a token may be older than the weights it trains.
         on_stale: ``wait`` takes batches in the order of admission and waits for stragglers; ``drop`` takes what is ready and
-            starts a group again that became too old; ``resume`` lets it go on and leaves its too old tokens out of training.
-        sampler: which of the ready groups make up a batch (``drop`` and ``resume``).
+            starts a group again that became too old; ``mask`` lets it go on and leaves its too old tokens out of training.
+        batch_selector: which of the ready groups make up a batch (``drop`` and ``mask``).
         oversample: groups in flight beyond the slots, so that a batch need not wait for its last ones.
         keep: whether a finished group is worth a place in a batch; None keeps all. One that is not is passed over: its slot
             opens at once, so that the next prompt's group takes its place, and its prompt is not drawn again.
-        refill: batches' worth of groups that may be passed over for each batch that may be in flight.
-        reuse: batches that a group may be in, as long as it is young enough.
+        dynamic_sampling: batches' worth of groups that may be passed over for each batch that may be in flight.
+        max_uses: batches that a group may be in, as long as it is young enough.
         stages: columns that a group needs before it is ready, beside its tokens.
     """
 
     batch: int
     max_lag: int = 0
     on_stale: OnStale = "wait"
-    sampler: str = "fifo"
+    batch_selector: str = "fifo"
     oversample: int = 0
     keep: Callable[[Group], bool] | None = None
-    refill: int = 0
-    reuse: int = 1
+    dynamic_sampling: int = 0
+    max_uses: int = 1
     stages: tuple[Stage, ...] = ()
 
     @property
     def fresh(self) -> int:
         """Groups of a batch that have not been trained on before, once there are enough others."""
-        return -(-self.batch // self.reuse)
+        return -(-self.batch // self.max_uses)
 
     @property
     def slots(self) -> int:
         return (self.max_lag + 1) * self.fresh + self.oversample
 
     def __post_init__(self) -> None:
-        if self.on_stale == "wait" and (self.oversample or self.sampler != "fifo"):
-            raise StreamError('oversample and sampler choose among ready groups; set on_stale="drop" or "resume"')
-        if not 1 <= self.reuse <= self.max_lag + 1:
-            raise StreamError(f"reuse={self.reuse}: a group is young enough for {self.max_lag + 1} batches with this max_lag")
-        if self.sampler not in SAMPLERS:
-            raise StreamError(f'no sampler "{self.sampler}"; there are {", ".join(SAMPLERS)}')
+        if self.on_stale == "wait" and (self.oversample or self.batch_selector != "fifo"):
+            raise StreamError('batch_selector and oversample choose among ready groups; set on_stale="drop" or "mask"')
+        if not 1 <= self.max_uses <= self.max_lag + 1:
+            raise StreamError(
+                f"max_uses={self.max_uses}: a group is young enough for {self.max_lag + 1} batches with this max_lag"
+            )
+        if self.batch_selector not in BATCH_SELECTORS:
+            raise StreamError(f'no batch selector "{self.batch_selector}"; there are {", ".join(BATCH_SELECTORS)}')
         there = {TOKENS}
         for stage in self.stages:
             if missing := sorted(set(stage.inputs) - there):

@@ -102,7 +102,7 @@ class Stream:
         """The next batch for weights of ``version``.
 
         Waits for its groups; unblocked by :meth:`put` and :meth:`write`. Raises StreamError after the deadline, if more
-        groups than ``refill`` allows were passed over, or if a group is staler than ``max_lag``.
+        groups than ``dynamic_sampling`` allows were passed over, or if a group is staler than ``max_lag``.
         """
         started, found = self.clock.now(), []
 

@@ -40,7 +40,7 @@ def test_one_generator_that_runs_ahead(start: Start, replayed: Replay) -> None:
 
 @pytest.mark.slow
 def test_two_generators_that_choose_what_is_ready_and_recompute(start: Start, replayed: Replay) -> None:
-    choice = ("--grpo.max_lag", "1", "--grpo.on_stale", "resume", "--grpo.oversample", "2", "--grpo.kv", "recompute")
+    choice = ("--grpo.max_lag", "1", "--grpo.on_stale", "mask", "--grpo.oversample", "2", "--grpo.kv", "recompute")
     run = start(
         "anchored", "--steps", "8", *choice, "--grpo.sampling.max_new_tokens", "24",
         "--roles.generators", "2", "--roles.references", "1",

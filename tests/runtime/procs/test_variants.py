@@ -15,9 +15,9 @@ LAG = ("--roles.generators", "2", "--grpo.max_lag", "2", "--delay", "0.02")
 VARIANTS = {
     "in the order of the prompts": (),
     "dropping": ("--grpo.on_stale", "drop"),
-    "resuming": ("--grpo.on_stale", "resume"),
+    "masking": ("--grpo.on_stale", "mask"),
     "with groups to choose from": ("--grpo.on_stale", "drop", "--grpo.oversample", "3"),
-    "with replaced groups": ("--grpo.refill", "2"),
+    "with replaced groups": ("--grpo.dynamic_sampling", "2"),
     "over files": ("--roles.channel", "disk"),
     "over a process group": ("--roles.channel", "process group"),
     "with several reward workers": ("--roles.rewards", "2"),
@@ -44,7 +44,7 @@ def test_two_generators_with_lag_train_every_batch(variant: str, start: Start) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_stale", ["wait", "drop", "resume"])
+@pytest.mark.parametrize("on_stale", ["wait", "drop", "mask"])
 def test_kills_of_roles_that_run_ahead_lose_and_double_nothing(on_stale: str, start: Start) -> None:
     draws = random.Random(on_stale)
     run = start("letters", "--steps", "60", *LAG, "--hold", "239", "--grpo.on_stale", on_stale)

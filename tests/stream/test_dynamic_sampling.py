@@ -13,9 +13,11 @@ from penstock.stream.rules import Rules
 from penstock.stream.stream import Stream
 
 
-def stream_of(batch, flat, *, max_lag=0, refill=100):
+def stream_of(batch, flat, *, max_lag=0, dynamic_sampling=100):
     """A stream that passes over the ordinals in ``flat``."""
-    return Stream(Rules(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, refill=refill), deadline=5.0)
+    return Stream(
+        Rules(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, dynamic_sampling=dynamic_sampling), deadline=5.0
+    )
 
 
 async def roll(stream, seed=0):
@@ -95,15 +97,15 @@ def test_no_more_groups_are_open_than_there_are_slots():
 
 
 def test_too_many_groups_without_signal_end_the_run_with_the_reason():
-    stream = stream_of(2, flat=set(range(1000)), refill=3)
-    with pytest.raises(StreamError, match=r"8 groups without signal .*more than refill=3 .*all rewards were 1"):
+    stream = stream_of(2, flat=set(range(1000)), dynamic_sampling=3)
+    with pytest.raises(StreamError, match=r"8 groups without signal .*more than dynamic_sampling=3 .*all rewards were 1"):
         asyncio.run(train(stream, 1))
     assert stream.stats.admitted == 8
 
 
 def test_failures_are_named_when_nothing_else_was_to_be_learned():
     async def fail():
-        stream = Stream(Rules(1, keep=lambda group: False, refill=1), deadline=5.0)
+        stream = Stream(Rules(1, keep=lambda group: False, dynamic_sampling=1), deadline=5.0)
         for _ in range(2):
             (ticket,) = await stream.admit()
             made = group(ticket.ordinal)
@@ -116,13 +118,13 @@ def test_failures_are_named_when_nothing_else_was_to_be_learned():
 
 def test_a_batch_that_cannot_get_complete_any_more_ends_the_run_at_once():
     """One of the two slots is closed by a passed group, so that the good one waits for a second in vain."""
-    stream = stream_of(2, flat={0}, refill=0)
-    with pytest.raises(StreamError, match=r"1 groups without signal .*more than refill=0"):
+    stream = stream_of(2, flat={0}, dynamic_sampling=0)
+    with pytest.raises(StreamError, match=r"1 groups without signal .*more than dynamic_sampling=0"):
         asyncio.run(train(stream, 1))
 
 
 def test_a_limit_that_was_reached_is_lifted_by_the_next_batch():
-    (first, second) = asyncio.run(train(stream_of(2, flat={0, 1, 4, 5}, refill=1), 2))
+    (first, second) = asyncio.run(train(stream_of(2, flat={0, 1, 4, 5}, dynamic_sampling=1), 2))
     assert (first.ordinals, second.ordinals) == ((2, 3), (6, 7))
 
 

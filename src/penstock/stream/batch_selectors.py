@@ -12,7 +12,7 @@ import numpy as np
 from penstock.core.types import Group
 from penstock.stream.columns import actions
 
-Sampler = Callable[[Sequence[Group], int], list[int]]
+BatchSelector = Callable[[Sequence[Group], int], list[int]]
 
 
 def fifo(ready: Sequence[Group], count: int) -> list[int]:
@@ -39,4 +39,4 @@ def priority(ready: Sequence[Group], count: int) -> list[int]:
     return sorted(sorted(range(len(ready)), key=key)[:count])
 
 
-SAMPLERS: Mapping[str, Sampler] = {"fifo": fifo, "balanced": balanced, "priority": priority}
+BATCH_SELECTORS: Mapping[str, BatchSelector] = {"fifo": fifo, "balanced": balanced, "priority": priority}

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import StreamError
+from penstock.stream.batch_selectors import BATCH_SELECTORS, balanced, fifo, priority
 from penstock.stream.gate import Gate
 from penstock.stream.rules import Rules
-from penstock.stream.samplers import SAMPLERS, balanced, fifo, priority
 
 
 def of_lengths(*lengths):
@@ -56,19 +56,19 @@ def test_priority_passes_over_failed_samples():
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.data())
 def test_every_sampler_gives_different_places_of_what_is_ready(lengths, data):
     count = data.draw(st.integers(1, len(lengths)))
-    for sampler in SAMPLERS.values():
+    for sampler in BATCH_SELECTORS.values():
         places = sampler(of_lengths(*lengths), count)
         assert len(set(places)) == len(places) == count
         assert set(places) <= set(range(len(lengths)))
 
 
 def test_the_gate_leases_what_its_sampler_chose():
-    gate = Gate(Rules(2, max_lag=1, on_stale="drop", sampler="balanced"))
+    gate = Gate(Rules(2, max_lag=1, on_stale="drop", batch_selector="balanced"))
     for ticket, length in zip(gate.admit("g", 4), (1, 1, 9, 9), strict=True):
         gate.put(ticket, drawn(ticket.ordinal, [0] * length))
     assert gate.lease(0).ordinals == (1, 3)
 
 
 def test_an_unknown_sampler_is_refused_with_those_there_are():
-    with pytest.raises(StreamError, match='no sampler "longest"; there are fifo, balanced, priority'):
-        Rules(2, on_stale="drop", sampler="longest")
+    with pytest.raises(StreamError, match='no batch selector "longest"; there are fifo, balanced, priority'):
+        Rules(2, on_stale="drop", batch_selector="longest")
