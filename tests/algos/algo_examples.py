@@ -35,7 +35,7 @@ def sample(actions, reward, *, prompt=(1,), place=0, logp=-1.0, error=None):
     logp_T = np.zeros(len(tokens_T), np.float32)
     logp_T[action_T] = logp
     key = SampleKey(PromptKey("test", 0, 0), place)
-    made = Sample(key, tokens_T, action_T, logp_T, np.where(action_T, 0, -1).astype(np.int32), "stop")
+    made = Sample(key, {"tokens_T": tokens_T}, action_T, logp_T, np.where(action_T, 0, -1).astype(np.int32), "stop")
     made = made if reward is None else made.scored(reward)
     return made if error is None else made.failed(error)
 

@@ -14,7 +14,7 @@ from penstock.core.types import Row
 def row(logp, advantage, first=0, **more):
     tokens_T = np.arange(first, first + len(logp) + 1, dtype=np.int32)
     fields = {"old_logp": np.array(logp), "advantage": np.array(advantage), **more}
-    return Row(tokens_T, np.arange(len(tokens_T)) > 0, fields)
+    return Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) > 0, fields)
 
 
 UNITS = [(row([-1.0, -3.0], [2.0, 2.0]), row([-5.0], [-1.0], first=9))]  # means -3 and 1

@@ -22,7 +22,7 @@ def with_reference(units, value=0.0):
     """The units with a constant reference log-prob."""
 
     def filled(row):
-        return Row(row.tokens_T, row.action_T, {**row.fields, "reference_logp": np.full(int(row.action_T.sum()), value)})
+        return Row(row.columns, row.action_T, {**row.fields, "reference_logp": np.full(int(row.action_T.sum()), value)})
 
     return [tuple(filled(row) for row in unit) for unit in units]
 

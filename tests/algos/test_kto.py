@@ -26,7 +26,7 @@ def example(prompt, completion, label):
 def filled(units, reference=-1.0, baseline=0.0):
     def row(row):
         more = {"reference_logp": np.full(int(row.action_T.sum()), reference), "baseline": baseline}
-        return Row(row.tokens_T, row.action_T, {**row.fields, **more})
+        return Row(row.columns, row.action_T, {**row.fields, **more})
 
     return [tuple(map(row, unit)) for unit in units]
 

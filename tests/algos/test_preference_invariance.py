@@ -141,5 +141,5 @@ def test_at_the_reference_the_loss_of_dpo_is_log_two_and_half_the_pairs_are_righ
 
 
 def test_rows_that_need_nothing_are_left_as_they_are():
-    units = [(Row(np.array([1, 2], np.int32), np.array([False, True])),)]
+    units = [(Row({"tokens_T": np.array([1, 2], np.int32)}, np.array([False, True])),)]
     assert OfflineLabeller(BradleyTerry(), Noise(0)).label(units) is units

@@ -165,7 +165,7 @@ def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
 def tiny_row(length: int) -> Any:
     from penstock.core.types import Row
 
-    return Row(np.arange(5, 5 + length, dtype=np.int32), np.zeros(length, bool))
+    return Row({"tokens_T": np.arange(5, 5 + length, dtype=np.int32)}, np.zeros(length, bool))
 
 
 def test_with_adapters_the_reference_holds_no_weight_of_its_own(models: Models) -> None:

@@ -100,7 +100,7 @@ class BareRows:
     needs: frozenset[str] = frozenset()
 
     def label(self, groups, columns, control):
-        kept = [tuple(Row(s.tokens_T, s.action_T) for s in group.samples if s.valid) for group in groups]
+        kept = [tuple(Row(s.columns, s.action_T) for s in group.samples if s.valid) for group in groups]
         return [unit for unit in kept if unit]
 
     def loss(self):
@@ -218,7 +218,7 @@ def sample_of(actions: Sequence[int], reward: float | None, *, place: int = 0, *
     action_T = np.arange(len(tokens_T)) >= 1
     made = Sample(
         SampleKey(PromptKey("test", 0, 0), place),
-        tokens_T,
+        {"tokens_T": tokens_T},
         action_T,
         np.where(action_T, -1.0, 0.0).astype(np.float32),
         np.where(action_T, 0, -1).astype(np.int32),

@@ -34,7 +34,7 @@ def trainer_of(learner, budget=4096):
 
 def unit(length=3):
     tokens_T = np.arange(20, 20 + length, dtype=np.int32)
-    return (Row(tokens_T, np.arange(length) >= 1),)
+    return (Row({"tokens_T": tokens_T}, np.arange(length) >= 1),)
 
 
 def groups_of(count, batch=2):

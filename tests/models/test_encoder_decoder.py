@@ -123,7 +123,7 @@ def test_a_row_without_actions_is_read_whole_and_scored_after_the_start_token(te
     model = tiny_t5.build(text, head="score")
     rng = np.random.default_rng(3)
     common = tokens(rng, 5)
-    rows = [Row(np.concatenate([common, tokens(rng, n)]).astype(np.int32), np.zeros(5 + n, bool)) for n in (4, 9)]
+    rows = [Row({"tokens_T": np.concatenate([common, tokens(rng, n)]).astype(np.int32)}, np.zeros(5 + n, bool)) for n in (4, 9)]
     found = Scoring(model, lay_out).score([tuple(rows)], frozenset({"score"})).score
     network = naive.plain(model)
     for ours, one in zip(found, rows, strict=True):
@@ -153,7 +153,7 @@ def test_neither_packing_nor_sharing_nor_row_order_changes_a_score(t5, seed, bud
 
 def test_rows_with_observations_after_the_first_action_are_refused(t5):
     one = some_units(groups=(1,))[0][0]
-    turns = Row(np.append(one.tokens_T, [30, 31]).astype(np.int32), np.append(one.action_T, [False, True]))
+    turns = Row({"tokens_T": np.append(one.tokens_T, [30, 31]).astype(np.int32)}, np.append(one.action_T, [False, True]))
     with pytest.raises(TrainingError, match="row 0: an encoder-decoder answers once"):
         Scoring(t5, lay_out).score([(turns,)], frozenset({"logp"}))
 

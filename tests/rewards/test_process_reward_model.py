@@ -66,7 +66,7 @@ class Judge:
 def row_with(separator):
     def row(sample, prompt, steps):
         tokens_T = np.arange(len(steps) + 1, dtype=np.int32)
-        return Row(tokens_T, tokens_T > 0)
+        return Row({"tokens_T": tokens_T}, tokens_T > 0)
 
     return row
 
@@ -78,7 +78,7 @@ def group(*answers):
         tokens_T = np.array([0, *answer], np.int32)
         action_T = np.arange(len(tokens_T)) > 0
         logp_T, version_T = np.zeros(len(tokens_T), np.float32), np.zeros(len(tokens_T), np.int32)
-        samples.append(Sample(SampleKey(key, place), tokens_T, action_T, logp_T, version_T, "stop"))
+        samples.append(Sample(SampleKey(key, place), {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop"))
     return Group(Prompt(key, "a"), tuple(samples))
 
 

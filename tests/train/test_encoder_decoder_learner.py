@@ -130,7 +130,9 @@ def test_a_reward_model_learns_to_rank(text):
     def pair():
         common = tiny_models.tokens(rng, 6)
         ends = ((30, 1.0), (40, 0.0))
-        return tuple(Row(np.append(common, end).astype(np.int32), np.zeros(7, bool), {"preferred": p}) for end, p in ends)
+        return tuple(
+            Row({"tokens_T": np.append(common, end).astype(np.int32)}, np.zeros(7, bool), {"preferred": p}) for end, p in ends
+        )
 
     for _ in range(30):
         accumulate(learner, [pair() for _ in range(8)], BradleyTerry().loss())

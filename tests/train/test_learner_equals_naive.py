@@ -71,7 +71,7 @@ def test_the_clipped_policy_loss(tiny):
         old_A = (logp_A.detach().numpy() + rng.normal(scale=0.3, size=len(logp_A))).astype(np.float32)
         advantage = float(rng.normal())
         fields = {"old_logp": old_A, "advantage": np.full(len(old_A), advantage, np.float32), "weight": np.ones_like(old_A)}
-        units.append((Row(row.tokens_T, row.action_T, fields),))
+        units.append((Row(row.columns, row.action_T, fields),))
         ratio_A = (logp_A - torch.from_numpy(old_A)).exp()
         terms.append(torch.minimum(ratio_A * advantage, ratio_A.clamp(0.8, 1.28) * advantage).sum())
     expected = -sum(terms) / count(units).tokens
@@ -135,7 +135,7 @@ def test_actions_after_an_observation_are_predicted_from_it(tiny):
     model = tiny()
     tokens_T = np.arange(20, 30, dtype=np.int32)
     action_T = np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], bool)
-    row = Row(tokens_T, action_T, {})
+    row = Row({"tokens_T": tokens_T}, action_T, {})
     found = Scoring(model, lay_out).score([(row,)], frozenset({"logp"})).logp[0]
     with torch.no_grad():
         expected, _ = naive.token_outputs(naive.plain(model), [row])

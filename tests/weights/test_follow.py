@@ -26,7 +26,7 @@ def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
 
 
 def learner_logp(model, sample):
-    unit = (Row(sample.tokens_T, sample.action_T, {}),)
+    unit = (Row(sample.columns, sample.action_T, {}),)
     return Scoring(model, lay_out).score([unit], frozenset({"logp"}), 1.0).logp[0]
 
 

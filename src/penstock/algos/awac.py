@@ -56,7 +56,7 @@ class AWAC:
         """
         tokens_T, action_T = completed(example, "completion", tokenizer)
         return_A = returns_to_go(rewards_of(example.get("reward"), action_T), self.discount).astype(np.float32)
-        return (Row(tokens_T, action_T, {"weight": np.ones(len(return_A), np.float32), "return": return_A}),)
+        return (Row({"tokens_T": tokens_T}, action_T, {"weight": np.ones(len(return_A), np.float32), "return": return_A}),)
 
     def loss(self) -> AWACLoss:
         """Weighted likelihood and value loss, each a mean over the batch's action tokens."""

@@ -69,7 +69,7 @@ class Distillation:
         """One unit per group with a valid sample; every token of an answer counts alike."""
         return [
             tuple(
-                Row(t.sample.tokens_T, t.sample.action_T, {"weight": np.ones(len(t), np.float32), "reward": t.reward})
+                Row(t.sample.columns, t.sample.action_T, {"weight": np.ones(len(t), np.float32), "reward": t.reward})
                 for t in group
             )
             for group in trajectories(groups, columns)

@@ -74,7 +74,7 @@ class ILQL:
         fields: dict[str, Any] = {"weight": np.ones(len(reward_A), np.float32), "step_reward": reward_A}
         if self.monte_carlo:
             fields["return"] = returns_to_go(reward_A, self.discount).astype(np.float32)
-        return (Row(tokens_T, action_T, fields),)
+        return (Row({"tokens_T": tokens_T}, action_T, fields),)
 
     def loss(self) -> ILQLLoss:
         """The four terms, each a mean over the batch's action tokens."""

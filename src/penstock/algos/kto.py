@@ -56,7 +56,7 @@ class KTO:
         label = example.get("label")
         if not isinstance(label, bool | int | float | np.number | np.bool_) or label not in (0, 1):
             raise DataError(f"an example needs a label, true (good) or false (bad), got {label!r}")
-        return (Row(tokens_T, produced_T, {"desirable": float(label)}),)
+        return (Row({"tokens_T": tokens_T}, produced_T, {"desirable": float(label)}),)
 
     def fitted(self, units: Iterable[Unit]) -> KTO:
         """The spec with ``weights`` computed from the data that will be trained on; all units are looked at either way.
@@ -143,7 +143,7 @@ def mismatched(units: Sequence[Unit]) -> list[Unit]:
         for other in units[(place + 1) % len(units)]:
             completion = other.tokens_T[other.action_T][: longest - len(prompt_T)]
             tokens_T = np.concatenate([prompt_T, completion]).astype(np.int32)
-            rows.append(Row(tokens_T, np.arange(len(tokens_T)) >= len(prompt_T)))
+            rows.append(Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) >= len(prompt_T)))
         mixed.append(tuple(rows))
     return mixed
 

@@ -34,7 +34,7 @@ class LabelScore:
         label = example.get("label")
         if not isinstance(label, int | float | np.number) or not 0 <= label <= 1:
             raise DataError(f"an example needs a label from 0 (bad) to 1 (good), got {label!r}")
-        return (Row(tokens_T, np.zeros(len(tokens_T), bool), {"label": float(label)}),)
+        return (Row({"tokens_T": tokens_T}, np.zeros(len(tokens_T), bool), {"label": float(label)}),)
 
     def loss(self) -> LabelLoss:
         """The logistic loss, a mean over the batch's examples."""

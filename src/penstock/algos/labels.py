@@ -185,7 +185,7 @@ def policy_row(trajectory: Trajectory, advantage: float | NDArray[Any], weight: 
         fields["reference_logp"] = trajectory.reference_logp_A
     fields |= more
     stored = {name: value.astype(np.float32) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, stored)
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, stored)
 
 
 def is_flat(unit: Unit) -> bool:

@@ -73,4 +73,4 @@ def _row(trajectory: Trajectory, preferred: float) -> Row:
     fields["old_logp"] = trajectory.logp_A.astype(np.float32)  # for the metrics of drift; the loss does not read it
     if len(trajectory.reference_logp_A):
         fields["reference_logp"] = trajectory.reference_logp_A.astype(np.float32)
-    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, fields)
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, fields)

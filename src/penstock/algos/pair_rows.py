@@ -28,7 +28,7 @@ def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool =
     unit = []
     for column, preferred in (("chosen", 1.0), ("rejected", 0.0)):
         tokens_T, produced_T = completed(example, column, tokenizer)
-        unit.append(Row(tokens_T, produced_T & trained, {"preferred": preferred}))
+        unit.append(Row({"tokens_T": tokens_T}, produced_T & trained, {"preferred": preferred}))
     return tuple(unit)
 
 

@@ -56,7 +56,7 @@ class ProcessReward:
             raise DataError("no step of the example has a label; leave it out")
         tokens_T, end_S = step_tokens(tokenizer.encode(str(example["prompt"])), steps, tokenizer, self.separator)
         action_T = marks(len(tokens_T), [end for end, label in zip(end_S, labels, strict=True) if label is not None])
-        return (Row(tokens_T, action_T, {"label": np.array(known, np.float32)}),)
+        return (Row({"tokens_T": tokens_T}, action_T, {"label": np.array(known, np.float32)}),)
 
     def loss(self) -> StepLoss:
         """The logistic loss, a mean over the batch's labelled steps."""

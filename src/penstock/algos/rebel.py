@@ -47,7 +47,7 @@ class REBEL:
                 units.append(
                     tuple(
                         Row(
-                            one.sample.tokens_T,
+                            one.sample.columns,
                             one.sample.action_T,
                             {"preferred": side, "reward": one.reward, "old_logp": one.logp_A.astype(np.float32)},
                         )

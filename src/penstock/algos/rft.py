@@ -105,4 +105,4 @@ def distinct(group: Sequence[Trajectory]) -> list[Trajectory]:
 
 def _row(trajectory: Trajectory) -> Row:
     weight_A = np.ones(len(trajectory), np.float32)
-    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, {"weight": weight_A, "reward": trajectory.reward})
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, {"weight": weight_A, "reward": trajectory.reward})

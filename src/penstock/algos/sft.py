@@ -39,7 +39,7 @@ class SFT:
         if not length:
             raise DataError("an example with an empty prompt and an empty completion leaves nothing to learn")
         weight_A = np.full(length, token_weight(self.aggregate, length), np.float32)
-        return (Row(tokens_T, action_T, {"weight": weight_A}),)
+        return (Row({"tokens_T": tokens_T}, action_T, {"weight": weight_A}),)
 
     def loss(self) -> LikelihoodLoss:
         """Negative log-likelihood under the chosen mean."""

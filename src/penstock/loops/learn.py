@@ -15,7 +15,7 @@ from penstock.core.errors import TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version, added
+from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Sample, Unit, Version, added
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
 from penstock.loops.sentinels import Sentinels, Watch
@@ -92,7 +92,7 @@ def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
 
 def sample_rows(groups: Sequence[Group]) -> list[Unit]:
     """Bare rows of every sample, a unit per group, to be scored."""
-    return [tuple(Row(sample.tokens_T, sample.action_T) for sample in group.samples) for group in groups]
+    return [tuple(Row(sample.columns, sample.action_T) for sample in group.samples) for group in groups]
 
 
 @dataclass
@@ -137,10 +137,10 @@ class Labeller:
         """The critic's value of the state after the last action of samples that were cut, 0 for those that ended.
 
         Values are computed where an action is predicted, so such a sample is scored with one more action at its end, which
-        stands for what would have come; its own token is never looked at.
+        stands for what would have come; it is never looked at itself.
         """
         cut = [sample for group in groups for sample in group.samples if sample.finish == "length"]
-        units = [(Row(np.append(s.tokens_T, s.tokens_T[-1]), np.append(s.action_T, True)),) for s in cut]
+        units = [(_one_step_longer(sample),) for sample in cut]
         values = self.learner.score(units, frozenset({"value"}), self.temperature).value if units else []
         left = iter(values)
         return [[float(next(left)[-1]) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
@@ -181,6 +181,12 @@ def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
     if not samples or not all(REFERENCE_LOGP in sample.extras for sample in samples):
         return None
     return [[sample.extras[REFERENCE_LOGP][sample.action_T] for sample in group.samples] for group in groups]
+
+
+def _one_step_longer(sample: Sample) -> Row:
+    """The row of a sample whose last step is there twice, the second time as an action."""
+    longer = {name: np.concatenate([column, column[-1:]]) for name, column in sample.columns.items()}
+    return Row(longer, np.append(sample.action_T, True))
 
 
 def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:

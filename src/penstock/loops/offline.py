@@ -76,6 +76,6 @@ async def offline(
         with spans.span("train", step=index), trainer.watch(index) as watch:
             metrics = watch.after(trainer.step(labeller.label(units) if labeller else units))
         seconds = time.perf_counter() - began
-        tokens = sum(len(row.tokens_T) for unit in units for row in unit)
+        tokens = sum(len(row.action_T) for unit in units for row in unit)
         metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}
         yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
