@@ -176,7 +176,7 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
     learner = DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=10))
     rows = [Row(s.columns, s.action_T) for s in samples]
     scores = learner.score([(row,) for row in rows], frozenset({"logp"}))
-    gaps = np.concatenate([abs(scored - s.logp_T[s.action_T]) for scored, s in zip(scores.logp, samples, strict=True)])
+    gaps = np.concatenate([abs(scored - s.logp_T[s.action_T]) for scored, s in zip(scores["logp"], samples, strict=True)])
     algorithm = GRPO()
     random = np.random.default_rng(0)
     units = []

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from penstock.core.contracts import Denominator, Outputs
+from penstock.core.contracts import Denominator
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 
 VOCABULARY = 7
@@ -83,12 +83,12 @@ class Table:
 
     def outputs(self, batch):
         logp_AV = self.logits[batch.before_A].log_softmax(-1)
-        return Outputs(
-            logp_A=logp_AV.gather(-1, batch.target_A[:, None])[:, 0],
-            entropy_A=-(logp_AV.exp() * logp_AV).sum(-1),
-            value_A=self.values[batch.before_A],
-            score_B=self.scores[batch.last_B],
-        )
+        return {
+            "logp": logp_AV.gather(-1, batch.target_A[:, None])[:, 0],
+            "entropy": -(logp_AV.exp() * logp_AV).sum(-1),
+            "value": self.values[batch.before_A],
+            "score": self.scores[batch.last_B],
+        }
 
     def grad(self):
         parts = (self.logits, self.values, self.scores)

@@ -60,9 +60,8 @@ def test_the_algorithm_marks_its_rows():
     from algo_examples import group, sample
 
     algorithm = GRPO(objective=KLCov(share=0.5), clip=None)
-    from penstock.core.contracts import Columns
 
-    units = algorithm.label([group(sample([2, 3], 1.0), sample([4], 0.0))], Columns(), algorithm.initial_control())
+    units = algorithm.label([group(sample([2, 3], 1.0), sample([4], 0.0))], {}, algorithm.initial_coefficients())
     assert sum(int(r.fields["covariant"].sum()) for r in units[0]) == 1
 
 

@@ -19,7 +19,6 @@ from penstock.algos import CPO, DPO, KTO, ORPO, BradleyTerry, SimPO
 from penstock.algos.dpo import MPO
 from penstock.algos.pair_losses import PAIR_LOSSES
 from penstock.config.run import LearnerSpec
-from penstock.core.contracts import Scores
 from penstock.core.types import Row
 from penstock.data.layout import count as real_count
 from penstock.data.layout import lay_out
@@ -50,7 +49,7 @@ class Noise:
     def score(self, units, needs, temperature=1.0):
         rows = [row for unit in units for row in unit]
         logp = [self.table[row.tokens_T[:-1], row.tokens_T[1:]][row.action_T[1:]] for row in rows]
-        return Scores(logp=logp, entropy=[], value=[], score=[])
+        return {"logp": logp}
 
 
 def units_of(algorithm, seed, units=5):

@@ -119,7 +119,7 @@ def test_kept_log_probs_are_those_of_the_weights(once):
     group = group_of(asked[0].task.item)
     scorer = Scoring(load_model(str(once / "models" / "sft")), lay_out)
     rows = tuple(Row(sample.columns, sample.action_T) for sample in group.samples)
-    for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"})).logp, strict=True):
+    for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"}))["logp"], strict=True):
         assert sample.logp_T[sample.action_T] == pytest.approx(logp_A, abs=1e-4)
 
 

@@ -157,7 +157,7 @@ def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
     loading.reference(ppo(FROZEN), model)
     shared = loading.scorer("@reward")
     units = [(tiny_row(length),) for length in (3, 7)]
-    found, wanted = (each.score(units, frozenset({"score"})).score for each in (shared, expected))
+    found, wanted = (each.score(units, frozenset({"score"}))["score"] for each in (shared, expected))
     assert found == wanted
     assert bytes_held([model, shared.model]) < bytes_held([model, expected.model])
 

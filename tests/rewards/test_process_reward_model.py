@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from penstock.core.contracts import Scores
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, SampleKey
 from penstock.rewards.process import WAYS, StepReward, steps_of, summary
@@ -60,7 +59,7 @@ class Judge:
     def score(self, units, needs, temperature=1.0):
         rows = [row for unit in units for row in unit]
         scores = [np.array([math.log(3), 0.0, 0.0][: int(row.action_T.sum())]) for row in rows]
-        return Scores(logp=[], entropy=[], value=[], score=[], step=scores)
+        return {"step": scores}
 
 
 def row_with(separator):

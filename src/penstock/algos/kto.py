@@ -103,9 +103,9 @@ class KTO:
             TrainingError: the log-probs do not belong to these units, or one of the classes is missing.
         """
         rows = [row for unit in units for row in unit]
-        if len(scores.logp) != len(rows):
-            raise TrainingError(f"log-probs of {len(scores.logp)} rows for {len(rows)} rows; score the same units first")
-        reward_B = np.array([implicit_reward(a, row, self.beta, False) for a, row in zip(scores.logp, rows, strict=True)])
+        if len(scores["logp"]) != len(rows):
+            raise TrainingError(f"log-probs of {len(scores['logp'])} rows for {len(rows)} rows; score the same units first")
+        reward_B = np.array([implicit_reward(a, row, self.beta, False) for a, row in zip(scores["logp"], rows, strict=True)])
         good_B = np.array([bool(row.fields["desirable"]) for row in rows], bool)
         good, bad = reward_B[good_B], reward_B[~good_B]
         if not len(good) or not len(bad):
@@ -163,7 +163,7 @@ class KTOLoss:
         from penstock.algos import pair_losses, preference
 
         good_B, rows = fields["desirable"], denominator.rows
-        ratio_B = preference.row_sums(outputs.logp_A - fields["reference_logp"], batch.row_A, len(good_B))
+        ratio_B = preference.row_sums(outputs["logp"] - fields["reference_logp"], batch.row_A, len(good_B))
         weight_B = self.weights[0] * good_B + self.weights[1] * (1 - good_B)
         loss_B = weight_B * pair_losses.prospect(ratio_B, good_B, fields["baseline"], self.beta)
         loss = preference.batch_mean(loss_B, denominator=rows)

@@ -69,7 +69,7 @@ class ProcessReward:
             TrainingError: the scores do not belong to these units, or there are none.
         """
         label_A = [np.asarray(row.fields["label"], np.float64) for unit in units for row in unit]
-        score_A = [np.asarray(score, np.float64) for score in scores.step]
+        score_A = [np.asarray(score, np.float64) for score in scores["step"]]
         if not label_A or [len(label) for label in label_A] != [len(score) for score in score_A]:
             raise TrainingError(f"step scores of {len(score_A)} rows for {len(label_A)} rows; score the same units first")
         label, score = np.concatenate(label_A), np.concatenate(score_A)
@@ -112,7 +112,7 @@ class StepLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference
 
-        score_A, label_A, steps = outputs.step_A, fields["label"], denominator.tokens
+        score_A, label_A, steps = outputs["step"], fields["label"], denominator.tokens
         loss = preference.binary_label_loss(score_A, label_A, denominator=steps)
         return loss, {
             "loss": loss.detach(),

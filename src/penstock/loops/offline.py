@@ -47,12 +47,12 @@ class OfflineLabeller:
         return [tuple(replace(row, fields={**row.fields, "reference_logp": next(logp)}) for row in unit) for unit in units]
 
     def _policy_logp(self, units: Sequence[Unit]) -> list[FloatArray]:
-        return self.policy.score(units, LOGP).logp
+        return self.policy.score(units, LOGP)["logp"]
 
     def _reference_logp(self, units: Sequence[Unit]) -> list[FloatArray]:
         if self.reference is None:
             raise TrainingError("the algorithm needs a reference model, and there is none")
-        return self.reference.score(units, LOGP).logp
+        return self.reference.score(units, LOGP)["logp"]
 
 
 async def offline(

@@ -237,7 +237,7 @@ class MeasuredLoss:
 
         own = {name: value for name, value in fields.items() if name not in (BEHAVIOUR, ORIGIN)}
         loss, metrics = self.loss(outputs, own, batch, denominator)
-        return loss, {**metrics, **mismatch_sums(outputs.logp_A, fields[BEHAVIOUR], fields[ORIGIN])}
+        return loss, {**metrics, **mismatch_sums(outputs["logp"], fields[BEHAVIOUR], fields[ORIGIN])}
 
 
 def marked(units: Sequence[Unit], groups: Sequence[Group], version: Version) -> list[Unit]:

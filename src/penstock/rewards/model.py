@@ -80,7 +80,7 @@ class ModelReward:
 
     async def _score(self, units: list[Unit]) -> list[float]:
         found = await self._threads.run(lambda: self._scorer.score(units, frozenset({"score"})), None)
-        scores = [float(score) for score in found.score]
+        scores = [float(score) for score in found["score"]]
         rows = sum(len(unit) for unit in units)
         if len(scores) != rows:
             raise RewardError(f"model {self.name} gave {len(scores)} scores for {rows} samples")
