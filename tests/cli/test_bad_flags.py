@@ -22,16 +22,16 @@ CASES = {
     "train quickstart --grpo. 3": ("--grpo is a stage",),
     "train quickstart --batch 3": ("--sft.batch or --grpo.batch",),
     "train quickstart --grpo.steps x": ("--grpo.steps", "steps='x' is not an integer"),
-    "train quickstart --seed abc": ("--seed='abc' is not an integer",),
-    "train quickstart --steps 1.5": ("--steps=1.5 is not an integer",),
+    "train quickstart --seed abc": ("--seed", "'abc'", "see penstock train quickstart --help"),
+    "train quickstart --steps 1.5": ("--steps", "'1.5'"),
     "train quickstart --grpo.learner.learning_rate=-1": ("--grpo.learner.learning_rate", "give a positive rate"),
     "train quickstart --grpo.learner.schedule round": ("schedule='round' is not one of", "'cosine'"),
     "train quickstart --grpo.learner.share_prefix 3": ("share_prefix=3 is not a boolean",),
     "train quickstart --grpo.learner.betas 0.9 0.8": ("needs exactly one value, got 2", "'[1, 2]'"),
-    "train quickstart --seed": ("--seed needs exactly one value",),
+    "train quickstart --seed": ("Missing value", "--seed"),
     "train quickstart --grpo.steps": ("--grpo.steps needs exactly one value",),
-    "train quickstart --name": ("--name needs a value",),
-    "train gsm8k": ('recipe "gsm8k" needs --model',),
+    "train quickstart --name": ("Missing value", "--name"),
+    "train gsm8k": ("Missing", "--model STR folder or hub name"),
     "train quickstart --device gpu": ("device='gpu' is not one of",),
     "train quickstart --grpo.samples 1": ("grpo: samples=1 is undefined for GRPO", "samples=2"),
     "train quickstart --grpo.max_lag 1 --grpo.algorithm.clip null": ("max_lag=1 needs a clipped loss",),
@@ -50,26 +50,26 @@ CASES = {
     "train quickstart --checkpoint.keep 0": ("checkpoint.keep=0",),
     "train --resume nowhere --seed 3": ('"--seed" would change the run',),
     "train --resume nowhere": ("nowhere: no run.json here",),
-    "recipes more": ('recipes takes nothing more, got "more"',),
+    "recipes more": ('penstock recipes takes no "more"',),
     "explain": ("explain takes a recipe",),
     "explain quikstart": ('unknown recipe "quikstart"',),
-    "report": ("report takes one run folder",),
+    "report": ("Missing from penstock report: RUN",),
     "report .": (".: no run.json here",),
-    "report --open": ("unknown flag --open",),
+    "report . --opne": ("unknown flag --opne",),
     "eval": ("eval takes a run or a recipe",),
     "eval runs/nowhere": ("runs/nowhere: no run.json here",),
     "eval quickstart": ("name the model to evaluate", "--model FOLDER"),
     "eval chat_preferences --model x": ("no stage has an evaluation of samples", "EvaluationSpec"),
-    "generate": ("generate takes one model",),
+    "generate": ("Missing from penstock generate: MODEL",),
     "generate model": ("--prompt TEXT or --prompts FILE.txt",),
     "generate ./nowhere --prompt x": ("nowhere: no such folder",),
     "generate m --promt x": ("unknown flag --promt", 'did you mean "--prompt"'),
     "generate m --prompt x --samples 0": ("--samples=0",),
-    "generate m --prompt x --samples many": ("--samples='many' is not an integer",),
+    "generate m --prompt x --samples many": ("--samples", "'many'"),
     "generate m --prompt x --temperature=-1": ("temperature=-1.0 is negative",),
     "generate m --prompt x --prompts y": ("not both",),
     "generate m --prompts nowhere.txt": ("nowhere.txt: no such file",),
-    "generate m --prompt x --device gpu": ("--device=gpu is not one of",),
+    "generate m --prompt x --device gpu": ("invalid choice 'gpu'", "--device", "'cpu'"),
 }
 
 
@@ -92,9 +92,10 @@ RECIPE_FILES = {
     "no run": ("def recipe(): return 5\n", ("returned int, not a Run",)),
     "raises": ("def recipe():\n    return 1 / 0\n", ("ZeroDivisionError", "recipe.py:2")),
     "fails to import": ("import nowhere_at_all\n", ("nowhere_at_all",)),
-    "needs a value": ("def recipe(width): pass\n", ("needs --width",)),
+    "needs a value": ("def recipe(width: int): pass\n", ("Missing", "--width", "recipe.py:recipe --help")),
+    "no type": ("def recipe(width): pass\n", ("width",)),
     "unknown annotation": ("def recipe(width: 'Wide'): pass\n", ("Wide",)),
-    "a type no flag has": ("def recipe(width: dict[str, int] = {}): return width\n", ("--width",)),
+    "a type no flag has": ("def recipe(width: type = int): return width\n", ("width",)),
 }
 
 
@@ -120,8 +121,8 @@ def test_flags_may_be_possible_only_together(penstock: Penstock) -> None:
 def test_a_recipes_flags_may_be_any_plain_type(penstock: Penstock, tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(
         "from pathlib import Path\n"
-        "def recipe(a: int, b: float, c: str, d: bool, e: bool, f: list[int], g: Path, h=3, *, i: int | None = 4):\n"
+        "def recipe(a: int, b: float, c: str, f: list[int], g: Path, h=3, d=False, e=True, *, i: int | None = 4):\n"
         "    raise ValueError(repr((a, b, c, d, e, f, g.name, h, i)))\n"
     )
-    words = ["--a", "1", "--b", "2", "--c", "3", "--d", "--no-e", "--f", "[4,5]", "--g", "x/y", "--h", "6", "--i", "null"]
+    words = ["--a", "1", "--b", "2", "--c", "3", "--d", "--no-e", "--f", "4", "5", "--g", "x/y", "--h", "6", "--i", "None"]
     penstock("train", "plain.py:recipe", *words).assert_refused("(1, 2.0, '3', True, False, [4, 5], 'y', 6, None)")

@@ -21,7 +21,7 @@ from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime.check import check_stages
 
-HEAVY = {"torch", "transformers", "tyro", "numpy", "jinja2", "rich"}
+HEAVY = {"torch", "transformers", "numpy", "jinja2", "rich", "penstock.config.run"}
 
 
 @pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["trian"]])
@@ -40,7 +40,7 @@ def test_the_package_imports_nothing_heavy() -> None:
 def test_help_names_every_command(penstock: Penstock) -> None:
     shown = penstock("--help")
     assert shown.code == 0
-    assert all(f"\n  {command} " in shown.out for command in COMMANDS)
+    assert all(f" • {command} " in shown.out for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

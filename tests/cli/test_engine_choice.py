@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.commands.explain import explain
+from penstock.cli.explanation import explain
 from penstock.cli.recipe import build
 from penstock.config.engines import VLLM, Embedded, SGLang
 from penstock.config.learner import LoRA
@@ -46,13 +46,13 @@ def test_the_embedded_engine_leaves_the_runtime() -> None:
 
 
 def test_the_flag_comes_before_the_engines_own_fields() -> None:
-    run = build("quickstart", ["--roles.engine.cache-bytes", "2097152", "--generator", "vllm"])
+    run = build("quickstart", ["--roles.engine.cache-bytes", "2097152"], engine="vllm")
     assert run.roles.engine.cache_bytes == 2097152
 
 
 def test_an_unknown_engine_is_refused_with_those_that_are_close() -> None:
     with pytest.raises(SpecError, match='no engine "vlm"; did you mean "vllm"'):
-        build("quickstart", ["--generator", "vlm"])
+        build("quickstart", [], engine="vlm")
 
 
 def test_only_generators_are_started_with_the_engines_python() -> None:

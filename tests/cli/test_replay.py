@@ -197,7 +197,7 @@ def test_a_run_without_a_record_is_refused(own: Penstock) -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ((), ("replay takes a run's folder",)),
+        ((), ("Missing from penstock replay: RUN",)),
         (("runs/other",), ("runs/other: no run.json here",)),
         (("runs/run", "--stage", "judge"), ("no online stage 'judge' to replay; there are: grpo",)),
         (("runs/run", "--steps", "6"), ("stage grpo recorded 5 steps; replay 1 to as many",)),

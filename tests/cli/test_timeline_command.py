@@ -47,9 +47,9 @@ def test_the_trace_may_go_elsewhere(penstock: Penstock, finished: Path, tmp_path
 
 
 def test_what_cannot_be_shown_is_refused_in_one_line(penstock: Penstock, finished: Path) -> None:
-    penstock("timeline").assert_refused("timeline takes one run folder")
-    penstock("timeline", str(finished), "--out").assert_refused("--out needs a file")
-    penstock("timeline", str(finished), "--speed", "3").assert_refused("timeline takes one run folder")
+    penstock("timeline").assert_refused("Missing from penstock timeline: RUN")
+    penstock("timeline", str(finished), "--out").assert_refused("--out")
+    penstock("timeline", str(finished), "--speed", "3").assert_refused("unknown flag --speed")
     penstock("timeline", "nowhere").assert_refused("this is not a run folder")
     penstock("timeline", str(finished), "--out", "no/such/folder.json").assert_refused("no/such", "No such file")
     shutil.rmtree(finished / "spans")

@@ -18,7 +18,7 @@ import httpx  # noqa: E402
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from penstock.cli.commands.ui import told_of  # noqa: E402
+from penstock.cli.commands.ui import described  # noqa: E402
 from penstock.core.events import read_events  # noqa: E402
 from penstock.feedback.records import Item  # noqa: E402
 from penstock.feedback.store import Store  # noqa: E402
@@ -31,7 +31,7 @@ from penstock.ui.live.app import Access, app_of  # noqa: E402
     ("words", "told"),
     [
         (["nowhere"], "nowhere: there is no such folder"),
-        (["a", "b"], "ui takes one folder"),
+        ([".", "b"], 'penstock ui takes no "b"'),
         ([".", "--port", "-1"], "--port -1; at least 0"),
         ([".", "--colour", "red"], "--colour"),
         ([".", "--store", "no/such/folder/feedback.db"], "feedback"),
@@ -54,10 +54,10 @@ def test_a_port_that_is_taken_is_named(penstock: Penstock, tmp_path: Path) -> No
 def test_a_store_that_is_made_only_now_is_told_apart_and_a_password_is_not_told(tmp_path: Path) -> None:
     there = tmp_path / "there.db"
     there.touch()
-    assert told_of(str(there)) == f"samples can be put to people in the store {there}"
-    assert told_of(str(tmp_path / "typo.db")) == f"samples can be put to people in a new store {tmp_path / 'typo.db'}"
-    assert told_of("postgresql://me:secret@host/name") == "samples can be put to people in the store at host/name"
-    assert told_of("") == "to put samples to people, give --store"
+    assert described(str(there)) == f"samples can be put to people in the store {there}"
+    assert described(str(tmp_path / "typo.db")) == f"samples can be put to people in a new store {tmp_path / 'typo.db'}"
+    assert described("postgresql://me:secret@host/name") == "samples can be put to people in the store at host/name"
+    assert described("") == "to put samples to people, give --store"
 
 
 def sampled(folder: Path) -> list[tuple[int, dict[str, Any]]]:

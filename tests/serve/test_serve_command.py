@@ -22,13 +22,13 @@ def refused(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "serve takes one model: penstock serve runs/NAME"),
-        (("a", "b"), "serve takes one model"),
+        ((), "Missing from penstock serve: MODEL A model folder (runs/NAME/model)"),
+        (("a", "b"), 'penstock serve takes no "b"'),
         (("m", "--prot", "1"), "unknown flag --prot; did you mean"),
         (("m", "--port", "x"), "--port"),
         (("m", "--port", "-1"), "--port -1; at least 0"),
         (("m", "--slots", "0"), "--slots 0; at least 1"),
-        (("m", "--device", "tpu"), "--device=tpu is not one of auto, cpu, cuda"),
+        (("m", "--device", "tpu"), "invalid choice 'tpu' for argument '--device'"),
         (("m", "--host", "0.0.0.0"), "open to other machines; give --token-file FILE"),
         (("m", "--token-file", "/nowhere/token"), "/nowhere/token: No such file"),
         (("./no/such/model", "--port", "0"), "no such folder"),

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 from penstock.core.errors import PenstockError
 
-COMMANDS = {
-    "train": "run a recipe, or go on with a run: penstock train RECIPE [--field value …] | --resume RUN",
-    "eval": "measure a model on a recipe's held-out prompts: penstock eval RUN | RECIPE --model FOLDER",
-    "generate": "let a model answer: penstock generate MODEL --prompt TEXT",
-    "serve": "put a model behind an OpenAI-compatible API: penstock serve MODEL [--token-file FILE]",
-    "feedback": "let people judge, and keep what they say: penstock feedback serve STORE",
-    "report": "write RUN/report.html: curves and samples of a run",
-    "ui": "show all runs of a folder as a live page: penstock ui [RUNS] [--store STORE]",
-    "timeline": "show where a run's time went, and write a trace: penstock timeline RUN [--out FILE]",
-    "replay": "train a recorded stage again, step by step, in one process: penstock replay RUN",
-    "explain": "show what a recipe would do here: derived sizes, memory, placement",
-    "recipes": "list the built-in recipes",
-}
+ABOUT = """Reinforcement learning from human and verifiable feedback on language models.
 
-USAGE = (
-    "usage: penstock COMMAND [options]\n\nReinforcement learning from human and verifiable feedback on language models.\n\n"
-    "commands:\n"
-    + "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items())
-    + "\n\npenstock COMMAND --help tells more, penstock --version the version. Start with: penstock train quickstart"
-)
+penstock COMMAND --help tells more, penstock --version the version. Start with: penstock train quickstart"""
+
+COMMANDS = {
+    "train": "train:Train",
+    "eval": "eval:Eval",
+    "generate": "generate:Generate",
+    "serve": "serve:Serve",
+    "feedback": "feedback:FEEDBACK",
+    "report": "report:Report",
+    "ui": "ui:Ui",
+    "timeline": "timeline:Timeline",
+    "replay": "replay:Replay",
+    "explain": "explain:Explain",
+    "recipes": "recipes:Recipes",
+}
+"""The module and class of each command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,20 +54,14 @@ def guarded(command: Callable[[], int]) -> int:
 
 def run(words: Sequence[str]) -> int:
     """Run one command and let its errors through."""
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
-    if words[0] in ("--version", "-V"):
+    if words and words[0] in ("--version", "-V"):
         from importlib.metadata import version
 
         print(f"penstock {version('penstock')}")
         return 0
-    if words[0] not in COMMANDS:
-        from penstock.config.spec import suggestion
+    from penstock.cli.command import Group
 
-        return refuse(f'unknown command "{words[0]}"{suggestion(words[0], COMMANDS)}')
-    command = importlib.import_module(f"penstock.cli.commands.{words[0]}")
-    return int(command.run(words[1:]) or 0)
+    return Group(ABOUT, COMMANDS).start(words, "penstock")
 
 
 def refuse(message: str) -> int:

@@ -4,25 +4,70 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import pkgutil
 import re
 import traceback
-import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from penstock.config.run import Run
-from penstock.config.spec import field_types, override, parse, plain, read_value, suggestion, unchecked
+from tyro.conf import Positional
+
+from penstock.cli.command import HELP, Command, called, flags_of, parse
+from penstock.config.spec import field_types, override, plain, suggestion, unchecked
+from penstock.config.spec import parse as parse_spec
 from penstock.core.errors import PenstockError, SpecError, blame
-from penstock.runtime.engine_choice import with_engine
 
-Recipe = Callable[..., Run]
+if TYPE_CHECKING:
+    from penstock.config.run import Run
 
-GENERATOR = "generator"
-"""The flag that names an engine: short for a runtime and ``roles.engine``."""
+Recipe = Callable[..., "Run"]
+
+
+@dataclass(kw_only=True)
+class RecipeCommand(Command):
+    """Base of the commands that take a recipe: its parameters and every field of its run are flags too."""
+
+    recipe: Positional[Annotated[str, called("RECIPE")]] = ""
+    """A built-in name (penstock recipes lists them) or FILE.py:FUNCTION."""
+    flags: list[str] = dataclasses.field(default_factory=list, init=False)
+    """Those that are not the command's own."""
+
+    @classmethod
+    def read(cls, words: Sequence[str], program: str) -> Self | None:
+        """The recipe comes first, so that no value of a flag is taken for it."""
+        first = is_named(words) or set(HELP) & set(words)
+        found = parse(cls, words if first else ["", *words], program)
+        if found is None:
+            return None
+        command: Self = found[0]
+        command.flags = found[1]
+        return command
+
+
+@dataclass(kw_only=True)
+class Placeable(RecipeCommand):
+    """Base of the commands that say where a recipe's run lives."""
+
+    generator: Annotated[str, called("ENGINE")] = ""
+    """Generate with vllm, served or sglang instead of Penstock's own engine (docs/backends.md); generators become processes."""
+    placement: Annotated[str, called("PLACEMENT")] = ""
+    """What lands where in a Ray cluster (with --runtime ray): colocate, split (default) or FILE.toml."""
+
+    def made(self) -> Run:
+        """The run of the recipe and its flags. Raises SpecError."""
+        from penstock.runtime.placing import placed
+
+        return placed(build(self.recipe, self.flags, self.generator, flags_of(type(self))), self.placement)
+
+
+def is_named(words: Sequence[str]) -> bool:
+    """Whether the first word names something, and is no flag."""
+    return bool(words) and not words[0].startswith("-")
 
 
 def built_in() -> dict[str, Recipe]:
@@ -51,82 +96,67 @@ def find(name: str) -> Recipe:
     raise SpecError(f'unknown recipe "{name}"{suggestion(name, known)} (or write FILE.py:FUNCTION)')
 
 
-def build(name: str, words: Sequence[str]) -> Run:
+def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str] = ()) -> Run:
     """The run of a recipe with flags: its own parameters, fields of the run, and ``--STAGE.field`` for any leaf.
+
+    Args:
+        name: of the recipe.
+        words: the flags.
+        engine: what generates, if not what the recipe says.
+        known: flags that exist beside those, for suggestions.
 
     Raises:
         SpecError: an unknown or mistyped flag, or an impossible combination; one line.
     """
+    from penstock.runtime.engine_choice import with_engine
+
     recipe = find(name)
-    own = parameters(recipe, name)
-    mine, leaves = split_flags(words, own)
-    run = call(recipe, name, mine)
-    for _, engine in [leaf for leaf in leaves if leaf[0] == GENERATOR]:
+    values, others = parameters(recipe, words, f"penstock train {name}") or ({}, [])
+    run = call(recipe, name, values)
+    if engine:
         run = with_engine(run, engine)
-    return set_leaves(run, [leaf for leaf in leaves if leaf[0] != GENERATOR], (*own, GENERATOR))
+    own = ["--" + parameter.replace("_", "-") for parameter in inspect.signature(recipe).parameters]
+    return set_leaves(run, pairs(others), [*own, *known])
 
 
-def parameters(recipe: Recipe, name: str) -> dict[str, Any]:
-    """A recipe's parameters that flags can set, and the type each is read as (Any: JSON where it parses, else text)."""
-    with blame(SpecError, f'recipe "{name}"'):
-        signature, hints = inspect.signature(recipe), typing.get_type_hints(recipe)
-    found = {}
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            plain_default = isinstance(parameter.default, bool | int | float | str)
-            found[parameter.name] = hints.get(parameter.name, type(parameter.default) if plain_default else Any)
-    return found
+def parameters(recipe: Recipe, words: Sequence[str], program: str) -> tuple[dict[str, Any], list[str]] | None:
+    """The values of a recipe's own parameters, and the words that are none of them; None where help was printed.
+
+    Raises:
+        SpecError: a parameter is missing, of another type, or of a type that no flag has.
+    """
+
+    @functools.wraps(recipe)
+    def keep(**values: Any) -> dict[str, Any]:
+        return values
+
+    with blame(SpecError, program):
+        return parse(keep, words, program)
 
 
-def split_flags(words: Sequence[str], own: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The values of the recipe's own parameters, and (path, text) of all other flags."""
-    mine: dict[str, Any] = {}
-    others: list[tuple[str, str]] = []
-    position = 0
+def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    """(path, text) of flags with one value each. Raises SpecError."""
+    found, position = [], 0
     while position < len(words):
-        word = words[position]
-        if not re.match(r"--[^\W\d]", word):
-            raise SpecError(f'"{word}" is not a flag; write --field value')
-        flag, equals, value = word.partition("=")
-        field = flag[2:].replace("-", "_")
+        if not re.match(r"--[^\W\d]", words[position]):
+            raise SpecError(f'"{words[position]}" is not a flag; write --field value')
+        flag, equals, value = words[position].partition("=")
         values = [value] if equals else []
         position += 1
         while not equals and position < len(words) and not re.match(r"--[^\W\d]", words[position]):
             values.append(words[position])
             position += 1
-        if not values and own.get(field) is bool:
-            values = ["true"]
-        elif not values and field.startswith("no_") and own.get(field[3:]) is bool:
-            field, values = field[3:], ["false"]
         if len(values) != 1:
             more = "; put text with spaces in quotes, and write a list as '[1, 2]'" if values else ""
             raise SpecError(f"{flag} needs exactly one value, got {len(values)}{more}")
-        if field in own:
-            mine[field] = read_flag(own[field], values[0], flag)
-        else:
-            others.append((field, values[0]))
-    return mine, others
-
-
-def read_flag(kind: Any, text: str, flag: str) -> Any:
-    """The value of a recipe's parameter. Raises SpecError where the text is not of its type."""
-    if kind is Path:
-        return Path(text)
-    try:
-        if typing.get_origin(kind) is list:
-            return list(read_value(tuple[(typing.get_args(kind)[0], ...)], text, flag))  # type: ignore[misc]
-        return read_value(kind, text, flag)
-    except TypeError as error:
-        raise SpecError(f"{flag}: a parameter of type {kind} cannot be set by a flag ({error})") from error
+        found.append((flag[2:].replace("-", "_"), values[0]))
+    return found
 
 
 def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
-    """The run a recipe returns. Raises SpecError where a parameter is missing, the recipe fails, or it returns no run."""
-    for parameter in inspect.signature(recipe).parameters.values():
-        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if parameter.default is parameter.empty and not variadic and parameter.name not in values:
-            flag = parameter.name.replace("_", "-")
-            raise SpecError(f'recipe "{name}" needs --{flag} VALUE; penstock train {name} --help says what it is')
+    """The run a recipe returns. Raises SpecError where the recipe fails or returns no run."""
+    from penstock.config.run import Run
+
     try:
         run = recipe(**values)
     except PenstockError:
@@ -140,26 +170,21 @@ def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
     return run
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    return "-h" in words or "--help" in words
-
-
-def show_help(name: str) -> None:
+def show_help(name: str, program: str) -> None:
     """Print what a recipe does, its own flags, and how to set everything else."""
-    import tyro
+    from penstock.config.run import Run
 
     recipe = find(name)
-    with contextlib.suppress(SystemExit):
-        tyro.cli(recipe, args=["--help"], prog=f"penstock train {name}")
+    parameters(recipe, ["--help"], f"{program} {name}")
     stages = ["STAGE"]
     with contextlib.suppress(SpecError):
-        stages = [stage.name for stage in call(recipe, name, {}).stages]
+        stages = [stage.name for stage in build(name, ()).stages]
     fields = ", ".join(field for field in field_types(Run) if field != "stages")
     print(
         f"Every other field of the run is a flag too:\n"
         f"  --{stages[-1]}.FIELD VALUE  of a stage ({', '.join(stages)}), such as --{stages[-1]}.learner.learning_rate 1e-4\n"
         f"  --FIELD VALUE  of the run: {fields}\n"
-        f"  --name, --runs, --resume: see penstock train --help; penstock explain {name} shows sizes and memory"
+        f"  --name, --runs, --resume: see {program} --help; penstock explain {name} shows sizes and memory"
     )
 
 
@@ -182,10 +207,12 @@ def set_leaves(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str]
 
 def set_together(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str], refusal: SpecError) -> Run:
     """Set fields none of which is possible alone; raises ``refusal`` where they are not possible together either."""
+    from penstock.config.run import Run
+
     try:
         for path, text in leaves:
             run = set_leaf(run, path, text, known, unchecked)
-        return parse(Run, plain(run))
+        return parse_spec(Run, plain(run))
     except SpecError:
         raise refusal from None
 
@@ -197,6 +224,8 @@ def set_leaf(
 
     ``known`` are flags that exist beside those fields, for suggestions.
     """
+    from penstock.config.run import Run
+
     head, _, rest = path.partition(".")
     stages = {stage.name.replace("-", "_"): stage.name for stage in run.stages}
     owners = [stage.name for stage in run.stages if head in field_types(type(stage)) and head not in ("name", "model")]
@@ -211,55 +240,14 @@ def set_leaf(
     elif owners:
         raise SpecError(f'field "{head}" is in several stages; write {" or ".join(f"--{owner}.{path}" for owner in owners)}')
     else:
-        every = {*known, *field_types(Run), *stages, *(name for stage in run.stages for name in field_types(type(stage)))}
-        raise SpecError(f"unknown flag --{path}{suggestion(head, sorted(every - {'stages'}), '--')}")
+        fields = {*field_types(Run), *stages, *(name for stage in run.stages for name in field_types(type(stage)))}
+        every = sorted({*known, *(f"--{field}" for field in fields - {"stages"})})
+        raise SpecError(f"unknown flag --{path}{suggestion(f'--{head}', every)}")
     try:
         return override(run, target, text, change)
     except SpecError as error:
         named = any(str(error).startswith(f"{stage}: ") for stage in stages.values())
         raise SpecError(str(error) if named else f"--{path}: {error}") from error
-
-
-def take(words: Sequence[str], **defaults: Any) -> tuple[list[str], dict[str, Any]]:
-    """Take a command's own flags out of ``words``; each default gives the flag's type. Booleans take no value.
-
-    Raises:
-        SpecError: a value is missing or of the wrong type.
-    """
-    left, taken, position = [], dict(defaults), 0
-    while position < len(words):
-        flag, equals, value = words[position].partition("=")
-        name = flag[2:].replace("-", "_")
-        if not flag.startswith("--") or name not in defaults:
-            left.append(words[position])
-            position += 1
-            continue
-        kind = type(defaults[name])
-        position += 1
-        if not equals and kind is bool:
-            value = "true"
-        elif not equals:
-            if position >= len(words):
-                raise SpecError(f"{flag} needs a value")
-            value = words[position]
-            position += 1
-        taken[name] = value if kind is str else read_value(kind, value, flag)
-    return left, taken
-
-
-def no_more_flags(words: Sequence[str], *known: str) -> None:
-    """Refuse flags that a command does not have."""
-    for word in words:
-        if word.startswith("-") and len(word) > 1:
-            flag = word.partition("=")[0]
-            flags = ["--" + name.replace("_", "-") for name in known]
-            raise SpecError(f"unknown flag {flag}{suggestion(flag, flags)}")
-
-
-def require_device(device: str) -> None:
-    """Refuse a ``--device`` that there is not."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"--device={device} is not one of auto, cpu, cuda")
 
 
 def with_name(run: Run, folder: Path) -> Run:

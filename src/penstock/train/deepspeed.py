@@ -102,8 +102,7 @@ class ZeroPart(Part):
         return groups
 
     def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
-        found: Outputs = self.engine(tensors, needs, temperature)
-        return found
+        return Outputs(**self.engine(tensors, needs, temperature))
 
     def backward(self, value: Tensor) -> None:
         self.engine.backward(value * self.world.size)

@@ -4,55 +4,71 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.cli.recipe import build, take, wants_help
-from penstock.config.ask import Ask
-from penstock.config.run import ModelSpec, Online, Run, Stage
+from tyro.conf import Positional
+
+from penstock.cli.command import called, flags_of
+from penstock.cli.recipe import RecipeCommand, build
 from penstock.core.errors import SpecError
 
-HELP = """usage: penstock eval RUN [--stage NAME]
-       penstock eval RECIPE --model FOLDER [--stage NAME] [--field value …]
-
-Measures a model on the held-out prompts and rewards of a stage's evaluation (default: the last stage that has one)."""
+if TYPE_CHECKING:
+    from penstock.config.run import Run, Stage
 
 
-def run(words: Sequence[str]) -> int:
-    """Evaluate and print metrics and a few samples."""
-    words, own = take(words, model="", stage="")
-    if wants_help(words):
-        print(HELP)
-        return 0
-    if not words or words[0].startswith("-"):
-        raise SpecError("eval takes a run or a recipe: penstock eval runs/NAME, or penstock eval RECIPE --model FOLDER")
-    folder = Path(words[0])
-    if (folder / "run.json").exists():
-        from penstock.runtime.folder import RunFolder
+@dataclass(kw_only=True)
+class Eval(RecipeCommand):
+    """Measure a model on the held-out prompts and rewards of a stage's evaluation.
 
-        if words[1:]:
-            raise SpecError(f'"{words[1]}": a run is evaluated as it was made; give a recipe to change fields')
-        target = RunFolder(folder)
-        made, model = target.read(), own["model"] or str(target.model)
-        if not own["model"] and not target.model.is_dir():
-            raise SpecError(f"{folder}: the run has no model yet; finish it with penstock train --resume {folder}")
-    elif folder.is_dir() or (len(folder.parts) > 1 and ":" not in words[0]):
-        raise SpecError(f"{folder}: no run.json here; this is not a run folder")
-    else:
-        made, model = build(words[0], words[1:]), own["model"]
-        if not model:
-            raise SpecError(f"name the model to evaluate: penstock eval {words[0]} --model FOLDER")
-    metrics, groups = measure(pick(made, own["stage"]), made, folder, model)
-    for name, value in metrics.items():
-        print(f"{name.removeprefix('evaluation/'):<24}{value:.4g}")
-    for group in groups[:5]:
-        print(f"  {group.prompt.text!r} → {group.samples[0].text!r}  reward {group.samples[0].reward}")
-    return 0
+    The model is that of a run, or any folder by a recipe, whose fields are flags too (penstock train RECIPE --help).
+    """
+
+    recipe: Positional[Annotated[str, called("RUN|RECIPE")]] = ""
+    """A run's folder, such as runs/NAME; a built-in recipe (penstock recipes lists them); or FILE.py:FUNCTION."""
+    model: Annotated[str, called("FOLDER")] = ""
+    """The model to measure (default: the run's)."""
+    stage: Annotated[str, called("NAME")] = ""
+    """The stage whose evaluation it is (default: the last that has one)."""
+
+    def run(self) -> None:
+        """Evaluate and print metrics and a few samples."""
+        if not self.recipe:
+            raise SpecError("eval takes a run or a recipe: penstock eval runs/NAME, or penstock eval RECIPE --model FOLDER")
+        folder = Path(self.recipe)
+        made, model = self.measured(folder)
+        metrics, groups = measure(pick(made, self.stage), made, folder, model)
+        for name, value in metrics.items():
+            print(f"{name.removeprefix('evaluation/'):<24}{value:.4g}")
+        for group in groups[:5]:
+            print(f"  {group.prompt.text!r} → {group.samples[0].text!r}  reward {group.samples[0].reward}")
+
+    def measured(self, folder: Path) -> tuple[Run, str]:
+        """The run whose evaluation it is, and the model. Raises SpecError."""
+        if (folder / "run.json").exists():
+            from penstock.runtime.folder import RunFolder
+
+            if self.flags:
+                raise SpecError(f'"{self.flags[0]}": a run is evaluated as it was made; give a recipe to change fields')
+            target = RunFolder(folder)
+            made = target.read()
+            if not self.model and not target.model.is_dir():
+                raise SpecError(f"{folder}: the run has no model yet; finish it with penstock train --resume {folder}")
+            return made, self.model or str(target.model)
+        if folder.is_dir() or (len(folder.parts) > 1 and ":" not in self.recipe):
+            raise SpecError(f"{folder}: no run.json here; this is not a run folder")
+        made = build(self.recipe, self.flags, known=flags_of(Eval))
+        if not self.model:
+            raise SpecError(f"name the model to evaluate: penstock eval {self.recipe} --model FOLDER")
+        return made, self.model
 
 
 def pick(made: Run, name: str) -> Stage:
     """The stage to evaluate with: an online one, or one whose evaluation names rewards of generated samples."""
+    from penstock.config.ask import Ask
+    from penstock.config.run import Online
+
     trained = [s for s in made.stages if s.evaluation is not None and not isinstance(s, Ask)]
     able = [s for s in trained if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
     chosen = [stage for stage in able if stage.name == name] if name else able[-1:]
@@ -66,6 +82,7 @@ def pick(made: Run, name: str) -> Stage:
 
 def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
     """Metrics and groups of one evaluation."""
+    from penstock.config.run import ModelSpec
     from penstock.runtime.around import alone
     from penstock.runtime.build import Models
     from penstock.runtime.folder import RunFolder

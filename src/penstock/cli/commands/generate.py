@@ -5,58 +5,76 @@ from __future__ import annotations
 import asyncio
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from penstock.cli.extras import require
-from penstock.cli.recipe import no_more_flags, require_device, take, wants_help
+from tyro.conf import Positional
+
+from penstock.cli.command import Command, Device, called, require
 from penstock.core.errors import DataError, ModelError, RewardError, SpecError
 
-HELP = """usage: penstock generate MODEL --prompt TEXT [--samples N] [--temperature T] [--max-new-tokens N]
-                        [--top-p P] [--stop TEXT] [--seed N] [--chat] [--device auto|cpu|cuda]
-                        [--best-by REWARD]
-                        [--corrections STORE --tenant NAME [--request ID] [--embedder hashed|FOLDER]]
-       penstock generate MODEL --prompts FILE.txt   (one prompt a line)
 
-MODEL is a model folder (runs/NAME/model), a run folder, or a hub name. With --best-by only the best of the samples is
-shown; REWARD is model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION. With --corrections, approved
-corrections of a product's users stand before each prompt (docs/feedback_product.md), except in the arm without them."""
+@dataclass(kw_only=True)
+class Generate(Command):
+    """Let a model answer."""
 
+    model: Positional[Annotated[str, called("MODEL")]]
+    """A model folder (runs/NAME/model), a run folder such as runs/NAME, or a hub name."""
+    prompt: Annotated[str, called("TEXT")] = ""
+    """What to answer."""
+    prompts: Annotated[str, called("FILE.txt")] = ""
+    """Several prompts, one a line, instead of --prompt."""
+    samples: int = 1
+    """Answers to each prompt."""
+    temperature: float = 1.0
+    """Of sampling; 0 takes the likeliest token."""
+    max_new_tokens: int = 64
+    """Tokens of an answer at most."""
+    top_p: float = 1.0
+    """Sample from the likeliest tokens that have this probability together."""
+    stop: Annotated[str, called("TEXT")] = ""
+    """An answer ends with this text."""
+    seed: int = 0
+    """Seed of sampling."""
+    chat: bool = False
+    """Put each prompt as a user's message into the model's chat template."""
+    device: Device = "auto"
+    """Where the model runs."""
+    best_by: Annotated[str, called("REWARD")] = ""
+    """Show only the best of the samples: by model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION."""
+    corrections: Annotated[str, called("STORE")] = ""
+    """Put approved corrections of a product's users before each prompt (docs/feedback_product.md), but in the control arm."""
+    tenant: Annotated[str, called("NAME")] = ""
+    """The product whose corrections they are."""
+    request: Annotated[str, called("ID")] = ""
+    """The request, which decides the arm (default: derived from the prompt)."""
+    embedder: Annotated[str, called("hashed|FOLDER")] = "hashed"
+    """How corrections are found: by hashed words (default) or the hidden states of a model."""
 
-def run(words: Sequence[str]) -> int:
-    """Generate and print."""
-    left, own = take(
-        words, prompt="", prompts="", samples=1, temperature=1.0, max_new_tokens=64, top_p=1.0, stop="", seed=0,
-        chat=False, device="auto", best_by="", corrections="", tenant="", request="", embedder="hashed",
-    )  # fmt: skip
-    if wants_help(left):
-        print(HELP)
-        return 0
-    no_more_flags(left, *own, "help")
-    if len(left) != 1:
-        raise SpecError("generate takes one model: penstock generate MODEL --prompt TEXT")
-    if own["samples"] < 1:
-        raise SpecError(f"--samples={own['samples']}; ask for at least 1")
-    texts = read_prompts(own["prompt"], own["prompts"])
-    from penstock.core.types import Sampling
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise SpecError(f"--samples={self.samples}; ask for at least 1")
 
-    sampling = Sampling(
-        temperature=own["temperature"],
-        top_p=own["top_p"],
-        max_new_tokens=own["max_new_tokens"],
-        stop=(own["stop"],) if own["stop"] else (),
-        seed=own["seed"],
-    )
-    require_device(own["device"])
-    asked = with_corrections(texts, left[0], own)
-    found = answer(left[0], asked, sampling, own["samples"], own["chat"], own["device"], own["best_by"])
-    for text, (_, answers) in zip(texts, found, strict=True):
-        for reply in answers:
-            shown = f"{text}{reply}" if not own["chat"] else reply
-            print(harmless(shown) if sys.stdout.isatty() else shown)
-    return 0
+    def run(self) -> None:
+        """Generate and print."""
+        texts = read_prompts(self.prompt, self.prompts)
+        from penstock.core.types import Sampling
+
+        sampling = Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_new_tokens=self.max_new_tokens,
+            stop=(self.stop,) if self.stop else (),
+            seed=self.seed,
+        )
+        asked = with_corrections(texts, self)
+        found = answer(self.model, asked, sampling, self.samples, self.chat, self.device, self.best_by)
+        for text, (_, answers) in zip(texts, found, strict=True):
+            for reply in answers:
+                shown = f"{text}{reply}" if not self.chat else reply
+                print(harmless(shown) if sys.stdout.isatty() else shown)
 
 
 def harmless(text: str) -> str:
@@ -83,15 +101,15 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     return found
 
 
-def with_corrections(texts: Sequence[str], model: str, own: Mapping[str, Any]) -> list[str]:
-    """The prompts with what was corrected before, each in the arm of its request, which is told on standard error."""
-    if not own["corrections"]:
-        if own["tenant"] or own["request"]:
+def with_corrections(texts: Sequence[str], asked: Generate) -> list[str]:
+    """The prompts after what was corrected before, each in the arm of its request, which is printed on standard error."""
+    if not asked.corrections:
+        if asked.tenant or asked.request:
             raise SpecError("--tenant and --request go with --corrections STORE")
         return list(texts)
-    if not own["tenant"]:
+    if not asked.tenant:
         raise SpecError("--corrections needs --tenant NAME: corrections are shown to nobody but their own product")
-    require("generate --corrections", "feedback", "sqlalchemy", "alembic")
+    require("penstock generate --corrections", "feedback", "sqlalchemy", "alembic")
     from penstock.cli.commands.feedback import opened
     from penstock.feedback.corrections.search import Corrections
     from penstock.feedback.product.log import tenant
@@ -99,12 +117,12 @@ def with_corrections(texts: Sequence[str], model: str, own: Mapping[str, Any]) -
     from penstock.feedback.records import digest
     from penstock.models.files import load_text
 
-    marks, made = load_text(model_path(model)).marks, []
-    with opened(own["corrections"]) as store:
-        corrections = Corrections(store, tenant(store, own["tenant"]), embedder_of(own["embedder"], Path.cwd()))
-        for place, text in enumerate(texts):
-            request = own["request"] or digest(text)[:16]
-            request += f"/{place}" if len(texts) > 1 else ""
+    marks, made = load_text(model_path(asked.model)).marks, []
+    with opened(asked.corrections) as store:
+        corrections = Corrections(store, tenant(store, asked.tenant), embedder_of(asked.embedder, Path.cwd()))
+        for index, text in enumerate(texts):
+            request = asked.request or digest(text)[:16]
+            request += f"/{index}" if len(texts) > 1 else ""
             found = corrections.retrieve(text, request, marks)
             print(f"request {request}: {found.arm}, {len(found.used)} used", file=sys.stderr)
             made.append(found.text + text)

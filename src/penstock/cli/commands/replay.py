@@ -2,123 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from penstock.cli.recipe import take, wants_help
-from penstock.config.engines import Embedded
-from penstock.config.run import Online, Run
-from penstock.core.errors import ReplayError, SpecError
-from penstock.core.events import read_events
-from penstock.runtime.folder import RunFolder
+from tyro.conf import Positional
 
-HELP = """usage: penstock replay RUN [--stage NAME] [--steps N]
-
-Trains an online stage (default: the last one) again from the schedule that the run recorded: every engine's turns, every
-weight update at the turn at which it came, every batch as it was. All in one process and without regard to the clock, so that
-a breakpoint anywhere shows what happened. Each step's loss, gradient norm and reward are compared with the run's log, and
-the weights with its model. Nothing in the run's folder is changed.
-
-Exit code 0: all equal; 1: a step differs (it is named)."""
-
-COMPARED = ("loss", "gradient_norm", "reward/mean")
-LINES = 20
-"""Lines printed of a whole replay, beside the last."""
+from penstock.cli.command import Command, called
 
 
-def run(words: Sequence[str]) -> int:
-    """Replay and compare; gives the exit code."""
-    words, own = take(words, stage="", steps=0)
-    if wants_help(words):
-        print(HELP)
-        return 0
-    if len(words) != 1 or words[0].startswith("-"):
-        raise SpecError("replay takes a run's folder: penstock replay runs/NAME")
-    folder = RunFolder(Path(words[0]))
-    made = folder.read()
-    if not isinstance(made.roles.engine, Embedded):
-        raise SpecError(
-            f"{folder.path}: {type(made.roles.engine).__name__} generated; only the embedded engine repeats its turns"
-        )
-    stage = pick(made, own["stage"])
-    logged = recorded(folder, stage.name)
-    steps = own["steps"] or max(logged, default=0)
-    if not 0 < steps <= max(logged, default=0):
-        raise SpecError(f"{folder.path}: stage {stage.name} recorded {max(logged, default=0)} steps; replay 1 to as many")
-    with tempfile.TemporaryDirectory() as place:
-        different, weights = asyncio.run(carry_out(folder, made, stage, steps, logged, Path(place)))
-    if different:
-        print(f"{different} of {steps} steps differ")
-        return 1
-    print(f"{steps} steps replayed: {', '.join(COMPARED)} are equal in each{weights}")
-    return 0
+@dataclass(kw_only=True)
+class Replay(Command):
+    """Train a recorded stage again, step by step, in one process, and compare.
 
+    The stage follows the schedule that the run recorded: every engine's steps, every weight update at the step at which it
+    came, every batch as it was, without regard to the clock, so that a breakpoint anywhere shows what happened. Each step's
+    loss, gradient norm and reward are compared with the run's log, and the weights with its model. Nothing in the run's
+    folder is changed.
 
-def pick(made: Run, name: str) -> Online:
-    """The stage to replay."""
-    online = [stage for stage in made.stages if isinstance(stage, Online)]
-    chosen = [stage for stage in online if stage.name == name] if name else online[-1:]
-    if not chosen:
-        known = ", ".join(stage.name for stage in online) or "none"
-        raise SpecError(f"no online stage{f' {name!r}' if name else ''} to replay; there are: {known}")
-    return chosen[0]
+    Exit code 0: all equal; 1: a step differs (it is named).
+    """
 
+    folder: Positional[Annotated[Path, called("RUN")]]
+    """The run's folder, such as runs/NAME."""
+    stage: Annotated[str, called("NAME")] = ""
+    """An online stage (default: the last one)."""
+    steps: Annotated[int, called("N")] = 0
+    """Steps to replay (default: all that were recorded)."""
 
-def recorded(folder: RunFolder, stage: str) -> dict[int, Mapping[str, Any]]:
-    """The metrics of a stage's steps; of a step that was trained again after a death, the latest."""
-    events = (event for event in read_events(folder.events) if event["kind"] == "metrics" and event["stage"] == stage)
-    return {int(event["step"]): event["values"] for event in events if "loss" in event["values"]}
+    def run(self) -> int:
+        """Replay and compare; gives the exit code."""
+        from penstock.runtime.compare import compare
 
-
-async def carry_out(
-    folder: RunFolder, made: Run, stage: Online, steps: int, logged: Mapping[int, Mapping[str, Any]], place: Path
-) -> tuple[int, str]:
-    """How many steps differ, and what is to be said of the weights."""
-    from penstock.models.files import save_model
-    from penstock.runtime.around import alone
-    from penstock.runtime.build import Models
-    from penstock.runtime.online import online_parts
-    from penstock.runtime.replay import replay, threads_recorded
-    from penstock.train.device import set_up
-
-    schedule = folder.schedule / stage.name
-    device = set_up(made.device, threads_recorded(schedule))
-    models = Models(lambda name: folder.stage_model(made, name), device, made.seed)
-    parts = online_parts(stage, alone(made), models, Path.cwd())
-    save_model(parts.model, place)
-    different = 0
-    try:
-        handed = place if made.runtime != "local" else None
-        async with aclosing(replay(parts, schedule, handed, steps, made.roles.references > 0)) as again:
-            async for step in again:
-                number = step.index + 1
-                theirs = logged.get(number, {})
-                unlike = [name for name in COMPARED if step.metrics.get(name) != theirs.get(name)]
-                different += bool(unlike)
-                if unlike and different == 1:
-                    told = ", ".join(f"{name} {step.metrics.get(name)} and not {theirs.get(name)}" for name in unlike)
-                    print(f"step {number} differs first: {told}")
-                if number % max(1, steps // LINES) == 0:
-                    values = "  ".join(f"{name} {step.metrics.get(name, float('nan')):.6g}" for name in COMPARED)
-                    print(f"{stage.name} {number}/{steps}  {values}", flush=True)
-    finally:
-        await parts.rewards.close()
-    whole = steps == stage.steps and not different
-    return different, compare_weights(parts.model, folder.stage_model(made, stage.name)) if whole else ""
-
-
-def compare_weights(model: Any, saved: Path) -> str:
-    """What is to be said of the weights. Raises ReplayError where they differ from the run's."""
-    from penstock.models.files import load_model
-
-    if not saved.is_dir():
-        return ""
-    theirs = dict(load_model(str(saved)).policy_weights())
-    for name, tensor in model.plain_weights():
-        if not bool((tensor.detach().cpu() == theirs[name].cpu()).all()):
-            raise ReplayError(f'all steps are equal, but weight "{name}" is not that of {saved}')
-    return f", and so are the weights of {saved}"
+        return int(compare(self.folder, self.stage, self.steps) > 0)

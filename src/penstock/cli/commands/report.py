@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from penstock.cli.recipe import no_more_flags, wants_help
-from penstock.core.errors import SpecError
+from tyro.conf import Positional
+
+from penstock.cli.command import Command, called
 
 
-def run(words: Sequence[str]) -> int:
-    """Write the report of a run folder and print where it is."""
-    if wants_help(words):
-        print("usage: penstock report RUN\n\nWrites RUN/report.html: curves, evaluations and samples of a run, in one file.")
-        return 0
-    no_more_flags(words, "help")
-    if len(words) != 1:
-        raise SpecError("report takes one run folder: penstock report runs/NAME")
-    from penstock.runtime.folder import RunFolder
-    from penstock.ui.report import write_report
+@dataclass(kw_only=True)
+class Report(Command):
+    """Write RUN/report.html: curves, evaluations and samples of a run, in one file."""
 
-    RunFolder(Path(words[0])).read()
+    folder: Positional[Annotated[Path, called("RUN")]]
+    """The run's folder, such as runs/NAME."""
 
-    print(write_report(Path(words[0])))
-    for line in alarms_of(Path(words[0])):
-        print(line)
-    return 0
+    def run(self) -> None:
+        """Write the report and print where it is, and which sentinels tripped."""
+        from penstock.runtime.folder import RunFolder
+        from penstock.ui.report import write_report
+
+        RunFolder(self.folder).read()
+        print(write_report(self.folder))
+        for line in alarms_of(self.folder):
+            print(line)
 
 
 def alarms_of(folder: Path) -> list[str]:

@@ -2,66 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from tyro.conf import Positional
+
+from penstock.cli.command import Command, Device, address, called
 from penstock.cli.commands.generate import model_path
-from penstock.cli.extras import require
-from penstock.cli.recipe import no_more_flags, require_device, take, wants_help
 from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
     from penstock.serve.service import Service
 
-HELP = """usage: penstock serve MODEL [--host 127.0.0.1] [--port 8000] [--slots 64] [--queue 256]
-                      [--token-file FILE] [--key-file FILE] [--name NAME] [--device auto|cpu|cuda]
 
-MODEL is a model folder (runs/NAME/model), a run folder, or a hub name. Clients of OpenAI's API use http://HOST:PORT/v1.
-  --slots N          samples that are decoded at once
-  --queue N          samples that may wait beside them; more are refused with status 429
-  --token-file FILE  who sends the token in this file may do everything: also load weights, pause and abort. Without it
-                     nothing can be changed, and the server listens on this machine only
-  --key-file FILE    who sends the key in this file may generate
-  --name NAME        what the API calls the model (default: the folder's name)
+@dataclass(kw_only=True)
+class Serve(Command):
+    """Put a model behind an OpenAI-compatible API.
 
-Ctrl-C (or SIGTERM) once lets answers under way end for 5 seconds; twice stops at once."""
+    Clients of OpenAI's API use http://HOST:PORT/v1. Ctrl-C (or SIGTERM) once lets answers in progress end for 5 seconds;
+    twice stops at once.
+    """
 
+    NEEDS = ("serve", "starlette", "uvicorn")
 
-def run(words: Sequence[str]) -> int:
-    """Serve until a signal; gives the exit code."""
-    left, own = take(
-        words, host="127.0.0.1", port=8000, slots=64, queue=256, token_file="", key_file="", name="", device="auto"
-    )
-    if wants_help(left):
-        print(HELP)
-        return 0
-    no_more_flags(left, *own, "help")
-    if len(left) != 1:
-        raise SpecError("serve takes one model: penstock serve runs/NAME")
-    for name, low in (("port", 0), ("slots", 1), ("queue", 0)):
-        if own[name] < low:
-            raise SpecError(f"--{name} {own[name]}; at least {low}")
-    require_device(own["device"])
-    require("serve", "serve", "starlette", "uvicorn")
-    from penstock.serve.guard import Access
-    from penstock.serve.server import run as serve
-    from penstock.web.guard import read_secret
-    from penstock.web.server import listen
+    model: Positional[Annotated[str, called("MODEL")]]
+    """A model folder (runs/NAME/model), a run folder such as runs/NAME, or a hub name."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    slots: int = 64
+    """Samples that are decoded at once."""
+    queue: int = 256
+    """Samples that may wait beside them; more are refused with status 429."""
+    token_file: Annotated[str, called("FILE")] = ""
+    """Clients with the token in this file may also change weights, pause, abort. Without it: this machine only, no changes."""
+    key_file: Annotated[str, called("FILE")] = ""
+    """A client that sends the key in this file may generate."""
+    name: Annotated[str, called("NAME")] = ""
+    """What the API calls the model (default: the folder's name)."""
+    device: Device = "auto"
+    """Where the model runs."""
 
-    secrets = {kind: read_secret(own[f"{kind}_file"]) for kind in ("token", "key") if own[f"{kind}_file"]}
-    access = Access(own["host"], **secrets)
-    if access.key and not access.token:
-        raise SpecError("--key-file without --token-file; give both, or the token alone")
-    path = model_path(left[0])
-    with listen(own["host"], own["port"]) as listening:
-        service = service_of(path, own["name"] or _name(left[0]), own["device"], own["slots"], own["queue"])
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        rights = "weights and pauses need the token" if access.token else "weights cannot be changed (no --token-file)"
-        print(f"serving {service.name} at http://{shown}:{port}/v1 · {rights} · Ctrl-C ends", flush=True)
-        serve(service, access, listening)
-    return 0
+    def __post_init__(self) -> None:
+        for name, value, low in (("port", self.port, 0), ("slots", self.slots, 1), ("queue", self.queue, 0)):
+            if value < low:
+                raise SpecError(f"--{name} {value}; at least {low}")
+
+    def run(self) -> None:
+        """Serve until a signal."""
+        from penstock.serve.guard import Access
+        from penstock.serve.server import run as serve
+        from penstock.web.guard import read_secret
+        from penstock.web.server import listen
+
+        files = {"token": self.token_file, "key": self.key_file}
+        access = Access(self.host, **{kind: read_secret(file) for kind, file in files.items() if file})
+        if access.key and not access.token:
+            raise SpecError("--key-file without --token-file; give both, or the token alone")
+        path = model_path(self.model)
+        with listen(self.host, self.port) as listening:
+            service = service_of(path, self.name or _name(self.model), self.device, self.slots, self.queue)
+            rights = "weights and pauses need the token" if access.token else "weights cannot be changed (no --token-file)"
+            print(f"serving {service.name} at http://{address(listening)}/v1 · {rights} · Ctrl-C ends", flush=True)
+            serve(service, access, listening)
 
 
 def service_of(path: str, name: str, device: str, slots: int, queue: int) -> Service:

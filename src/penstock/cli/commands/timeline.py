@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from penstock.cli.recipe import wants_help
-from penstock.core.errors import DataError, SpecError
+from tyro.conf import Positional
 
-HELP = (
-    "usage: penstock timeline RUN [--out FILE]\n\n"
-    "Prints what each role of a run did for how long, how long the learner waited and the generators idled, the lag of the\n"
-    "trained tokens and the stall of weight updates. Writes a trace (RUN/timeline.json) for ui.perfetto.dev or chrome://tracing."
-)
+from penstock.cli.command import Command, called
+from penstock.core.errors import DataError
 
 
-def run(words: Sequence[str]) -> int:
-    """Print the account of a run folder and write its trace."""
-    if wants_help(words):
-        print(HELP)
-        return 0
-    folder, out = arguments(words)
-    from penstock.core.lanes import read_lanes
-    from penstock.runtime.folder import RunFolder
-    from penstock.ui.timeline import account, write_trace
-    from penstock.ui.timeline_text import account_lines
+@dataclass(kw_only=True)
+class Timeline(Command):
+    """Show where a run's time went, and write a trace.
 
-    found = RunFolder(folder)
-    found.read()
-    lanes = read_lanes(found.spans)
-    if not any(lane.spans for lane in lanes):
-        raise DataError(
-            f"{found.spans}: nothing is recorded here, so there is no timeline; was the run made by an older Penstock?"
-        )
-    print("\n".join(account_lines(account(lanes))))
-    write_trace(lanes, out)
-    print(f"wrote {out}; open it at ui.perfetto.dev or chrome://tracing")
-    return 0
-
-
-def arguments(words: Sequence[str]) -> tuple[Path, Path]:
-    """The run's folder and the file to write.
-
-    Raises:
-        SpecError: anything but a folder and at most one --out.
+    Prints what each role of a run did for how long, how long the learner waited and the generators idled, the lag of the
+    trained tokens and the stall of weight updates. The trace is for ui.perfetto.dev or chrome://tracing.
     """
-    left = [word for part in words for word in (part.split("=", 1) if part.startswith("--out=") else [part])]
-    out = None
-    if "--out" in left:
-        place = left.index("--out")
-        out = left[place + 1] if place + 1 < len(left) else None
-        if out is None:
-            raise SpecError("--out needs a file: penstock timeline runs/NAME --out FILE")
-        del left[place : place + 2]
-    if len(left) != 1 or left[0].startswith("-"):
-        raise SpecError("timeline takes one run folder: penstock timeline runs/NAME [--out FILE]")
-    return Path(left[0]), Path(out) if out else Path(left[0]) / "timeline.json"
+
+    folder: Positional[Annotated[Path, called("RUN")]]
+    """The run's folder, such as runs/NAME."""
+    out: Annotated[Path | None, called("FILE")] = None
+    """Where the trace goes (default: RUN/timeline.json)."""
+
+    def run(self) -> None:
+        """Print the account and write the trace."""
+        from penstock.core.lanes import read_lanes
+        from penstock.runtime.folder import RunFolder
+        from penstock.ui.timeline import account, write_trace
+        from penstock.ui.timeline_text import account_lines
+
+        found = RunFolder(self.folder)
+        found.read()
+        lanes = read_lanes(found.spans)
+        if not any(lane.spans for lane in lanes):
+            raise DataError(
+                f"{found.spans}: nothing is recorded here, so there is no timeline; was the run made by an older Penstock?"
+            )
+        print("\n".join(account_lines(account(lanes))))
+        out = self.out or self.folder / "timeline.json"
+        write_trace(lanes, out)
+        print(f"wrote {out}; open it at ui.perfetto.dev or chrome://tracing")

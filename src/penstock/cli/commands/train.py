@@ -4,78 +4,84 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from penstock.cli.recipe import build, show_help, take, wants_help, with_name
-from penstock.config.run import Run
+from penstock.cli.command import HELP, called
+from penstock.cli.recipe import Placeable, is_named, show_help, with_name
 from penstock.core.errors import PenstockError, RanksLost, SpecError
-from penstock.runtime.pinning import pinned
-from penstock.runtime.placing import placed
 
 if TYPE_CHECKING:
+    from penstock.config.run import Run
     from penstock.runtime.around import Processes
 
-HELP = """usage: penstock train RECIPE [--field value …]
-       penstock train [RECIPE --field value …] --resume RUN
 
-RECIPE is a built-in name (penstock recipes) or FILE.py:FUNCTION.
-  --name NAME        name of the run: its folder is runs/NAME (default: the recipe's name, numbered if it is taken)
-  --runs FOLDER      where run folders go (default: runs)
-  --resume RUN       go on with the run in this folder
-  --STAGE.field …    any field of a stage, for example --grpo.learner.learning_rate 1e-4
-  --runtime procs    learner, generators and reward workers as processes of this machine (default: local, one process);
-                     --roles.generators 2, --roles.channel disk … say which, --STAGE.max_lag how far generation may run ahead
-  --runtime ray      the same as actors of a Ray cluster: the one that RAY_ADDRESS names, or one of its own on this machine;
-                     --placement colocate, split (default) or FILE.toml says what lands where
-  --debug            everything in this process, whatever --runtime says, so that a breakpoint anywhere works
-  --generator vllm   draw with vLLM instead of Penstock's own engine (docs/backends.md); the generators become processes
-penstock train RECIPE --help lists the recipe's own fields.
+@dataclass(kw_only=True)
+class Train(Placeable):
+    """Run a recipe, or go on with a run: penstock train RECIPE [--field value …], or penstock train --resume RUN.
 
-Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Either way --resume goes on."""
+    The recipe's parameters and every field of its run are flags too; penstock train RECIPE --help lists them:
+      --STAGE.field …    any field of a stage, for example --grpo.learner.learning_rate 1e-4
+      --runtime procs    learner, generators and reward workers as processes of this machine (default: local, one process);
+                         --roles.generators 2, --roles.channel disk … say which, --STAGE.max_lag how far generation runs ahead
+      --runtime ray      the same as actors of a Ray cluster: the one that RAY_ADDRESS names, or one of its own here
 
+    Ctrl-C (or SIGTERM) once finishes the step and saves; twice stops at once. Either way --resume goes on.
+    """
 
-def run(words: Sequence[str]) -> int:
-    """Train; gives the exit code."""
-    words, own = take(words, name="", runs="runs", resume="", placement="", debug=False)
-    recipe, flags = (words[0], words[1:]) if words and not words[0].startswith("-") else ("", words)
-    if wants_help(words):
-        show_help(recipe) if recipe else print(HELP)
+    name: Annotated[str, called("NAME")] = ""
+    """Name of the run: its folder is runs/NAME (default: the recipe's name, numbered if it is taken)."""
+    runs: Annotated[Path, called("FOLDER")] = Path("runs")
+    """Where run folders go (default: runs)."""
+    resume: Annotated[Path | None, called("RUN")] = None
+    """Go on with the run in this folder; a recipe and flags given again must make the same run."""
+    debug: bool = False
+    """Everything in this process, whatever --runtime says, so that a breakpoint anywhere works."""
+
+    @classmethod
+    def read(cls, words: Sequence[str], program: str) -> Self | None:
+        """With a recipe, help is about that recipe."""
+        if is_named(words) and set(HELP) & set(words):
+            show_help(words[0], program)
+            return None
+        return super().read(words, program)
+
+    def run(self) -> int:
+        """Train; gives the exit code."""
+        if self.resume:
+            if self.debug:
+                raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
+            return self.go_on(self.resume)
+        if not self.recipe:
+            before = f' before "{self.flags[0]}"' if self.flags else ""
+            raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
+        made = self.made()
+        if self.debug:
+            from penstock.runtime.around import alone
+
+            made = alone(made)
+        folder = free_folder(self.runs, self.name or made.name, exact=bool(self.name))
+        return carry_out(with_name(made, folder), folder, resuming=False)
+
+    def go_on(self, folder: Path) -> int:
+        """Resume a run; a recipe and flags given again must make the same spec."""
+        from penstock.runtime.folder import RunFolder
+        from penstock.runtime.pinning import pinned
+
+        target = RunFolder(folder)
+        changes = [*self.flags, *(f"--{name}" for name in ("placement", "generator") if getattr(self, name))]
+        if changes and not self.recipe:
+            raise SpecError(f'"{changes[0]}" would change the run; --resume goes on with the spec in {target.spec}')
+        kept = target.read()
+        made = pinned(with_name(self.made(), folder), Path.cwd(), kept) if self.recipe else kept
+        target.require_same(made)
+        done = target.finished(made)
+        if done is None:
+            return carry_out(made, folder, resuming=True)
+        print(f"{folder}: this run is finished; its model is {target.model}. Nothing was changed.")
+        print(done["headline"])
         return 0
-    if own["resume"]:
-        if own["debug"]:
-            raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
-        return resume(Path(own["resume"]), recipe, flags, own["placement"])
-    if not recipe:
-        before = f' before "{flags[0]}"' if flags else ""
-        raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
-    made = placed(build(recipe, flags), own["placement"])
-    if own["debug"]:
-        from penstock.runtime.around import alone
-
-        made = alone(made)
-    folder = free_folder(Path(own["runs"]), own["name"] or made.name, exact=bool(own["name"]))
-    return carry_out(with_name(made, folder), folder, resuming=False)
-
-
-def resume(folder: Path, recipe: str, flags: Sequence[str], placement: str = "") -> int:
-    """Go on with a run; a recipe and flags given again must make the same spec."""
-    from penstock.runtime.folder import RunFolder
-
-    target = RunFolder(folder)
-    if (flags or placement) and not recipe:
-        raise SpecError(
-            f'"{flags[0] if flags else "--placement"}" would change the run; --resume goes on with the spec in {target.spec}'
-        )
-    kept = target.read()
-    made = pinned(with_name(placed(build(recipe, flags), placement), folder), Path.cwd(), kept) if recipe else kept
-    target.require_same(made)
-    done = target.finished(made)
-    if done is None:
-        return carry_out(made, folder, resuming=True)
-    print(f"{folder}: this run is finished; its model is {target.model}. Nothing was changed.")
-    print(done["headline"])
-    return 0
 
 
 def free_folder(runs: Path, name: str, exact: bool) -> Path:
@@ -92,6 +98,8 @@ def carry_out(made: Run, folder: Path, resuming: bool, progress: bool = True, pr
 
     A run of processes is carried out by a supervisor, whose learner comes here again with its ``processes``.
     """
+    from penstock.runtime.pinning import pinned
+
     if not resuming:
         made = pinned(made, Path.cwd())
     if made.runtime != "local" and processes is None:
@@ -119,6 +127,7 @@ def execute(
 ) -> dict[str, Any]:
     """Carry a run out, shown live if wanted; gives its summary. Errors of a run that has begun say how to go on."""
     from penstock.runtime.folder import RunFolder
+    from penstock.runtime.pinning import pinned
     from penstock.runtime.session import Session
     from penstock.ui.progress import Progress
 

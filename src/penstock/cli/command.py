@@ -1,0 +1,170 @@
+"""What a command is: a dataclass whose fields are its arguments and flags. tyro reads them and writes the help.
+
+Nothing heavy is imported here, nor when a module of ``commands`` is imported: help answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import io
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar, Literal, Self
+
+import tyro
+from tyro.extras import subcommand_cli_from_dict
+
+from penstock.config.spec import suggestion
+from penstock.core.errors import SpecError
+
+HELP = ("-h", "--help")
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def called(name: str) -> Any:
+    """What help calls the value of an argument or flag; its default is not shown, since the text says it where it matters."""
+    return tyro.conf.arg(metavar=name, help_behavior_hint="")
+
+
+@dataclass(kw_only=True)
+class Command:
+    """Base of the commands. A field is a flag with its default, or an argument if it is ``Positional``; its docstring is help.
+
+    A field whose value cannot be is refused in ``__post_init__``.
+    """
+
+    NEEDS: ClassVar[Sequence[str]] = ()
+    """The extra that brings the packages this command imports, and those packages."""
+
+    @classmethod
+    def start(cls, words: Sequence[str], program: str) -> int:
+        """Read the words of a command line and run; gives the exit code.
+
+        Args:
+            words: what follows the command's name.
+            program: the command's name, as errors and help say it.
+
+        Raises:
+            SpecError: an argument or flag is unknown, missing, or of another type; a package is missing.
+        """
+        read = cls.read(words, program)
+        if read is None:
+            return 0
+        if cls.NEEDS:
+            require(program, *cls.NEEDS)
+        return read.run() or 0
+
+    @classmethod
+    def read(cls, words: Sequence[str], program: str) -> Self | None:
+        """The command of these words; None where they asked for help, which was printed."""
+        found = parse(cls, words, program)
+        if found is not None and found[1]:
+            raise unknown(found[1][0], program, cls)
+        return found[0] if found is not None else None
+
+    def run(self) -> int | None:
+        """Do it; gives the exit code, 0 if None."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands under one name."""
+
+    about: str
+    commands: Mapping[str, str]
+    """The name of each, and the ``MODULE:CLASS`` or ``MODULE:GROUP`` that is imported when it is used."""
+
+    def load(self, name: str) -> type[Command] | Group:
+        """The command of a name."""
+        module, _, attribute = self.commands[name].partition(":")
+        found: type[Command] | Group = getattr(importlib.import_module(f"penstock.cli.commands.{module}"), attribute)
+        return found
+
+    def start(self, words: Sequence[str], program: str) -> int:
+        """Run the command that the first word names, or show what there is; gives the exit code. Raises SpecError."""
+        if not words or words[0] in HELP:
+            with contextlib.suppress(SystemExit):
+                stubs = {name: _stub(self.load(name)) for name in self.commands}
+                subcommand_cli_from_dict(stubs, prog=program, description=self.about, args=["--help"])
+            return 0
+        if words[0] not in self.commands:
+            name = f"{program} {words[0]}".partition(" ")[2]
+            raise SpecError(f'unknown command "{name}"{suggestion(words[0], self.commands)}')
+        return self.load(words[0]).start(words[1:], f"{program} {words[0]}")
+
+
+def _stub(command: type[Command] | Group) -> Callable[[], None]:
+    """A function with the first line of a command's help."""
+
+    def stub() -> None: ...
+
+    about = command.about if isinstance(command, Group) else inspect.getdoc(command) or ""
+    stub.__doc__ = about.partition("\n")[0]
+    return stub
+
+
+def parse(kind: Callable[..., Any], words: Sequence[str], program: str, add_help: bool = True) -> tuple[Any, list[str]] | None:
+    """What ``kind`` makes of the words, and the words it does not know; None where they asked for help, which was printed.
+
+    Raises:
+        SpecError: a value is missing or of another type.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                kind,
+                args=list(words),
+                prog=program,
+                return_unknown_args=True,
+                add_help=add_help,
+                config=(tyro.conf.HelptextFromCommentsOff,),
+            )
+    except SystemExit as ended:
+        if ended.code:
+            raise SpecError(_one_line(said.getvalue(), program)) from None
+        return None
+    except tyro.constructors.UnsupportedTypeAnnotationError as error:
+        raise SpecError(f"{program}: {error}") from error
+
+
+def _one_line(box: str, program: str) -> str:
+    """tyro writes a title, a rule, the error, a rule and what help says, in a box where the terminal can; this is the error."""
+    text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box)
+    parts = [" ".join(part.split()).removesuffix(".") for part in re.split(r"─+|-{3,}", text)]
+    errors = [part for part in parts if part and not part.startswith(("Argument helptext", "For full helptext"))]
+    return f"{'; '.join(errors[1:])}; see {program} --help"
+
+
+def unknown(word: str, program: str, kind: type[Command]) -> SpecError:
+    """The error of a word that a command does not take."""
+    if not word.startswith("-"):
+        return SpecError(f'{program} takes no "{word}"; see {program} --help')
+    flag = word.partition("=")[0]
+    return SpecError(f"unknown flag {flag}{suggestion(flag, ['--help', *flags_of(kind)])}")
+
+
+def flags_of(kind: type[Command]) -> list[str]:
+    """A command's flags, as they are written."""
+    fields = [field for field in dataclasses.fields(kind) if field.init and "Positional" not in str(field.type)]
+    return ["--" + field.name.replace("_", "-") for field in fields]
+
+
+def address(listening: socket.socket) -> str:
+    """Where a socket listens, as it stands in a link."""
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def require(program: str, extra: str, *packages: str) -> None:
+    """Raises SpecError, with what to install, unless all packages of an extra are there."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise SpecError(f"{program} needs {', '.join(missing)}: pip install 'penstock[{extra}]'")

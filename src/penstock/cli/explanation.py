@@ -1,0 +1,174 @@
+"""What a run would do here: derived sizes, memory and what runs where, before anything heavy starts."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.config.ask import Ask
+from penstock.config.learner import LearnerSpec
+from penstock.config.run import Offline, Online, Run
+from penstock.config.strategies import DDP, OneDevice
+from penstock.models.memory import footprint, rank_footprint, trained_parameters
+from penstock.models.presets import Shape, shape_behind
+from penstock.runtime.check import check_shapes
+from penstock.runtime.engine_choice import described, sends_adapters, way_of_weights
+from penstock.runtime.placing import moved, placement_lines
+from penstock.runtime.supervise import rules_of, threads_of
+
+FLOAT_BYTES = 4.0
+"""Of a number of an adapter, which are trained in float32."""
+
+
+def explain(made: Run) -> list[str]:
+    """Lines about a run."""
+    threads = threads_of(made) if made.runtime != "local" else made.threads or os.cpu_count() or 1
+    each = {"local": "", "procs": " for each process", "ray": " for the learner"}[made.runtime]
+    check_shapes(made)
+    stages = f"{len(made.stages)} stage{'s' if len(made.stages) > 1 else ''}"
+    lines = [f"run {made.name}: {stages}, seed {made.seed}, device {made.device}, {threads} CPU threads{each}"]
+    lines += placement(made)
+    every = made.checkpoint.every
+    when = f"every {every} steps and at the end of a stage" if every else "at the end of each stage"
+    lines.append(f"  checkpoints {when}; kept: newest {made.checkpoint.keep}, the best, the last good one")
+    for stage in made.stages:
+        if isinstance(stage, Ask):
+            lines += ["", f"stage {stage.name} (ask)", *(f"  {name:<24}{value}" for name, value in asking_facts(stage))]
+            continue
+        lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
+        lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
+    return lines
+
+
+def placement(made: Run) -> list[str]:
+    """Where the roles live."""
+    if made.runtime == "local":
+        strategies = [stage.learner.strategy for stage in made.stages if not isinstance(stage, Ask)]
+        ranks = max((strategy.ranks for strategy in strategies), default=1)
+        if ranks == 1:
+            return ["  runtime local: one process; the generator reads the learner's own parameters"]
+        kinds = ", ".join(sorted({type(strategy).__name__ for strategy in strategies if strategy.ranks > 1}))
+        return [f"  runtime local: one process and {ranks - 1} more that train with it ({kinds}); it generates itself"]
+    if made.runtime == "ray":
+        return placement_lines(made)
+    roles = made.roles
+    counts = {"generator": roles.generators, "reward worker": roles.rewards}
+    counts |= {"reference": roles.references, "evaluator": int(roles.evaluator)}
+    others = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
+    return [
+        f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {others}",
+        f"  generators run {described(made)}",
+        f"  weights go {way_of_weights(made)}; what the processes say goes to logs/ in the run's folder",
+    ]
+
+
+def asking_facts(stage: Ask) -> list[tuple[str, str]]:
+    """(what, value) of a stage that asks."""
+    mix = ", ".join(f"{share:.0%} {strategy}" for strategy, share in stage.mix.items())
+    who = ", ".join(f"{one.name} ({type(one).__name__.lower()})" for one in stage.annotators) or "people"
+    found = [
+        ("about", stage.model.path + (f" against {stage.against.path}" if stage.against else "")),
+        ("samples", f"{stage.prompts} prompts × {stage.samples}"),
+        ("questions", f"{stage.questions} pairs ({mix}), {stage.duels} duels, {stage.anchors} anchors"),
+        ("votes", f"{stage.overlap} each = {stage.steps * stage.overlap:,} at most, by {who}"),
+        ("store", stage.store),
+    ]
+    return found + ([("chosen by", stage.scorers)] if stage.scorers else [])
+
+
+def facts(stage: Offline | Online, made: Run) -> list[tuple[str, str]]:
+    """(what, value) of one stage."""
+    sized = shape_behind(stage.model, made)
+    found = [
+        ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
+        ("data", stage.data.source),
+    ]
+    if isinstance(stage, Offline):
+        found.append(
+            ("optimizer steps", f"{stage.steps}, {stage.batch} examples or pairs each = {stage.steps * stage.batch:,}")
+        )
+    else:
+        found += online_facts(stage)
+    learner = stage.learner
+    if sized is not None and (learner.lora is not None or learner.unfrozen_layers >= 0):
+        found.append(("trained", f"{trained_parameters(sized, learner) / 1e6:.2f}M of the policy's parameters"))
+    found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
+    found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
+    if sized is not None:
+        found += memory(stage, sized)
+        if made.runtime != "local" and isinstance(stage, Online):
+            weights = footprint(sized, learner).weights
+            sent = FLOAT_BYTES * trained_parameters(sized, learner) if sends_adapters(made, stage) else weights
+            found.append(("memory: a generator", f"about {_size(weights + cache(stage, sized))} of its own"))
+            found += [("moved a step", f"{what} {_size(count)} {way}") for what, count, way in moved(stage, made, sent)]
+    return found
+
+
+def online_facts(stage: Online) -> list[tuple[str, str]]:
+    """Sizes that follow from prompts, samples and epochs."""
+    sequences = stage.batch * stage.samples
+    updates = stage.epochs * stage.minibatches
+    drawn = stage.steps * sequences * stage.sampling.max_new_tokens
+    return [
+        ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
+        ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
+        ("generation", f"{min(stage.slots, sequences)} sequences at once; at most {drawn:,} tokens in the whole stage"),
+        (
+            "staleness",
+            f"max_lag {stage.max_lag}: {rules_of(stage).slots} groups admitted ahead at most, on_stale {stage.on_stale}",
+        ),
+        ("rewards", ", ".join(f"{reward.weight:g} × {reward.function}" for reward in stage.rewards)),
+    ]
+
+
+def memory(stage: Offline | Online, sized: Shape) -> list[tuple[str, str]]:
+    """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
+    learner = stage.learner
+    reference = "reference" in getattr(stage.algorithm, "needs", ())
+    own, held = footprint(sized, learner), footprint(sized, learner, reference=reference)
+    kept = 34 * sized.width + 6 * sized.hidden
+    activations = learner.token_budget * max(sized.layers, sized.encoder_layers) * kept
+    logits = min(learner.token_budget * sized.vocabulary, 1 << 24) * 4 * 3
+    shares = learner.lora is not None or learner.unfrozen_layers >= 0
+    sharing = " (the rest is the policy's)" if reference and shares else ""
+    bits = "8 bits" if learner.optimizer == "adamw8bit" else "float32"
+    found = [
+        ("memory: weights", _size(own.weights + own.masters)),
+        ("memory: optimizer", f"{_size(own.gradients + own.moments)} (gradients, and two moments in {bits})"),
+        ("memory: reference", _size(held.weights - own.weights) + sharing if reference else "none"),
+        ("memory: activations", f"about {_size(activations + logits)} at a full micro-batch"),
+    ]
+    if not isinstance(learner.strategy, OneDevice):
+        found += rank_memory(learner, sized, activations + logits)
+    total = held.total + activations + logits
+    if isinstance(stage, Online):
+        found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.slots} rows, and the prompts once each"))
+        total += cache(stage, sized)
+    return [*found, ("memory: total", f"about {_size(total)}")]
+
+
+def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[tuple[str, str]]:
+    """What each rank of a learner holds, and what rank 0 holds beside. Ranks of a sequence share its ``activations``."""
+    strategy, each = learner.strategy, rank_footprint(sized, learner)
+    activations /= getattr(strategy, "sequence", 1)
+    copy = 0.0 if isinstance(strategy, DDP) else footprint(sized, learner).weights
+    optimizer, weights = _size(each.masters + each.gradients + each.moments), _size(each.weights)
+    told = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
+    found = [(f"memory: each of {strategy.ranks} ranks", told)]
+    return found + ([("memory: rank 0 beside", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
+
+
+def cache(stage: Online, sized: Shape) -> float:
+    """Bytes of the generator's cache for answers."""
+    return stage.slots * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
+
+
+def _parameters(sized: Shape | None) -> str:
+    return "size known only to the hub" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "kB") else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
