@@ -64,7 +64,7 @@ def fitted(model: str, rows: list[dict], folder: Path, seed: int, member: int, e
 def scores(scorer: Scoring, rows: list[dict], text: object) -> np.ndarray:
     """Scores ``[pairs, 2]`` of both completions of rows."""
     units = [BradleyTerry().rows(row, text) for row in rows]  # type: ignore[arg-type]
-    return np.asarray(scorer.score(units, frozenset({"score"})).score, np.float64).reshape(-1, 2)
+    return np.asarray(scorer.score(units, frozenset({"score"}))["score"], np.float64).reshape(-1, 2)
 
 
 def swapped(rows: list[dict], draw: np.random.Generator) -> tuple[list[dict], np.ndarray]:

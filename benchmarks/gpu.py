@@ -174,9 +174,9 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
     device = model.device
     spec = LearnerSpec(learning_rate=1e-6, token_budget=16384, compute="bfloat16")
     learner = DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=10))
-    rows = [Row(s.tokens_T, s.action_T) for s in samples]
+    rows = [Row(s.columns, s.action_T) for s in samples]
     scores = learner.score([(row,) for row in rows], frozenset({"logp"}))
-    gaps = np.concatenate([abs(scored - s.logp_T[s.action_T]) for scored, s in zip(scores.logp, samples, strict=True)])
+    gaps = np.concatenate([abs(scored - s.logp_T[s.action_T]) for scored, s in zip(scores["logp"], samples, strict=True)])
     algorithm = GRPO()
     random = np.random.default_rng(0)
     units = []
@@ -190,7 +190,7 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
                 "weight": np.ones(actions, np.float32),
                 "reward": 0.0,
             }
-            unit.append(Row(s.tokens_T, s.action_T, fields))
+            unit.append(Row(s.columns, s.action_T, fields))
         units.append(tuple(unit))
 
     def step() -> None:

@@ -74,7 +74,7 @@ def group_of(load: Load, ticket: Ticket) -> Group:
     made = (SampleKey(key, number) for number in range(load.samples))
     return Group(
         Prompt(key, ""),
-        tuple(Sample(one, whole, actions, real, version, "stop", reward_T=real, extras=extras) for one in made),
+        tuple(Sample(one, {"tokens_T": whole}, actions, real, version, "stop", reward_T=real, extras=extras) for one in made),
     )
 
 

@@ -105,7 +105,7 @@ class Answers:
             seed=asked["sampling_seed"],
         )
         columns = np.arange(len(ids)) >= 1, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32)
-        return Request(key, ids[:1], drawn, Sample(key, ids, *columns, "abort"))
+        return Request(key, ids[:1], drawn, Sample(key, {"tokens_T": ids}, *columns, "abort"))
 
     async def _events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
         told: list[tuple[int, float, int]] = []

@@ -83,4 +83,4 @@ def request(prompt: np.ndarray, ordinal: int = 0, sample: int = 0, **sampling: A
 def row(prompt: np.ndarray, answer: np.ndarray, **fields: float | FloatArray) -> Row:
     """A labelled row whose actions are ``answer``."""
     tokens_T = np.concatenate([prompt, answer]).astype(np.int32)
-    return Row(tokens_T, np.arange(len(tokens_T)) >= len(prompt), fields)
+    return Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) >= len(prompt), fields)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from penstock.core.contracts import Denominator, Outputs
+from penstock.core.contracts import Denominator
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 
 VOCABULARY = 7
@@ -35,7 +35,7 @@ def sample(actions, reward, *, prompt=(1,), place=0, logp=-1.0, error=None):
     logp_T = np.zeros(len(tokens_T), np.float32)
     logp_T[action_T] = logp
     key = SampleKey(PromptKey("test", 0, 0), place)
-    made = Sample(key, tokens_T, action_T, logp_T, np.where(action_T, 0, -1).astype(np.int32), "stop")
+    made = Sample(key, {"tokens_T": tokens_T}, action_T, logp_T, np.where(action_T, 0, -1).astype(np.int32), "stop")
     made = made if reward is None else made.scored(reward)
     return made if error is None else made.failed(error)
 
@@ -83,12 +83,12 @@ class Table:
 
     def outputs(self, batch):
         logp_AV = self.logits[batch.before_A].log_softmax(-1)
-        return Outputs(
-            logp_A=logp_AV.gather(-1, batch.target_A[:, None])[:, 0],
-            entropy_A=-(logp_AV.exp() * logp_AV).sum(-1),
-            value_A=self.values[batch.before_A],
-            score_B=self.scores[batch.last_B],
-        )
+        return {
+            "logp": logp_AV.gather(-1, batch.target_A[:, None])[:, 0],
+            "entropy": -(logp_AV.exp() * logp_AV).sum(-1),
+            "value": self.values[batch.before_A],
+            "score": self.scores[batch.last_B],
+        }
 
     def grad(self):
         parts = (self.logits, self.values, self.scores)

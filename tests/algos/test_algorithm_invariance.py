@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from penstock import algos
 from penstock.algos import GRPO, PPO, SFT, BradleyTerry, EntropyBonus, ImportanceWeight, KLPenalty, LeaveOneOut
 from penstock.config.spec import parse, plain
-from penstock.core.contracts import Columns, Loss
+from penstock.core.contracts import Loss
 
 IN_LOSS = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
@@ -83,17 +83,17 @@ def online_groups(seed):
 def columns_of(groups, seed):
     """Every column, at random."""
     rng = np.random.default_rng(seed)
-    names = ("reference_logp", "value", "proximal_logp")
+    names = ("reference", "value", "proximal")
     arrays = {
         name: [[rng.normal(-1, 0.5, int(s.action_T.sum())).astype(np.float32) for s in g.samples] for g in groups]
         for name in names
     }
-    return Columns(**arrays, bootstrap=[[float(rng.normal()) for _ in g.samples] for g in groups])
+    return {**arrays, "bootstrap": [[float(rng.normal()) for _ in g.samples] for g in groups]}
 
 
 def online_units(algorithm, seed):
     groups = online_groups(seed)
-    return algorithm.label(groups, columns_of(groups, seed), algorithm.initial_control())
+    return algorithm.label(groups, columns_of(groups, seed), algorithm.initial_coefficients())
 
 
 def offline_units(algorithm, seed):
@@ -151,10 +151,10 @@ def exact_gradient(algorithm, policy, reward):
         for second in range(len(policy)):
             drawn = [first, second]
             members = group(*[sample([v], reward[v], logp=logp_V[v].item()) for v in drawn])
-            units = algorithm.label([members], Columns(), algorithm.initial_control())
+            units = algorithm.label([members], {}, algorithm.initial_coefficients())
             fields = {k: torch.tensor([float(r.fields[k][0]) for r in units[0]]) for k in ("advantage", "weight")}
             fields["old_logp"] = logp_V[drawn].detach()
-            outputs = type("Outputs", (), {"logp_A": logp_V[drawn]})
+            outputs = {"logp": logp_V[drawn]}
             loss, _ = algorithm.loss()(outputs, fields, SimpleNamespace(row_A=torch.arange(2)), count(units))
             (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
             expected += policy[first] * policy[second] * gradient

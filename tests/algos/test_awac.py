@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.algos import AWAC
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline
-from penstock.core.contracts import Denominator, Outputs
+from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError, SpecError
 
 
@@ -38,7 +38,7 @@ def test_rewards_a_token_add_up_to_returns():
 
 
 def by_hand(**fields):
-    outputs = Outputs(logp_A=torch.tensor([-1.0, -2.0]), value_A=torch.tensor([0.0, 2.0]).requires_grad_())
+    outputs = {"logp": torch.tensor([-1.0, -2.0]), "value": torch.tensor([0.0, 2.0]).requires_grad_()}
     given_A = {"weight": torch.ones(2), "return": torch.tensor([1.0, 1.0])}
     loss, metrics = AWAC(**fields).loss()(outputs, given_A, None, Denominator(tokens=2, rows=1, units=1))
     return loss, metrics, outputs
@@ -55,7 +55,7 @@ def test_the_loss_by_hand():
 def test_the_value_learns_from_its_own_loss_alone():
     loss, _, outputs = by_hand(value_coefficient=1.0)
     loss.backward()
-    assert outputs.value_A.grad.tolist() == pytest.approx([-0.5, 0.5])  # (V - R) / 2
+    assert outputs["value"].grad.tolist() == pytest.approx([-0.5, 0.5])  # (V - R) / 2
 
 
 def test_without_a_baseline_rewards_are_the_advantages():

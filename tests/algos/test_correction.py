@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from penstock.algos import GRPO, ImportanceWeight, label_metrics
 from penstock.algos.correction import correction_weights, ratios
-from penstock.core.contracts import Columns
 from penstock.core.errors import SpecError, TrainingError
 
 LN2 = np.log(2)
@@ -78,7 +77,7 @@ def labelled(rules, gap=LN2):
     members = group(sample([2, 3], 1.0), sample([4], 0.0))
     proximal = [[(s.logp_T[s.action_T] + gap).astype(np.float32) for s in members.samples]]
     algorithm = GRPO(correction=rules)
-    return algorithm.label([members], Columns(proximal_logp=proximal), algorithm.initial_control())
+    return algorithm.label([members], {"proximal": proximal}, algorithm.initial_coefficients())
 
 
 def test_rows_carry_their_weights_and_the_log_probs_the_ratio_starts_from():
@@ -97,4 +96,4 @@ def test_metrics_tell_how_far_the_generator_is_and_what_was_silenced():
 def test_a_correction_without_the_learner_s_log_probs_is_refused():
     algorithm = GRPO(correction=(ImportanceWeight(),))
     with pytest.raises(TrainingError, match='"proximal" column, which was not filled'):
-        algorithm.label([group(sample([2], 1.0), sample([3], 0.0))], Columns(), algorithm.initial_control())
+        algorithm.label([group(sample([2], 1.0), sample([3], 0.0))], {}, algorithm.initial_coefficients())

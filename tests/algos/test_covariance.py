@@ -14,7 +14,7 @@ from penstock.core.types import Row
 def row(logp, advantage, first=0, **more):
     tokens_T = np.arange(first, first + len(logp) + 1, dtype=np.int32)
     fields = {"old_logp": np.array(logp), "advantage": np.array(advantage), **more}
-    return Row(tokens_T, np.arange(len(tokens_T)) > 0, fields)
+    return Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) > 0, fields)
 
 
 UNITS = [(row([-1.0, -3.0], [2.0, 2.0]), row([-5.0], [-1.0], first=9))]  # means -3 and 1
@@ -60,9 +60,8 @@ def test_the_algorithm_marks_its_rows():
     from algo_examples import group, sample
 
     algorithm = GRPO(objective=KLCov(share=0.5), clip=None)
-    from penstock.core.contracts import Columns
 
-    units = algorithm.label([group(sample([2, 3], 1.0), sample([4], 0.0))], Columns(), algorithm.initial_control())
+    units = algorithm.label([group(sample([2, 3], 1.0), sample([4], 0.0))], {}, algorithm.initial_coefficients())
     assert sum(int(r.fields["covariant"].sum()) for r in units[0]) == 1
 
 

@@ -10,7 +10,6 @@ from algo_examples import Letters, Table, count, lay_out
 from penstock.algos import CPO, DPO, ORPO, SimPO
 from penstock.algos.dpo import MPO
 from penstock.config.spec import parse, plain
-from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, SpecError, TrainingError
 from penstock.core.types import Row
 
@@ -22,13 +21,13 @@ def with_reference(units, value=0.0):
     """The units with a constant reference log-prob."""
 
     def filled(row):
-        return Row(row.tokens_T, row.action_T, {**row.fields, "reference_logp": np.full(int(row.action_T.sum()), value)})
+        return Row(row.columns, row.action_T, {**row.fields, "reference_logp": np.full(int(row.action_T.sum()), value)})
 
     return [tuple(filled(row) for row in unit) for unit in units]
 
 
 def outputs_of(*logp):
-    return Outputs(logp_A=torch.tensor(logp, dtype=torch.float64))
+    return {"logp": torch.tensor(logp, dtype=torch.float64)}
 
 
 def test_a_pair_has_the_completion_and_its_end_as_actions_and_never_the_prompt():
@@ -144,7 +143,7 @@ def test_the_gradient_of_dpo_is_its_closed_form():
     model, beta = Table(3), 0.7
     units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.5)
     batch, _ = lay_out(units)
-    logp_A = model.outputs(batch).logp_A
+    logp_A = model.outputs(batch)["logp"]
     chosen, rejected = logp_A[:3].sum(), logp_A[3:].sum()
     h = (chosen + 3 * 1.5 - rejected - 2 * 1.5).item()
     (towards,) = torch.autograd.grad(chosen - rejected, model.logits)
@@ -185,7 +184,7 @@ def test_cpo_by_hand():
     assert loss.item() == pytest.approx(math.log1p(math.exp(0.5 * (3 - 2))) + 0.3 * 1.0)
 
 
-SCORES = Scores(logp=[np.array([-0.5, -1.0, -0.5]), np.array([-2.0, -1.0])], entropy=[], value=[], score=[])
+SCORES = {"logp": [np.array([-0.5, -1.0, -0.5]), np.array([-2.0, -1.0])]}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +203,7 @@ def test_assessment_is_by_what_the_loss_compares(algorithm, margin):
 
 def test_a_model_equal_to_its_reference_is_right_half_the_time():
     units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.0)
-    same = Scores(logp=[np.full(3, -1.0), np.full(2, -1.0)], entropy=[], value=[], score=[])
+    same = {"logp": [np.full(3, -1.0), np.full(2, -1.0)]}
     assert DPO().assess(units, same)["pair/accuracy"] == 0.5
 
 

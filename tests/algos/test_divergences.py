@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 from penstock.algos import GRPO, PPO, Distillation, Divergence, KLPenalty
 from penstock.algos.divergences import forward_kl, jensen_shannon, reverse_kl
 from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
-from penstock.core.contracts import Columns, Control, Denominator, Outputs
+from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError
 
 LN2, LN3 = math.log(2), math.log(3)
@@ -96,7 +96,7 @@ def test_a_mixture_of_one_alone_is_refused(mixture):
 
 def test_distillation_trains_on_answers_of_valid_samples_only():
     bad = sample([5], 1.0, error="RewardError: none")
-    (unit,) = Distillation().label([group(sample([2, 3], 0.0, prompt=(1, 4)), bad)], Columns(), Control())
+    (unit,) = Distillation().label([group(sample([2, 3], 0.0, prompt=(1, 4)), bad)], {}, {})
     (row,) = unit
     assert row.action_T.tolist() == [False, False, True, True]
 
@@ -106,13 +106,13 @@ def distilled(units, order=None):
     student, teacher = Table(0), Table(1)
     between = Distillation().loss().divergence
     logp_AV, teacher_AV = (table.logits[batch.before_A].log_softmax(-1) for table in (student, teacher))
-    outputs = Outputs(divergence_A=between(logp_AV, teacher_AV.detach()))
+    outputs = {"divergence": between(logp_AV, teacher_AV.detach())}
     return outputs, batch, fields, student
 
 
 def test_shares_of_micro_batches_add_up_whatever_the_order():
     groups = [group(sample([2, 3, 4][:n], 0.0), sample([5] * n, 0.0), ordinal=n) for n in (1, 2, 3)]
-    units = Distillation().label(groups, Columns(), Control())
+    units = Distillation().label(groups, {}, {})
     denominator = count(units)
 
     def run(parts, order=None):
@@ -147,7 +147,7 @@ def test_the_full_kl_is_weighed_by_its_coefficient():
     zero = torch.zeros(2)
     fields = {"advantage": zero, "old_logp": zero, "weight": torch.ones(2), "kl_coefficient": torch.tensor([0.5])}
     batch = type("Batch", (), {"row_A": torch.tensor([0, 0])})
-    outputs = Outputs(logp_A=zero, divergence_A=torch.tensor([1.0, 3.0]))
+    outputs = {"logp": zero, "divergence": torch.tensor([1.0, 3.0])}
     loss, metrics = GRPO(kl=FULL).loss()(outputs, fields, batch, Denominator(tokens=2, rows=1, units=1))
     assert loss.item() == pytest.approx(0.5 * (1 + 3) / 2)
     assert metrics["kl/loss"].item() == pytest.approx(1.0)

@@ -4,7 +4,6 @@ import pytest
 
 from penstock.algos import GRPO, EntropyBonus
 from penstock.algos.entropy import steered
-from penstock.core.contracts import Control
 from penstock.core.errors import TrainingError
 
 
@@ -28,15 +27,15 @@ def test_a_measurement_that_is_not_finite_is_refused():
 
 def test_the_control_moves_by_the_entropy_of_the_samples_and_may_start_at_zero():
     algorithm = GRPO(entropy=EntropyBonus(target=0.5))
-    moved = algorithm.control(algorithm.initial_control(), {"entropy/sampled": 0.2})
-    assert moved.entropy_coefficient == pytest.approx(0.005)
-    assert algorithm.entropy.current(moved) == moved.entropy_coefficient
+    moved = algorithm.adapt(algorithm.initial_coefficients(), {"entropy/sampled": 0.2})
+    assert moved["entropy"] == pytest.approx(0.005)
+    assert algorithm.entropy.current(moved) == moved["entropy"]
 
 
 def test_a_fixed_bonus_stays():
     algorithm = GRPO(entropy=EntropyBonus(coefficient=0.01))
-    assert algorithm.control(algorithm.initial_control(), {"entropy/sampled": 0.2}).entropy_coefficient == 0.01
-    assert algorithm.entropy.current(Control()) == 0.01
+    assert algorithm.adapt(algorithm.initial_coefficients(), {"entropy/sampled": 0.2})["entropy"] == 0.01
+    assert algorithm.entropy.current({}) == 0.01
 
 
 def test_a_steered_bonus_asks_for_the_entropy_even_while_its_weight_is_zero():

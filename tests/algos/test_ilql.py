@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.algos import ILQL
 from penstock.config.spec import parse, plain
-from penstock.core.contracts import Denominator, Outputs
+from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError, SpecError
 
 
@@ -32,13 +32,13 @@ class QTable:
 
     def outputs(self, batch):
         before, chosen = batch.before_A, batch.target_A
-        return Outputs(
-            logp_A=self.logits.log_softmax(-1)[before, chosen],
-            q_AQ=self.q[:, before, chosen].T,
-            q_logsumexp_AQ=self.q[:, before].logsumexp(-1).T,
-            target_q_AQ=self.target[:, before, chosen].T,
-            state_value_A=self.value[before],
-        )
+        return {
+            "logp": self.logits.log_softmax(-1)[before, chosen],
+            "q": self.q[:, before, chosen].T,
+            "q/logsumexp": self.q[:, before].logsumexp(-1).T,
+            "q/target": self.target[:, before, chosen].T,
+            "q/state_value": self.value[before],
+        }
 
     def accumulate(self, loss, micro_batches, denominator, order=None):
         parts = (self.logits, self.q, self.value)
@@ -114,13 +114,13 @@ def test_impossible_fields_are_refused(fields, problem):
 
 def by_hand(**fields):
     """Two actions of one row: rewards 0 and 1, Q (1, 3) and (2, 2), targets min 1 and 0.5, V 0.5 and 1, logp -1 and -2."""
-    outputs = Outputs(
-        logp_A=torch.tensor([-1.0, -2.0]),
-        q_AQ=torch.tensor([[1.0, 3.0], [2.0, 2.0]]),
-        q_logsumexp_AQ=torch.tensor([[3.0, 4.0], [2.5, 2.5]]),
-        target_q_AQ=torch.tensor([[1.0, 7.0], [0.5, 0.6]]),
-        state_value_A=torch.tensor([0.5, 1.0]),
-    )
+    outputs = {
+        "logp": torch.tensor([-1.0, -2.0]),
+        "q": torch.tensor([[1.0, 3.0], [2.0, 2.0]]),
+        "q/logsumexp": torch.tensor([[3.0, 4.0], [2.5, 2.5]]),
+        "q/target": torch.tensor([[1.0, 7.0], [0.5, 0.6]]),
+        "q/state_value": torch.tensor([0.5, 1.0]),
+    }
     fields_A = {"weight": torch.ones(2), "step_reward": torch.tensor([0.0, 1.0])}
     batch = type("Batch", (), {"row_A": torch.tensor([0, 0])})
     return ILQL(**fields).loss()(outputs, fields_A, batch, Denominator(tokens=2, rows=1, units=1))
@@ -147,11 +147,11 @@ def test_the_observed_return_can_stand_in_for_the_next_states_value():
     batch, fields = lay_out([(row,)])
     outputs = table.outputs(batch)
     metrics = [ILQL(monte_carlo=m, discount=0.5).loss()(outputs, fields, batch, count([(row,)]))[1] for m in (0.0, 0.25)]
-    following = torch.cat([outputs.state_value_A[1:], torch.zeros(1)])
+    following = torch.cat([outputs["q/state_value"][1:], torch.zeros(1)])
     backup = fields["step_reward"] + 0.5 * following
     mixed = 0.75 * backup + 0.25 * fields["return"]
     for wanted, found in zip((backup, mixed), metrics, strict=True):
-        assert found["q/loss"].item() == pytest.approx((outputs.q_AQ - wanted[:, None]).square().sum(-1).mean().item())
+        assert found["q/loss"].item() == pytest.approx((outputs["q"] - wanted[:, None]).square().sum(-1).mean().item())
 
 
 def test_imitation_is_weighted_by_the_advantage():

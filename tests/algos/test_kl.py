@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from penstock.algos.kl import K3_LIMIT, KLPenalty, absolute, adaptive, fixed, k1, k2, k3
-from penstock.core.contracts import Control
 from penstock.core.errors import SpecError, TrainingError
 
 POLICY = np.array([0.5, 0.3, 0.2])
@@ -136,5 +135,5 @@ def test_a_penalty_that_is_on_needs_the_reference():
 
 
 def test_a_control_that_would_drop_the_penalty_is_refused():
-    with pytest.raises(TrainingError, match="initial_control"):
-        KLPenalty(place="reward", coefficient=0.1).current(Control())
+    with pytest.raises(TrainingError, match="initial_coefficients"):
+        KLPenalty(place="reward", coefficient=0.1).current({})

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.algos import KTO
 from penstock.algos.kto import class_weights, mismatched
-from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, SpecError, TrainingError
 from penstock.core.types import Row
 
@@ -26,7 +25,7 @@ def example(prompt, completion, label):
 def filled(units, reference=-1.0, baseline=0.0):
     def row(row):
         more = {"reference_logp": np.full(int(row.action_T.sum()), reference), "baseline": baseline}
-        return Row(row.tokens_T, row.action_T, {**row.fields, **more})
+        return Row(row.columns, row.action_T, {**row.fields, **more})
 
     return [tuple(map(row, unit)) for unit in units]
 
@@ -117,7 +116,7 @@ def test_the_baseline_is_the_mean_log_ratio_of_mismatched_rows_but_never_negativ
 def test_the_loss_by_hand():
     units = filled([example("a", "b", True), example("a", "c", False)], -1.0, baseline=0.5)
     batch, fields = lay_out(units)
-    outputs = Outputs(logp_A=torch.tensor([-0.5, 0.0, -1.5, -1.0], dtype=torch.float64))  # log-ratios 1.5 and -0.5
+    outputs = {"logp": torch.tensor([-0.5, 0.0, -1.5, -1.0], dtype=torch.float64)}  # log-ratios 1.5 and -0.5
     loss, metrics = KTO(beta=0.8, weights=(2.0, 1.0)).loss()(outputs, fields, batch, count(units))
     good, bad = 1 / (1 + math.exp(0.8 * 1.0)), 1 / (1 + math.exp(0.8 * 1.0))
     assert loss.item() == pytest.approx((2 * good + bad) / 2)
@@ -136,14 +135,14 @@ def test_the_end_token_gets_a_gradient_and_the_prompt_none():
 def test_assessment_counts_how_often_good_beats_bad():
     units = filled([example("a", "b", label) for label in (True, True, False)], -1.0)
     logp = [np.array([0.0, -1.0]), np.array([-2.0, -1.0]), np.array([-2.0, -1.0])]  # log-ratios 1, -1, -1
-    found = KTO(beta=0.5).assess(units, Scores(logp=logp, entropy=[], value=[], score=[]))
+    found = KTO(beta=0.5).assess(units, {"logp": logp})
     assert found == pytest.approx({"label/auc": 0.75, "reward/good": 0.0, "reward/bad": -0.5})
 
 
 def test_assessment_of_one_class_is_refused():
     units = filled([example("a", "b", True)])
     with pytest.raises(TrainingError, match="1 good and 0 bad"):
-        KTO().assess(units, Scores(logp=[np.zeros(2)], entropy=[], value=[], score=[]))
+        KTO().assess(units, {"logp": [np.zeros(2)]})
 
 
 @pytest.mark.parametrize("options", [{"beta": 0.0}, {"weights": (1.0, 0.0)}])

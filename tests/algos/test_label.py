@@ -9,7 +9,6 @@ from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import BradleyTerry, LabelScore
 from penstock.algos.preference import label_accuracy
-from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
 
 TOKENIZER = Letters()
@@ -21,7 +20,7 @@ def units(*labels):
 
 
 def scores(*values):
-    return Scores(logp=[], entropy=[], value=[], score=list(values))
+    return {"score": list(values)}
 
 
 def test_a_row_is_the_whole_text_with_its_end_and_trains_no_token():
@@ -52,7 +51,7 @@ def test_a_missing_label_or_text_is_refused():
 
 def test_the_loss_by_hand():
     batch, fields = lay_out(units(1, 0, 0.5))
-    outputs = Outputs(score_B=torch.tensor([LOG3, LOG3, 0.0], dtype=torch.float64))
+    outputs = {"score": torch.tensor([LOG3, LOG3, 0.0], dtype=torch.float64)}
     loss, metrics = LabelScore().loss()(outputs, fields, batch, count(units(1, 0, 0.5)))
     # sigmoid(ln 3) = 3/4: the first costs ln 4/3, the second ln 4, the undecided third ln 2
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)

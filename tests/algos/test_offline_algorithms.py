@@ -8,7 +8,6 @@ import torch
 from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import SFT, BradleyTerry
-from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, SpecError, TrainingError
 
 TOKENIZER = Letters()
@@ -16,7 +15,7 @@ PAIR = {"prompt": "a", "chosen": "bc", "rejected": "d"}
 
 
 def scores(logp=(), score=()):
-    return Scores(logp=[np.array(row) for row in logp], entropy=[], value=[], score=list(score))
+    return {"logp": [np.array(row) for row in logp], "score": list(score)}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_the_likelihood_loss_by_hand(aggregate, loss):
     algorithm = SFT(aggregate=aggregate)
     units = [algorithm.rows({"prompt": "a", "completion": text}, TOKENIZER) for text in ("b", "")]
     batch, fields = lay_out(units)
-    outputs = Outputs(logp_A=torch.tensor([-1.0, -2.0, -6.0], dtype=torch.float64))
+    outputs = {"logp": torch.tensor([-1.0, -2.0, -6.0], dtype=torch.float64)}
     found, metrics = algorithm.loss()(outputs, fields, batch, count(units))
     assert found.item() == pytest.approx(loss)
     assert metrics["nll"].item() == pytest.approx(3.0)
@@ -110,7 +109,7 @@ def pair_batch(order):
     score, preferred, unit = (torch.tensor(column) for column in zip(*(rows[place] for place in order), strict=True))
     batch, _ = lay_out(units)
     batch.unit_B = unit
-    return Outputs(score_B=score), {"preferred": preferred}, batch, count(units)
+    return {"score": score}, {"preferred": preferred}, batch, count(units)
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1], [1, 0, 3, 2]])

@@ -14,17 +14,16 @@ from penstock.algos.dpo import MPO
 from penstock.algos.labels import label_metrics
 from penstock.algos.safe_ppo import mixed
 from penstock.config.spec import parse, plain
-from penstock.core.contracts import Columns, Control, Outputs
 from penstock.core.errors import SpecError, TrainingError
 
 
 def columns_of(groups, value=-1.0):
     column = [[np.full(int(s.action_T.sum()), value, np.float32) for s in g.samples] for g in groups]
-    return Columns(reference_logp=column, value=column)
+    return {"reference": column, "value": column}
 
 
 def label(algorithm, *groups):
-    return algorithm.label(groups, columns_of(groups), algorithm.initial_control())
+    return algorithm.label(groups, columns_of(groups), algorithm.initial_coefficients())
 
 
 def test_the_best_and_the_worst_sample_are_the_pair():
@@ -49,7 +48,7 @@ def test_a_sample_that_failed_is_never_the_worst():
 def test_the_loss_is_that_of_dpo_on_the_pair():
     units = label(OnlineDPO(preference=DPO(beta=0.5)), group(sample([2, 6], 0.0), sample([3], 1.0)))
     batch, fields = lay_out(units)
-    outputs = Outputs(logp_A=torch.tensor([0.0, -1.5, -1.5], dtype=torch.float64))  # log-ratios 1 and -1
+    outputs = {"logp": torch.tensor([0.0, -1.5, -1.5], dtype=torch.float64)}  # log-ratios 1 and -1
     loss, metrics = OnlineDPO(preference=DPO(beta=0.5)).loss()(outputs, fields, batch, count(units))
     assert loss.item() == pytest.approx(math.log1p(math.exp(-1)))
     assert metrics["pair/accuracy"].item() == 1.0
@@ -121,12 +120,12 @@ def test_at_a_vanishing_price_it_is_ppo():
     ("cost", "following"), [(0.5, 2 * math.exp(0.1 * 2 * 0.5)), (-0.5, 2 * math.exp(-0.1 * 2 * 0.5)), (0.0, 2.0), (1e9, 10.0)]
 )
 def test_the_price_rises_with_costs_above_the_limit_and_falls_below(cost, following):
-    moved = SafePPO().control(Control(multiplier=2.0), {"cost/mean": cost})
-    assert moved.multiplier == pytest.approx(following)
+    moved = SafePPO().adapt({"multiplier": 2.0}, {"cost/mean": cost})
+    assert moved["multiplier"] == pytest.approx(following)
 
 
 def test_a_batch_without_labelled_samples_leaves_the_price_alone():
-    assert SafePPO().control(Control(multiplier=2.0), {}).multiplier == 2.0
+    assert SafePPO().adapt({"multiplier": 2.0}, {})["multiplier"] == 2.0
 
 
 def test_the_price_is_moved_by_the_mean_cost_of_samples_that_are_trained_on():

@@ -11,14 +11,13 @@ from penstock import algos
 from penstock.algos import GDPO, GPG, GRPO, OPO, PPO, REINFORCE, KLPenalty, LeaveOneOut, PassAtK, ReinforcePlusPlus, ReMax
 from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
 from penstock.config.spec import convert, parse, plain
-from penstock.core.contracts import Columns, Control
 from penstock.core.errors import SpecError, TrainingError
 
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
 
 
 def label(algorithm, *groups, columns=None):
-    return algorithm.label(groups, columns or Columns(), algorithm.initial_control())
+    return algorithm.label(groups, columns or {}, algorithm.initial_coefficients())
 
 
 def advantages(units):
@@ -49,7 +48,7 @@ def test_reinforce_plus_plus_whitens_penalised_returns_over_the_batch():
     # penalty 0.1 * 0.5 a token; rewards to go: 0.9 0.95, and -0.05
     groups = [group(sample([2, 6], 1.0)), group(sample([3], 0.0), ordinal=1)]
     reference = [[np.full(int(s.action_T.sum()), -1.5, np.float32) for s in g.samples] for g in groups]
-    units = label(ReinforcePlusPlus(kl=IN_REWARD), *groups, columns=Columns(reference_logp=reference))
+    units = label(ReinforcePlusPlus(kl=IN_REWARD), *groups, columns={"reference": reference})
     raw = np.array([0.9, 0.95, -0.05])
     expected = (raw - raw.mean()) / np.sqrt(raw.var(ddof=1) + 1e-8)
     assert advantages(units) == approx([expected[:2].tolist(), expected[2:].tolist()])
@@ -233,13 +232,13 @@ def members(**fields):
 
 def test_generalised_advantages_are_carried_across_observations():
     # values 0.5 at each action; lambda 0.5: errors 0, 0, 0.5; so 0.125, 0.25, 0.5 with no step for the observation
-    ((row,),) = label(PPO(lam=0.5, whiten=False), members(), columns=Columns(value=[[np.full(3, 0.5)]]))
+    ((row,),) = label(PPO(lam=0.5, whiten=False), members(), columns={"value": [[np.full(3, 0.5)]]})
     np.testing.assert_allclose(row.fields["advantage"], [0.125, 0.25, 0.5])
 
 
 @pytest.mark.parametrize(("bootstrap", "last"), [(0.0, 0.5), (0.75, 1.25)])
 def test_a_cut_sample_may_go_on_in_the_critic_s_mind(bootstrap, last):
-    columns = Columns(value=[[np.full(3, 0.5)]], bootstrap=[[bootstrap]])
+    columns = {"value": [[np.full(3, 0.5)]], "bootstrap": [[bootstrap]]}
     ((row,),) = label(PPO(lam=0.0, whiten=False, bootstrap=True), members(finish="length"), columns=columns)
     np.testing.assert_allclose(row.fields["advantage"], [0, 0, last])
     np.testing.assert_allclose(row.fields["return"], [0.5, 0.5, 0.5 + last])
@@ -247,12 +246,12 @@ def test_a_cut_sample_may_go_on_in_the_critic_s_mind(bootstrap, last):
 
 def test_by_default_a_cut_ends_the_episode_and_needs_no_more_values():
     assert "bootstrap" not in PPO().needs
-    ((row,),) = label(PPO(lam=0.0, whiten=False), members(finish="length"), columns=Columns(value=[[np.full(3, 0.5)]]))
+    ((row,),) = label(PPO(lam=0.0, whiten=False), members(finish="length"), columns={"value": [[np.full(3, 0.5)]]})
     np.testing.assert_allclose(row.fields["advantage"], [0, 0, 0.5])
 
 
 def test_v_trace_corrects_for_the_policy_that_drew_the_sample():
-    columns = Columns(value=[[np.full(3, 0.5)]], proximal_logp=[[np.array([-1.0, -1.0, -1.0 - np.log(2)])]])
+    columns = {"value": [[np.full(3, 0.5)]], "proximal": [[np.array([-1.0, -1.0, -1.0 - np.log(2)])]]}
     ((row,),) = label(PPO(estimator="vtrace", lam=1.0, whiten=False), members(), columns=columns)
     # last: weight 1/2: v = 0.5 + 0.5 * (1 - 0.5) = 0.75, advantage 0.25; before it everything carries that target
     np.testing.assert_allclose(row.fields["return"], [0.75, 0.75, 0.75], rtol=1e-6)
@@ -339,10 +338,10 @@ def test_decoupled_ratios_start_at_the_learner_and_weights_scale_the_gradient():
     algorithm = GRPO(scale="none", clip=None, correction=(algos.ImportanceWeight(high=9.0),))
     made = group(sample([2], 1.0), sample([3], 0.0))
     proximal = [[np.array([-1 + np.log(2)], np.float32), np.array([-1.0], np.float32)]]
-    units = algorithm.label([made], Columns(proximal_logp=proximal), Control())
+    units = algorithm.label([made], {"proximal": proximal}, {})
     fields = {name: torch.tensor([float(np.ravel(r.fields[name])[0]) for r in units[0]]) for name in units[0][0].fields}
     logp = torch.tensor([-1 + np.log(2), -1.0], dtype=torch.float32).requires_grad_()
-    outputs = type("Outputs", (), {"logp_A": logp})
+    outputs = {"logp": logp}
     batch = type("Batch", (), {"row_A": torch.arange(2)})
     loss, metrics = algorithm.loss()(outputs, fields, batch, count(units))
     loss.backward()

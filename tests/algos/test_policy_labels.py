@@ -8,7 +8,6 @@ from algo_examples import group, sample
 
 from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty, LeaveOneOut, label_metrics
 from penstock.algos.labels import action_rewards, trajectories
-from penstock.core.contracts import Columns, Control
 from penstock.core.errors import SpecError, TrainingError
 
 GROUP = group(sample([2, 3, 6], 1.0), sample([4, 6], 0.0), sample([6], 2.0))
@@ -19,14 +18,14 @@ IN_LOSS = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
 def columns(groups, *, reference=-1.5, value=0.0):
     """Columns of one constant each."""
     shapes = [[int(item.action_T.sum()) for item in members.samples] for members in groups]
-    return Columns(
-        reference_logp=[[np.full(length, reference, np.float32) for length in lengths] for lengths in shapes],
-        value=[[np.full(length, value, np.float32) for length in lengths] for lengths in shapes],
-    )
+    return {
+        "reference": [[np.full(length, reference, np.float32) for length in lengths] for lengths in shapes],
+        "value": [[np.full(length, value, np.float32) for length in lengths] for lengths in shapes],
+    }
 
 
 def label(algorithm, *groups, **constants):
-    return algorithm.label(groups, columns(groups, **constants), algorithm.initial_control())
+    return algorithm.label(groups, columns(groups, **constants), algorithm.initial_coefficients())
 
 
 def field(unit, name):
@@ -80,8 +79,8 @@ def test_a_failed_unscored_or_empty_sample_changes_nothing_for_its_siblings(algo
 
 def test_a_failed_sample_does_not_shift_the_columns_of_its_siblings():
     members = group(sample([5, 5], None), sample([2, 6], 1.0))
-    filled = Columns(value=[[np.array([9.0, 9.0]), np.array([0.25, 0.5])]])
-    ((row,),) = PPO(whiten=False).label([members], filled, Control())
+    filled = {"value": [[np.array([9.0, 9.0]), np.array([0.25, 0.5])]]}
+    ((row,),) = PPO(whiten=False).label([members], filled, {})
     assert row.fields["old_value"].tolist() == [0.25, 0.5]
 
 
@@ -132,7 +131,7 @@ def test_a_reward_before_the_first_action_is_refused():
 
 def test_a_reward_that_is_not_finite_is_refused_by_name():
     with pytest.raises(TrainingError, match="test/0/0#1: its reward is not finite"):
-        trajectories([group(sample([2], 1.0), sample([2], float("nan")))], Columns())
+        trajectories([group(sample([2], 1.0), sample([2], float("nan")))], {})
 
 
 def test_ppo_labels_by_hand():
@@ -167,7 +166,7 @@ def test_the_reward_that_is_reported_is_the_one_before_penalties():
 
 @pytest.mark.parametrize("algorithm", [GRPO(kl=IN_LOSS), LeaveOneOut(kl=IN_LOSS), PPO(kl=IN_LOSS)])
 def test_a_penalty_in_the_loss_travels_with_the_coefficient_in_force(algorithm):
-    (unit,) = algorithm.label([GROUP], columns([GROUP]), Control(kl_coefficient=0.3))
+    (unit,) = algorithm.label([GROUP], columns([GROUP]), {"kl": 0.3})
     assert field(unit, "kl_coefficient") == [0.3, 0.3, 0.3]
     assert field(unit, "reference_logp")[1] == [-1.5, -1.5]
 
@@ -178,18 +177,18 @@ def test_a_penalty_in_the_loss_travels_with_the_coefficient_in_force(algorithm):
 )
 def test_a_column_that_is_needed_and_missing_is_named(algorithm, name):
     with pytest.raises(TrainingError, match=f'"{name}" column, which was not filled'):
-        algorithm.label([GROUP], Columns(), algorithm.initial_control())
+        algorithm.label([GROUP], {}, algorithm.initial_coefficients())
 
 
 def test_a_column_of_the_wrong_length_is_refused_by_name():
-    filled = Columns(value=[[np.zeros(3), np.zeros(3), np.zeros(1)]])
+    filled = {"value": [[np.zeros(3), np.zeros(3), np.zeros(1)]]}
     with pytest.raises(TrainingError, match=r"test/0/0#1.*\(3,\).*\(2,\)"):
-        PPO().label([GROUP], filled, Control())
+        PPO().label([GROUP], filled, {})
 
 
 def test_a_column_of_too_few_groups_is_refused():
     with pytest.raises(TrainingError, match="1 groups, the batch 2"):
-        PPO().label([GROUP, GROUP], columns([GROUP]), Control())
+        PPO().label([GROUP, GROUP], columns([GROUP]), {})
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,7 @@ def test_label_metrics_by_hand():
 def test_label_metrics_tell_how_well_the_critic_predicts():
     # returns of both rows equal their rewards 1 and 3; values 1 and 2: residual variance of (0, 1) over variance of (1, 3)
     groups = [group(sample([2], 1.0), sample([3], 3.0))]
-    units = PPO(lam=1.0).label(groups, Columns(value=[[np.array([1.0]), np.array([2.0])]]), Control())
+    units = PPO(lam=1.0).label(groups, {"value": [[np.array([1.0]), np.array([2.0])]]}, {})
     metrics = label_metrics(units)
     assert (metrics["return/mean"], metrics["value/mean"]) == pytest.approx((2.0, 1.5))
     assert metrics["value/explained_variance"] == pytest.approx(1 - 0.25 / 1)
@@ -254,26 +253,26 @@ def test_label_metrics_of_nothing_count_zero():
 
 def test_the_control_moves_by_what_was_measured():
     algorithm = PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=1.0, horizon=100))
-    start = algorithm.initial_control()
-    moved = algorithm.control(start, label_metrics(label(algorithm, GROUP)))
+    start = algorithm.initial_coefficients()
+    moved = algorithm.adapt(start, label_metrics(label(algorithm, GROUP)))
     # measured 6 * 0.5 / 3 = 1.0, the target exactly
-    assert moved.kl_coefficient == pytest.approx(0.1)
-    moved = algorithm.control(start, {"kl/reference": 1.1, "batch/rows": 10})
-    assert moved.kl_coefficient == pytest.approx(0.1 * (1 + 0.1 * 10 / 100))
-    assert start.kl_coefficient == 0.1
+    assert moved["kl"] == pytest.approx(0.1)
+    moved = algorithm.adapt(start, {"kl/reference": 1.1, "batch/rows": 10})
+    assert moved["kl"] == pytest.approx(0.1 * (1 + 0.1 * 10 / 100))
+    assert start["kl"] == 0.1
 
 
 def test_a_control_without_target_stays():
     algorithm = PPO(kl=IN_REWARD)
-    assert algorithm.control(Control(0.1), {"kl/reference": 99.0, "batch/rows": 8}) == Control(0.1)
+    assert algorithm.adapt({"kl": 0.1}, {"kl/reference": 99.0, "batch/rows": 8}) == {"kl": 0.1}
 
 
 def test_a_control_stays_after_a_batch_without_rows():
     algorithm = PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=1.0))
-    assert algorithm.control(Control(0.1), label_metrics([])) == Control(0.1)
+    assert algorithm.adapt({"kl": 0.1}, label_metrics([])) == {"kl": 0.1}
 
 
 def test_a_steered_coefficient_without_a_measurement_is_refused():
     algorithm = PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=1.0))
     with pytest.raises(TrainingError, match="kl/reference"):
-        algorithm.control(Control(0.1), {"batch/rows": 8})
+        algorithm.adapt({"kl": 0.1}, {"batch/rows": 8})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty
-from penstock.core.contracts import Denominator, Outputs
+from penstock.core.contracts import Denominator
 from penstock.ui.metrics import KNOWN
 
 COUNTS = Denominator(tokens=6, rows=4, units=2)  # of a batch twice the size of this micro-batch
@@ -32,7 +32,7 @@ def fields(*, weight=(1.0, 1.0, 1.0)):
 
 
 def outputs():
-    return Outputs(logp_A=tensor(-1.0, -1.0, -1.0), entropy_A=tensor(0.5, 1.0, 1.5), value_A=tensor(0.1, 0.0, 0.0))
+    return {"logp": tensor(-1.0, -1.0, -1.0), "entropy": tensor(0.5, 1.0, 1.5), "value": tensor(0.1, 0.0, 0.0)}
 
 
 def test_the_policy_term_is_divided_by_the_batch_count_of_its_aggregate():
@@ -65,14 +65,14 @@ def test_the_value_term_is_added_with_its_coefficient():
 
 
 def test_fractions_are_of_tokens_whatever_the_aggregate():
-    found = Outputs(logp_A=tensor(0.0, -1.0, -1.0))  # ratio e where the advantage wants more: cut
+    found = {"logp": tensor(0.0, -1.0, -1.0)}  # ratio e where the advantage wants more: cut
     _, metrics = GRPO(aggregate="sequence").loss()(found, fields(weight=(0.5, 0.5, 1.0)), BATCH, COUNTS)
     assert metrics["policy/clip_fraction"].item() == pytest.approx(1 / 6)
 
 
 def test_no_metric_holds_on_to_the_graph():
     logp_A, value_A = tensor(-1.0, -1.0, -1.0).requires_grad_(), tensor(0.1, 0.0, 0.0).requires_grad_()
-    found = Outputs(logp_A=logp_A, entropy_A=logp_A.exp(), value_A=value_A)
+    found = {"logp": logp_A, "entropy": logp_A.exp(), "value": value_A}
     _, metrics = PPO(entropy=EntropyBonus(coefficient=0.1), kl=IN_LOSS).loss()(found, fields(), BATCH, COUNTS)
     assert not any(value.requires_grad for value in metrics.values())
 

@@ -19,7 +19,6 @@ from penstock.algos import CPO, DPO, KTO, ORPO, BradleyTerry, SimPO
 from penstock.algos.dpo import MPO
 from penstock.algos.pair_losses import PAIR_LOSSES
 from penstock.config.run import LearnerSpec
-from penstock.core.contracts import Scores
 from penstock.core.types import Row
 from penstock.data.layout import count as real_count
 from penstock.data.layout import lay_out
@@ -50,7 +49,7 @@ class Noise:
     def score(self, units, needs, temperature=1.0):
         rows = [row for unit in units for row in unit]
         logp = [self.table[row.tokens_T[:-1], row.tokens_T[1:]][row.action_T[1:]] for row in rows]
-        return Scores(logp=logp, entropy=[], value=[], score=[])
+        return {"logp": logp}
 
 
 def units_of(algorithm, seed, units=5):
@@ -141,5 +140,5 @@ def test_at_the_reference_the_loss_of_dpo_is_log_two_and_half_the_pairs_are_righ
 
 
 def test_rows_that_need_nothing_are_left_as_they_are():
-    units = [(Row(np.array([1, 2], np.int32), np.array([False, True])),)]
+    units = [(Row({"tokens_T": np.array([1, 2], np.int32)}, np.array([False, True])),)]
     assert OfflineLabeller(BradleyTerry(), Noise(0)).label(units) is units

@@ -10,7 +10,6 @@ from algo_examples import Letters, Table, count, lay_out
 import tiny_models
 from penstock.algos import ProcessReward
 from penstock.config.run import LearnerSpec
-from penstock.core.contracts import Outputs, Scores
 from penstock.core.errors import DataError, SpecError, TrainingError
 from penstock.data.layout import count as real_count
 from penstock.data.layout import lay_out as real_lay_out
@@ -55,7 +54,7 @@ def test_the_loss_by_hand_is_a_mean_over_labelled_steps():
     units = [PRM.rows(SOLUTION, TOKENIZER), PRM.rows(SOLUTION | {"labels": [0.5, None, None]}, TOKENIZER)]
     batch, fields = lay_out(units)
     ln3 = math.log(3)
-    outputs = Outputs(step_A=torch.tensor([ln3, ln3, 0.0], dtype=torch.float64))
+    outputs = {"step": torch.tensor([ln3, ln3, 0.0], dtype=torch.float64)}
     loss, metrics = PRM.loss()(outputs, fields, batch, count(units))
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)
     assert metrics["step/accuracy"].item() == pytest.approx((1 + 0 + 0.5) / 3)
@@ -64,7 +63,7 @@ def test_the_loss_by_hand_is_a_mean_over_labelled_steps():
 def test_micro_batches_add_up():
     class Steps(Table):
         def outputs(self, batch):
-            return Outputs(step_A=self.scores[batch.before_A])
+            return {"step": self.scores[batch.before_A]}
 
     units = [PRM.rows(SOLUTION | {"labels": labels}, TOKENIZER) for labels in ([1, 0, 1], [0, None, None], [None, 1, 0])]
     model = Steps()
@@ -76,7 +75,7 @@ def test_micro_batches_add_up():
 
 def test_assessment_by_hand():
     units = [PRM.rows(SOLUTION, TOKENIZER)]
-    scores = Scores(logp=[], entropy=[], value=[], score=[], step=[np.array([math.log(3), math.log(3)])])
+    scores = {"step": [np.array([math.log(3), math.log(3)])]}
     expected = {"step/accuracy": 0.5, "step/nll": (math.log(4 / 3) + math.log(4)) / 2}
     assert PRM.assess(units, scores) == pytest.approx(expected)
     with pytest.raises(TrainingError, match="score the same units first"):
@@ -97,10 +96,10 @@ def test_a_steps_score_reads_the_text_up_to_its_end_and_nothing_after(text):
     learner = DeviceLearner(score_model(text), LearnerSpec(), real_lay_out, LearnerPlan(total_steps=1))
     steps = ["2 + 2 = 4", "4 + 3 = 7"]
     rows = ProcessReward().rows({"prompt": "sum", "steps": steps, "labels": [1, 1]}, text)
-    found = learner.score([rows], frozenset({"step"})).step[0]
+    found = learner.score([rows], frozenset({"step"}))["step"][0]
     for number, place in enumerate(np.flatnonzero(rows[0].action_T)):
         alone = tiny_models.row(rows[0].tokens_T[:place], np.zeros(0, np.int32))
-        assert found[number] == pytest.approx(learner.score([(alone,)], frozenset({"score"})).score[0], abs=1e-5)
+        assert found[number] == pytest.approx(learner.score([(alone,)], frozenset({"score"}))["score"][0], abs=1e-5)
 
 
 def test_right_and_wrong_steps_are_told_apart_after_some_training(text):

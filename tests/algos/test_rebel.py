@@ -5,12 +5,11 @@ import torch
 from algo_examples import Table, count, group, lay_out, sample
 
 from penstock.algos import REBEL
-from penstock.core.contracts import Columns, Control, Outputs
 from penstock.core.errors import SpecError
 
 
 def label(*groups, **fields):
-    return REBEL(**fields).label(groups, Columns(), Control())
+    return REBEL(**fields).label(groups, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ def test_the_loss_is_the_squared_error_by_hand(ratios, rewards, eta, expected):
     units = label(group(sample([2], rewards[0]), sample([3], rewards[1])), eta=eta)
     batch, fields = lay_out(units)
     old_A = fields["old_logp"].double()
-    outputs = Outputs(logp_A=old_A + torch.tensor(ratios, dtype=torch.float64))
+    outputs = {"logp": old_A + torch.tensor(ratios, dtype=torch.float64)}
     loss, _ = REBEL(eta=eta).loss()(outputs, fields, batch, count(units))
     assert loss.item() == pytest.approx(expected, abs=1e-6)
 
@@ -47,7 +46,7 @@ def test_the_first_gradient_raises_the_better_of_the_two():
     units = label(group(sample([2], 1.0), sample([3], 0.0)))
     batch, fields = lay_out(units)
     logp_A = fields["old_logp"].double().clone().requires_grad_()
-    loss, _ = REBEL().loss()(Outputs(logp_A=logp_A), fields, batch, count(units))
+    loss, _ = REBEL().loss()({"logp": logp_A}, fields, batch, count(units))
     loss.backward()
     assert logp_A.grad.tolist() == pytest.approx([-2.0, 2.0])
 

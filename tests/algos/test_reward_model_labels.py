@@ -8,7 +8,6 @@ from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import BradleyTerry
 from penstock.config.spec import parse, plain
-from penstock.core.contracts import Outputs
 from penstock.core.errors import DataError, SpecError
 
 TOKENIZER = Letters()
@@ -18,7 +17,7 @@ PAIR = {"prompt": "a", "chosen": "bc", "rejected": "d", "gap": 1.5, "share": 0.7
 def loss_of(algorithm, examples, order, score):
     units = [algorithm.rows(example, TOKENIZER) for example in examples]
     batch, fields = lay_out(units, order)
-    outputs = Outputs(score_B=torch.tensor(score, dtype=torch.float64)[order])
+    outputs = {"score": torch.tensor(score, dtype=torch.float64)[order]}
     return algorithm.loss()(outputs, fields, batch, count(units))[0].item()
 
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from penstock.algos import RFT
 from penstock.algos.rft import reaches_quantile
-from penstock.core.contracts import Columns, Control
 from penstock.core.errors import SpecError, TrainingError
 
 
 def label(algorithm, *groups, quantile=0.5):
-    return algorithm.label(groups, Columns(), Control(quantile=quantile))
+    return algorithm.label(groups, {}, {"quantile": quantile})
 
 
 @pytest.mark.parametrize(
@@ -99,10 +98,10 @@ def test_a_verifier_keeps_exactly_what_was_verified():
 
 def test_the_quantile_rises_to_its_end_and_stays():
     algorithm = RFT(start=0.2, end=0.8, rise=3)
-    control, seen = algorithm.initial_control(), []
+    control, seen = algorithm.initial_coefficients(), []
     for _ in range(5):
-        seen.append(control.quantile)
-        control = algorithm.control(control, {})
+        seen.append(control["quantile"])
+        control = algorithm.adapt(control, {})
     assert seen == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8])
 
 

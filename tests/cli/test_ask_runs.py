@@ -118,8 +118,8 @@ def test_kept_log_probs_are_those_of_the_weights(once):
     asked = read(once / "asked" / "ask-1.jsonl")
     group = group_of(asked[0].task.item)
     scorer = Scoring(load_model(str(once / "models" / "sft")), lay_out)
-    rows = tuple(Row(sample.tokens_T, sample.action_T) for sample in group.samples)
-    for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"})).logp, strict=True):
+    rows = tuple(Row(sample.columns, sample.action_T) for sample in group.samples)
+    for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"}))["logp"], strict=True):
         assert sample.logp_T[sample.action_T] == pytest.approx(logp_A, abs=1e-4)
 
 

@@ -157,7 +157,7 @@ def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
     loading.reference(ppo(FROZEN), model)
     shared = loading.scorer("@reward")
     units = [(tiny_row(length),) for length in (3, 7)]
-    found, wanted = (each.score(units, frozenset({"score"})).score for each in (shared, expected))
+    found, wanted = (each.score(units, frozenset({"score"}))["score"] for each in (shared, expected))
     assert found == wanted
     assert bytes_held([model, shared.model]) < bytes_held([model, expected.model])
 
@@ -165,7 +165,7 @@ def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
 def tiny_row(length: int) -> Any:
     from penstock.core.types import Row
 
-    return Row(np.arange(5, 5 + length, dtype=np.int32), np.zeros(length, bool))
+    return Row({"tokens_T": np.arange(5, 5 + length, dtype=np.int32)}, np.zeros(length, bool))
 
 
 def test_with_adapters_the_reference_holds_no_weight_of_its_own(models: Models) -> None:

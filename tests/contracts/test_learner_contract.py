@@ -111,9 +111,9 @@ class Likelihood:
     scale: float = 1.0
 
     def __call__(self, outputs, fields, batch, denominator):
-        loss = -self.scale * (fields["weight"] * outputs.logp_A).sum() / denominator.tokens
-        if outputs.value_A is not None:
-            loss = loss + (outputs.value_A - 1).square().sum() / denominator.tokens
+        loss = -self.scale * (fields["weight"] * outputs["logp"]).sum() / denominator.tokens
+        if "value" in outputs:
+            loss = loss + (outputs["value"] - 1).square().sum() / denominator.tokens
         return loss, {"nll": loss.detach()}
 
 
@@ -185,8 +185,8 @@ def test_the_step_does_not_depend_on_the_layout(make, layout):
     units = units_of(groups=(2, 1, 3, 2))
     norm = train(one, units, **layout)[1]["gradient_norm"]
     assert norm == pytest.approx(train(other, units)[1]["gradient_norm"], rel=1e-5)
-    found = one.score(units, LOGP).logp
-    for ours, theirs in zip(found, other.score(units, LOGP).logp, strict=True):
+    found = one.score(units, LOGP)["logp"]
+    for ours, theirs in zip(found, other.score(units, LOGP)["logp"], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-2)  # Adam magnifies rounding where a gradient is nearly 0
 
 
@@ -222,10 +222,10 @@ def test_scores_have_one_entry_a_row_over_its_actions(make):
     units = units_of()
     found = make().score(units, frozenset({"logp", "entropy"}))
     lengths = [int(row.action_T.sum()) for unit in units for row in unit]
-    assert [len(logp_A) for logp_A in found.logp] == lengths
-    assert [len(entropy_A) for entropy_A in found.entropy] == lengths
-    assert all((logp_A <= 0).all() for logp_A in found.logp)
-    assert all((entropy_A >= 0).all() for entropy_A in found.entropy)
+    assert [len(logp_A) for logp_A in found["logp"]] == lengths
+    assert [len(entropy_A) for entropy_A in found["entropy"]] == lengths
+    assert all((logp_A <= 0).all() for logp_A in found["logp"])
+    assert all((entropy_A >= 0).all() for entropy_A in found["entropy"])
 
 
 def test_scoring_leaves_the_learner_as_it_is(make):
@@ -238,7 +238,7 @@ def test_scoring_leaves_the_learner_as_it_is(make):
 
 def test_a_temperature_flattens_the_scores(make):
     learner = make()
-    hot, cold = (learner.score(units_of(), frozenset({"entropy"}), t).entropy for t in (3.0, 0.3))
+    hot, cold = (learner.score(units_of(), frozenset({"entropy"}), t)["entropy"] for t in (3.0, 0.3))
     assert all((one > other).all() for one, other in zip(hot, cold, strict=True))
 
 

@@ -169,8 +169,9 @@ def drawn(ticket, versions=((0,), (0,)), rewards=None):
         size = len(ones) + 1
         extras = {"greedy": place == 0, "scores": np.arange(3.0) + ticket.ordinal}
         logp_T = np.linspace(-1, 0, size, dtype=np.float32)
-        columns = (np.arange(size, dtype=np.int32) + 20, np.arange(size) > 0, logp_T, np.array([-1, *ones], np.int32))
-        samples.append(Sample(SampleKey(key, place), *columns, "stop", f"text {place}", extras=extras))
+        columns = {"tokens_T": np.arange(size, dtype=np.int32) + 20, "seen_T": np.full((size, 2, 3), place, np.float32)}
+        known = (np.arange(size) > 0, logp_T, np.array([-1, *ones], np.int32))
+        samples.append(Sample(SampleKey(key, place), columns, *known, "stop", f"text {place}", extras=extras))
     group = Group(Prompt(key, "what?", columns={"answer": 42, "picture": b"\x00\x01"}), tuple(samples), "generator-0")
     return group if rewards is None else scored(group, rewards)
 

@@ -19,7 +19,7 @@ def group(origin: str, *errors: str | None) -> Group:
     tokens_T = np.array([5, 6], np.int32)
     samples = tuple(
         Sample(
-            SampleKey(KEY, place), tokens_T, np.array([False, True]), np.zeros(2, np.float32),
+            SampleKey(KEY, place), {"tokens_T": tokens_T}, np.array([False, True]), np.zeros(2, np.float32),
             np.array([-1, 0], np.int32), finish="stop", error=error,
         )
         for place, error in enumerate(errors)

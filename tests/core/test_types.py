@@ -1,10 +1,12 @@
 """Samples, groups, keys and errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from penstock.core.errors import GenerationError, PenstockError, RewardError, blame
-from penstock.core.types import GeneratorStats, Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.core.errors import DataError, GenerationError, PenstockError, RewardError, blame
+from penstock.core.types import GeneratorStats, Group, Prompt, PromptKey, Row, Sample, SampleKey
 
 KEY = PromptKey("gsm8k", 0, 17)
 
@@ -14,7 +16,7 @@ def sample(action, versions, place=0):
     length = len(action_T)
     return Sample(
         SampleKey(KEY, place),
-        np.arange(length, dtype=np.int32),
+        {"tokens_T": np.arange(length, dtype=np.int32)},
         action_T,
         np.zeros(length, np.float32),
         np.array(versions, np.int32),
@@ -24,6 +26,19 @@ def sample(action, versions, place=0):
 
 def test_keys_read_as_paths():
     assert str(SampleKey(KEY, 3)) == "gsm8k/0/17#3"
+
+
+def test_columns_of_several_axes_have_one_entry_a_step():
+    seen_T = np.zeros((3, 2, 2), np.float32)
+    fits = replace(sample([0, 1, 1], [-1, 0, 0]), columns={"seen_T": seen_T})
+    assert fits.scored(1.0).columns["seen_T"] is seen_T
+    with pytest.raises(DataError, match=r"sample gsm8k/0/17#0: column seen_T has 3 entries for 2 steps"):
+        replace(sample([0, 1], [-1, 0]), columns={"seen_T": seen_T})
+
+
+def test_a_policy_without_tokens_says_so():
+    with pytest.raises(DataError, match="no column tokens_T; its columns are: action_TD, seen_TO"):
+        _ = Row({"seen_TO": np.zeros((1, 2)), "action_TD": np.zeros((1, 3))}, np.ones(1, bool)).tokens_T
 
 
 def test_a_terminal_reward_lands_on_the_last_action_token():

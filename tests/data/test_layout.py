@@ -19,7 +19,7 @@ from penstock.train.learner import by_row
 def row(tokens, actions=(), **fields):
     action_T = np.zeros(len(tokens), np.bool_)
     action_T[list(actions)] = True
-    return Row(np.array(tokens, np.int32), action_T, fields)
+    return Row({"tokens_T": np.array(tokens, np.int32)}, action_T, fields)
 
 
 @st.composite
@@ -195,7 +195,7 @@ def test_rows_without_actions_are_laid_out():
     [
         ([row([1, 2], [0])], "row 0: its first token is an action"),
         ([row([1], []), row([])], "row 1: 0 tokens"),
-        ([Row(np.array([1, 2], np.int32), np.zeros(3, np.bool_))], "2 tokens and 3 action marks"),
+        ([Row({"tokens_T": np.array([1, 2], np.int32)}, np.zeros(3, np.bool_))], "2 tokens and 3 action marks"),
         ([row([1, 2], [1], w=1.0), row([1, 2], [1])], "row 1: .* w is not in every row"),
         ([row([1, 2], [1], w=1.0), row([1, 2], [1], w=np.ones(1))], 'row 1: field "w" is a number in some'),
         ([row([1, 2, 3], [1, 2], w=np.ones(3))], 'row 0: field "w" has 3 entries for 2 action tokens'),
@@ -204,6 +204,14 @@ def test_rows_without_actions_are_laid_out():
 def test_a_malformed_row_is_refused_by_name(rows, says):
     with pytest.raises(DataError, match=says):
         lay_out([(item,) for item in rows], 100, True)
+
+
+def test_fields_over_actions_may_have_further_axes():
+    one, two = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(3, dtype=np.float32).reshape(1, 3)
+    (batch,) = lay_out([(row([1, 2, 3], [1, 2], noise=one), row([1, 2], [1], noise=two))], 100, True)
+    assert batch.fields["noise"].tolist() == [*one.tolist(), *two.tolist()]
+    with pytest.raises(DataError, match="its axes differ"):
+        lay_out([(row([1, 2], [1], noise=one[:1]), row([1, 2], [1], noise=two[:, :2]))], 100, True)
 
 
 def test_a_unit_without_rows_is_refused():

@@ -49,8 +49,8 @@ def ragged(count: int = 6, seed: int = 0, longest: int = 24, **sampling: Any) ->
 
 def learner_logp(model: LanguageModel, sample: Sample, temperature: float = 1.0) -> np.ndarray:
     """What a learner computes for the action tokens of a sample."""
-    unit = (Row(sample.tokens_T, sample.action_T, {}),)
-    return Scoring(model, lay_out).score([unit], frozenset({"logp"}), temperature).logp[0]
+    unit = (Row(sample.columns, sample.action_T, {}),)
+    return Scoring(model, lay_out).score([unit], frozenset({"logp"}), temperature)["logp"][0]
 
 
 def assert_each_token_is_its_versions(samples: Sequence[Sample], models: Sequence[LanguageModel]) -> None:

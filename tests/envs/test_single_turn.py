@@ -11,7 +11,7 @@ from penstock.envs.single_turn import SingleTurn
 
 SAMPLE = Sample(
     key=SampleKey(PromptKey("s", 0, 0), 0),
-    tokens_T=np.array([1, 2], np.int32),
+    columns={"tokens_T": np.array([1, 2], np.int32)},
     action_T=np.array([False, True]),
     logp_T=np.zeros(2, np.float32),
     version_T=np.array([-1, 0], np.int32),

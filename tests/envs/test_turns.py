@@ -26,7 +26,7 @@ def encode(text):
 
 def sample(text="written"):
     key = SampleKey(PromptKey("test", 0, 0), 0)
-    return Sample(key, PROMPT, np.ones(2, bool), np.zeros(2, np.float32), np.zeros(2, np.int32), "stop", text)
+    return Sample(key, {"tokens_T": PROMPT}, np.ones(2, bool), np.zeros(2, np.float32), np.zeros(2, np.int32), "stop", text)
 
 
 def episode(function, executor, turns=8, deadline=5.0, columns=None):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from penstock.config.run import NO_SCALING
-from penstock.core.contracts import Control, State
+from penstock.core.contracts import State
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
@@ -100,14 +100,14 @@ class BareRows:
     needs: frozenset[str] = frozenset()
 
     def label(self, groups, columns, control):
-        kept = [tuple(Row(s.tokens_T, s.action_T) for s in group.samples if s.valid) for group in groups]
+        kept = [tuple(Row(s.columns, s.action_T) for s in group.samples if s.valid) for group in groups]
         return [unit for unit in kept if unit]
 
     def loss(self):
         return None
 
-    def control(self, control, metrics):
-        return Control(kl_coefficient=control.kl_coefficient + 1)
+    def adapt(self, coefficients, metrics):
+        return {"kl": coefficients.get("kl", 0.0) + 1}
 
 
 @dataclass
@@ -143,7 +143,7 @@ def online(
         model, learner_spec, lay_out, LearnerPlan(total_steps=more.get("steps", 100), temperature=sampling.temperature)
     )
     generator = embedded_generator(model, slots=64)
-    control, scaling = algorithm.initial_control(), more.get("scaling", NO_SCALING)
+    control, scaling = algorithm.initial_coefficients(), more.get("scaling", NO_SCALING)
     labeller = Labeller(algorithm, learner, None, sampling.temperature, control, scaling)
     trainer = Trainer(learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix)
     roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
@@ -218,7 +218,7 @@ def sample_of(actions: Sequence[int], reward: float | None, *, place: int = 0, *
     action_T = np.arange(len(tokens_T)) >= 1
     made = Sample(
         SampleKey(PromptKey("test", 0, 0), place),
-        tokens_T,
+        {"tokens_T": tokens_T},
         action_T,
         np.where(action_T, -1.0, 0.0).astype(np.float32),
         np.where(action_T, 0, -1).astype(np.int32),

@@ -151,7 +151,7 @@ def test_ilql_finds_the_better_of_two_answers(text):
         asked, given = draw.integers(20, 22, 2)
         tokens_T = np.array([asked, given, model.text.end], np.int32)
         fields = {"step_reward": np.array([float(asked == given), 0.0], np.float32), "weight": np.ones(2, np.float32)}
-        return (Row(tokens_T, np.array([False, True, True]), fields),)
+        return (Row({"tokens_T": tokens_T}, np.array([False, True, True]), fields),)
 
     fit(model, algorithm, unit_of, 60, learning_rate=2e-3)
     prompts = [np.array([20]), np.array([21])]

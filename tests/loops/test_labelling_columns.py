@@ -27,25 +27,25 @@ def cut_and_ended():
 
 def test_own_log_probs_are_the_learner_s_before_the_update(tiny):
     parts = online(tiny(), GRPO(correction=(ImportanceWeight(),)), FAST)
-    found = parts.labeller.columns(cut_and_ended()).proximal_logp
-    rows = [(Row(s.tokens_T, s.action_T),) for s in cut_and_ended()[0].samples]
-    expected = parts.learner.score(rows, frozenset({"logp"}), 0.8).logp
+    found = parts.labeller.columns(cut_and_ended())["proximal"]
+    rows = [(Row(s.columns, s.action_T),) for s in cut_and_ended()[0].samples]
+    expected = parts.learner.score(rows, frozenset({"logp"}), 0.8)["logp"]
     for one, other in zip(found[0], expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_without_a_correction_nothing_is_scored(tiny):
-    assert online(tiny(), GRPO(), FAST).labeller.columns(cut_and_ended()).proximal_logp is None
+    assert online(tiny(), GRPO(), FAST).labeller.columns(cut_and_ended()) == {}
 
 
 def test_a_cut_sample_gets_the_value_of_the_state_after_its_last_action(tiny):
     parts = online(tiny(), PPO(bootstrap=True), CRITIC)
     parts.learner.model.value_head.linear.weight.data.normal_()
     groups = cut_and_ended()
-    (found,) = parts.labeller.columns(groups).bootstrap
+    (found,) = parts.labeller.columns(groups)["bootstrap"]
     longer = np.append(groups[0].samples[0].tokens_T, 99)  # whatever comes next, the state before it is the same
-    row = Row(longer, np.array([False, True, True, True]))
-    expected = parts.learner.score([(row,)], frozenset({"value"})).value[0][-1]
+    row = Row({"tokens_T": longer}, np.array([False, True, True, True]))
+    expected = parts.learner.score([(row,)], frozenset({"value"}))["value"][0][-1]
     assert found[0] == pytest.approx(float(expected), abs=1e-6)
     assert found[0] != 0
     assert found[1] == 0

@@ -34,7 +34,7 @@ def trainer_of(learner, budget=4096):
 
 def unit(length=3):
     tokens_T = np.arange(20, 20 + length, dtype=np.int32)
-    return (Row(tokens_T, np.arange(length) >= 1),)
+    return (Row({"tokens_T": tokens_T}, np.arange(length) >= 1),)
 
 
 def groups_of(count, batch=2):
@@ -166,15 +166,15 @@ def test_a_failed_sample_is_left_out_and_counted():
 
 def test_the_controller_moves_once_a_batch():
     _, labeller = asyncio.run(steps_over(groups_of(4), CountingLearner(), Plan(steps=2, epochs=2)))
-    assert labeller.control.kl_coefficient == 2.0
+    assert labeller.coefficients["kl"] == 2.0
 
 
 def test_the_state_of_the_labeller_is_its_control():
     labeller = Labeller(BareRows(), CountingLearner(), None, 1.0)
-    labeller.control.kl_coefficient = 0.25
+    labeller.coefficients["kl"] = 0.25
     other = Labeller(BareRows(), CountingLearner(), None, 1.0)
     other.load_state(labeller.state())
-    assert other.control.kl_coefficient == 0.25
+    assert other.coefficients["kl"] == 0.25
 
 
 def test_sample_metrics_by_hand():

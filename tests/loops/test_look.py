@@ -26,7 +26,7 @@ def sample(prompt: int, place: int, *actions: int, error: str | None = None) -> 
     action_T = np.array([False, *[True] * len(actions)])
     logp_T = np.where(action_T, np.float32(-1.5), np.float32(0))
     version_T = np.where(action_T, 4, -1).astype(np.int32)
-    return Sample(key, tokens_T, action_T, logp_T, version_T, "stop", text=decode(actions), error=error)
+    return Sample(key, {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop", text=decode(actions), error=error)
 
 
 def group(prompt: int, count: int) -> Group:
@@ -43,7 +43,7 @@ class Learner:
     def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
         self.asked.append((units, needs, temperature))
         logp = [np.full(int(row.action_T.sum()), -1.25, np.float32) for unit in units for row in unit]
-        return Scores(logp, [], [], [])
+        return {"logp": logp}
 
 
 def test_first_samples_come_before_their_siblings() -> None:
@@ -88,7 +88,7 @@ def test_tokens_of_a_long_sample_are_bounded() -> None:
 def test_ids_and_log_probs_of_a_sample_are_kept_exactly() -> None:
     drawn = replace(
         sample(0, 0, 1, 5, 1),
-        tokens_T=np.array([9, 1, 5, 70_000], np.int32),
+        columns={"tokens_T": np.array([9, 1, 5, 70_000], np.int32)},
         logp_T=np.array([0, -1 / 3, -1e-9, -20.25], np.float32),
     )
     (row,) = rows_of([Seen(group(0, 1), drawn)], decode)

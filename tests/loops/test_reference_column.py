@@ -1,7 +1,6 @@
 """The reference's log-probs where a process of its own computes them: a column that is there when the batch is labelled."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 from loop_examples import prompt_of, sample_of
@@ -16,7 +15,7 @@ class Counting:
 
     def score(self, units, wanted, temperature):
         counts = [int(row.action_T.sum()) for unit in units for row in unit]
-        return SimpleNamespace(logp=[-np.arange(1, count + 1, dtype=np.float32) for count in counts])
+        return {"logp": [-np.arange(1, count + 1, dtype=np.float32) for count in counts]}
 
 
 def written(*samples) -> Group:

@@ -145,9 +145,10 @@ def test_the_bounds_of_the_gap(mean, largest, bad, severity):
 def test_marks_tell_whose_weights_drew_a_token():
     whole = sample_of([1, 2], 1.0, version_T=np.array([-1, 3, 3], np.int32))
     began_earlier = sample_of([3, 4], 1.0, version_T=np.array([-1, 2, 3], np.int32))
-    units = BareRows().label([Group(prompt_of(0), (whole, began_earlier, sample_of([5], 1.0)))], None, None)
-    stranger = replace(units[0][0], tokens_T=np.array([20, 9, 9], np.int32))
-    (unit,) = marked([(*units[0], stranger)], [Group(prompt_of(0), (whole, began_earlier, sample_of([5], 1.0)))], 3)
+    group = Group(prompt_of(0), (whole, began_earlier, sample_of([5], 1.0)))
+    units = BareRows().label([group], None, None)
+    stranger = replace(units[0][0], columns={"tokens_T": np.array([20, 9, 9], np.int32)})
+    (unit,) = marked([(*units[0], stranger)], [group], 3)
     assert [row.fields["sentinel/origin"].tolist() for row in unit] == [[1, 1], [3, 2], [3], [0, 0]]
     assert [row.fields["sentinel/behaviour_logp"].tolist() for row in unit] == [[-1, -1], [-1, -1], [-1], [0, 0]]
 

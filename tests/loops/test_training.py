@@ -133,7 +133,7 @@ def supervised(model, seed=0):
     def unit_of(ordinal):
         prompt = PROMPTS[ordinal % len(PROMPTS)]
         tokens_T = np.concatenate([prompt, np.full(5, prompt[0], np.int32)])
-        return (Row(tokens_T, np.arange(8) >= 3, {"weight": np.ones(5, np.float32)}),)
+        return (Row({"tokens_T": tokens_T}, np.arange(8) >= 3, {"weight": np.ones(5, np.float32)}),)
 
     learner = DeviceLearner(
         model, LearnerSpec(learning_rate=0.01, dropout=0.05), lay_out, LearnerPlan(total_steps=30, seed=seed)

@@ -88,9 +88,9 @@ def test_our_layers_give_the_logits_of_transformers(architecture, text):
     found = Scoring(model, lay_out).score(units, frozenset({"logp", "entropy"}), 0.7)
     rows = [one for unit in units for one in unit]
     logps, entropies = tiny_t5.token_outputs(model, rows, 0.7)
-    for ours, theirs in zip(found.logp, logps, strict=True):
+    for ours, theirs in zip(found["logp"], logps, strict=True):
         np.testing.assert_allclose(ours, theirs.detach(), atol=1e-4)
-    for ours, theirs in zip(found.entropy, entropies, strict=True):
+    for ours, theirs in zip(found["entropy"], entropies, strict=True):
         np.testing.assert_allclose(ours, theirs.detach(), atol=1e-4)
 
 
@@ -123,8 +123,8 @@ def test_a_row_without_actions_is_read_whole_and_scored_after_the_start_token(te
     model = tiny_t5.build(text, head="score")
     rng = np.random.default_rng(3)
     common = tokens(rng, 5)
-    rows = [Row(np.concatenate([common, tokens(rng, n)]).astype(np.int32), np.zeros(5 + n, bool)) for n in (4, 9)]
-    found = Scoring(model, lay_out).score([tuple(rows)], frozenset({"score"})).score
+    rows = [Row({"tokens_T": np.concatenate([common, tokens(rng, n)]).astype(np.int32)}, np.zeros(5 + n, bool)) for n in (4, 9)]
+    found = Scoring(model, lay_out).score([tuple(rows)], frozenset({"score"}))["score"]
     network = naive.plain(model)
     for ours, one in zip(found, rows, strict=True):
         hidden = tiny_t5.decoder_hidden(network, one, model.start)
@@ -144,16 +144,16 @@ def test_the_rows_of_a_prompt_share_one_encoding(t5):
 @given(seed=st.integers(0, 50), budget=st.sampled_from([16, 40, 4096]), share=st.booleans())
 def test_neither_packing_nor_sharing_nor_row_order_changes_a_score(t5, seed, budget, share):
     units = some_units(seed, groups=(2, 1, 3))
-    expected = Scoring(t5, lay_out, 4096).score(units, frozenset({"logp"})).logp
+    expected = Scoring(t5, lay_out, 4096).score(units, frozenset({"logp"}))["logp"]
     turned = [unit[::-1] for unit in units[::-1]]
-    found = Scoring(t5, lay_out, budget, share).score(turned, frozenset({"logp"})).logp
+    found = Scoring(t5, lay_out, budget, share).score(turned, frozenset({"logp"}))["logp"]
     for ours, theirs in zip(found[::-1], expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
 def test_rows_with_observations_after_the_first_action_are_refused(t5):
     one = some_units(groups=(1,))[0][0]
-    turns = Row(np.append(one.tokens_T, [30, 31]).astype(np.int32), np.append(one.action_T, [False, True]))
+    turns = Row({"tokens_T": np.append(one.tokens_T, [30, 31]).astype(np.int32)}, np.append(one.action_T, [False, True]))
     with pytest.raises(TrainingError, match="row 0: an encoder-decoder answers once"):
         Scoring(t5, lay_out).score([(turns,)], frozenset({"logp"}))
 
@@ -191,7 +191,7 @@ def test_the_value_head_reads_the_decoder(text):
     model.add_critic("shared")
     torch.nn.init.normal_(model.value_head.linear.weight)
     units = some_units()
-    found = Scoring(model, lay_out).score(units, frozenset({"value"})).value
+    found = Scoring(model, lay_out).score(units, frozenset({"value"}))["value"]
     network = naive.plain(model)
     for ours, one in zip(found, [one for unit in units for one in unit], strict=True):
         hidden = tiny_t5.decoder_hidden(network, one, model.start)[:-1]

@@ -80,7 +80,8 @@ def groups(draw: st.DrawFn) -> Group:
 
         return Sample(
             SampleKey(KEY, number),
-            *(column(dtype) for dtype in ("<i4", "|b1", "<f4", "<i4")),
+            {name: draw(arrays.arrays("<f4", (length, 2))) for name in draw(st.sets(text, max_size=2))},
+            *(column(dtype) for dtype in ("|b1", "<f4", "<i4")),
             finish=draw(st.sampled_from(["stop", "length", "abort", "error"])),
             text=draw(text),
             reward_T=draw(st.none() | arrays.arrays("<f4", length)),
@@ -100,7 +101,9 @@ def test_groups_come_back_the_same(group: Group) -> None:
 
 
 def test_a_request_comes_back_with_the_sample_it_resumes() -> None:
-    drawn = Sample(SampleKey(KEY, 1), *(np.ones(3, d) for d in ("<i4", "|b1", "<f4", "<i4")), finish="abort")
+    drawn = Sample(
+        SampleKey(KEY, 1), {"tokens_T": np.ones(3, "<i4")}, *(np.ones(3, d) for d in ("|b1", "<f4", "<i4")), finish="abort"
+    )
     request = Request(SampleKey(KEY, 1), np.arange(4, dtype=np.int32), Sampling(temperature=0.5, stop=("\n",)), drawn)
     assert same(there_and_back(request), request)
 

@@ -13,7 +13,7 @@ from penstock.runtime.session import Session
 
 def sample(text):
     nothing = np.zeros(0, np.int32)
-    return Sample(SampleKey(PromptKey("p", 0, 0), 0), nothing, nothing > 0, nothing, nothing, "stop", text)
+    return Sample(SampleKey(PromptKey("p", 0, 0), 0), {"tokens_T": nothing}, nothing > 0, nothing, nothing, "stop", text)
 
 
 def test_the_right_steps_keep_the_last_digit_of_the_running_sum():

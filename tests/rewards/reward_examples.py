@@ -17,7 +17,7 @@ def make_sample(text="42", index=0, actions=3, **fields):
     length = 2 + actions
     return Sample(
         key=SampleKey(KEY, index),
-        tokens_T=np.arange(length, dtype=np.int32),
+        columns={"tokens_T": np.arange(length, dtype=np.int32)},
         action_T=np.arange(length) >= 2,
         logp_T=np.zeros(length, np.float32),
         version_T=np.where(np.arange(length) >= 2, 0, -1).astype(np.int32),

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from penstock.core.contracts import Scores
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, SampleKey
 from penstock.rewards.process import WAYS, StepReward, steps_of, summary
@@ -60,13 +59,13 @@ class Judge:
     def score(self, units, needs, temperature=1.0):
         rows = [row for unit in units for row in unit]
         scores = [np.array([math.log(3), 0.0, 0.0][: int(row.action_T.sum())]) for row in rows]
-        return Scores(logp=[], entropy=[], value=[], score=[], step=scores)
+        return {"step": scores}
 
 
 def row_with(separator):
     def row(sample, prompt, steps):
         tokens_T = np.arange(len(steps) + 1, dtype=np.int32)
-        return Row(tokens_T, tokens_T > 0)
+        return Row({"tokens_T": tokens_T}, tokens_T > 0)
 
     return row
 
@@ -78,7 +77,7 @@ def group(*answers):
         tokens_T = np.array([0, *answer], np.int32)
         action_T = np.arange(len(tokens_T)) > 0
         logp_T, version_T = np.zeros(len(tokens_T), np.float32), np.zeros(len(tokens_T), np.int32)
-        samples.append(Sample(SampleKey(key, place), tokens_T, action_T, logp_T, version_T, "stop"))
+        samples.append(Sample(SampleKey(key, place), {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop"))
     return Group(Prompt(key, "a"), tuple(samples))
 
 

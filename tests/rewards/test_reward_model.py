@@ -8,7 +8,6 @@ import pytest
 from reward_examples import make_group, score
 
 from penstock.config.run import RewardSpec
-from penstock.core.contracts import Scores
 from penstock.rewards.model import ModelReward
 from penstock.rewards.runner import Mixture
 
@@ -25,7 +24,7 @@ class Summing:
         assert needs == {"score"}
         assert not any(row.action_T.any() for unit in units for row in unit)
         scores = [float(row.tokens_T.sum()) for unit in units for row in unit]
-        return Scores([], [], [], scores[: len(scores) - self.drop])
+        return {"score": scores[: len(scores) - self.drop]}
 
 
 class Held(Summing):

@@ -18,7 +18,7 @@ def sample(key: PromptKey, place: int, versions: Sequence[int]) -> Sample:
     version_T = np.array([-1, *versions], np.int32)
     return Sample(
         SampleKey(key, place),
-        np.arange(20, 21 + count, dtype=np.int32),
+        {"tokens_T": np.arange(20, 21 + count, dtype=np.int32)},
         action_T,
         np.zeros(count + 1, np.float32),
         version_T,

@@ -28,13 +28,12 @@ class WeightedLoss:
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         total = torch.zeros(())
-        for output_A in (outputs.logp_A, outputs.entropy_A):
-            if output_A is not None:
-                total = total + (fields["weight"] * output_A).sum() / denominator.tokens
-        if outputs.value_A is not None:
-            total = total + (fields["weight"] * (outputs.value_A - 1).square()).sum() / denominator.tokens
-        if outputs.score_B is not None:
-            total = total + outputs.score_B.sum() / denominator.rows
+        for name in sorted(self.needs & {"logp", "entropy"}, reverse=True):
+            total = total + (fields["weight"] * outputs[name]).sum() / denominator.tokens
+        if "value" in outputs:
+            total = total + (fields["weight"] * (outputs["value"] - 1).square()).sum() / denominator.tokens
+        if "score" in outputs:
+            total = total + outputs["score"].sum() / denominator.rows
         return total, {"seen": torch.tensor(len(batch.unit_B) / denominator.rows)}
 
 
@@ -96,7 +95,7 @@ def assert_draws_are_the_learners(learner: DeviceLearner, between: Callable[[lis
         samples = asyncio.run(draw(ordinal))
         units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
         between(units)
-        for sample, logp in zip(samples, learner.score(units, frozenset({"logp"})).logp, strict=True):
+        for sample, logp in zip(samples, learner.score(units, frozenset({"logp"}))["logp"], strict=True):
             assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-4)
         accumulate(learner, some_units(9))
         learner.step()

@@ -39,7 +39,7 @@ def units_for(algorithm: str, seed: int, model: LanguageModel) -> list[Unit]:
         prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
         answers = [tiny_models.tokens(rng, int(rng.integers(1, 12))) for _ in range(size)]
         units.append(tuple(tiny_models.row(prompt, answer) for answer in answers))
-    logp = iter(DeviceLearner(model, LearnerSpec(), lay_out, LearnerPlan(total_steps=1)).score(units, LOGP).logp)
+    logp = iter(DeviceLearner(model, LearnerSpec(), lay_out, LearnerPlan(total_steps=1)).score(units, LOGP)["logp"])
 
     def labelled(index: int, row: Any) -> Any:
         near_A = next(logp) + 0.1 * rng.normal(size=int(row.action_T.sum())).astype(np.float32)

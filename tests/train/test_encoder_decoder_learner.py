@@ -104,8 +104,8 @@ def test_checkpointed_layers_give_the_same_gradient(text):
 
 def test_bfloat16_compute_stays_near(text):
     exact, rounded, units = tiny_t5.build(text), tiny_t5.build(text), some_units()
-    expected = learner_of(exact).score(units, LOGP).logp
-    found = learner_of(rounded, compute="bfloat16").score(units, LOGP).logp
+    expected = learner_of(exact).score(units, LOGP)["logp"]
+    found = learner_of(rounded, compute="bfloat16").score(units, LOGP)["logp"]
     gaps = np.concatenate([np.abs(ours - theirs) for ours, theirs in zip(found, expected, strict=True)])
     assert np.median(gaps) < 0.2
 
@@ -113,10 +113,10 @@ def test_bfloat16_compute_stays_near(text):
 @pytest.mark.parametrize("kind", [{"tokens": 0.4, "branches": 0.0}, {"tokens": 0.0, "branches": 0.4}])
 def test_dropout_reaches_encoder_and_decoder_and_leaves_no_trace(kind, t5):
     learner, units = learner_of(t5), some_units()
-    before = learner.score(units, LOGP).logp
+    before = learner.score(units, LOGP)["logp"]
     with dropped(t5, noise=torch.Generator().manual_seed(0), **kind):
-        within = learner.score(units, LOGP).logp
-    after = learner.score(units, LOGP).logp
+        within = learner.score(units, LOGP)["logp"]
+    after = learner.score(units, LOGP)["logp"]
     assert max(np.abs(one - other).max() for one, other in zip(before, within, strict=True)) > 1e-2
     assert all((one == other).all() for one, other in zip(before, after, strict=True))
 
@@ -130,7 +130,9 @@ def test_a_reward_model_learns_to_rank(text):
     def pair():
         common = tiny_models.tokens(rng, 6)
         ends = ((30, 1.0), (40, 0.0))
-        return tuple(Row(np.append(common, end).astype(np.int32), np.zeros(7, bool), {"preferred": p}) for end, p in ends)
+        return tuple(
+            Row({"tokens_T": np.append(common, end).astype(np.int32)}, np.zeros(7, bool), {"preferred": p}) for end, p in ends
+        )
 
     for _ in range(30):
         accumulate(learner, [pair() for _ in range(8)], BradleyTerry().loss())

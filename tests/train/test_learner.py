@@ -46,7 +46,7 @@ class Scaled:
     needs: frozenset[str] = LOGP
 
     def __call__(self, outputs, fields, batch, denominator):
-        return self.scale * outputs.logp_A.sum(), {}
+        return self.scale * outputs["logp"].sum(), {}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FiniteLossWithoutFiniteGradient:
     needs: frozenset[str] = LOGP
 
     def __call__(self, outputs, fields, batch, denominator):
-        return (outputs.logp_A.sum() * 0).sqrt(), {}
+        return (outputs["logp"].sum() * 0).sqrt(), {}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Values:
     needs: frozenset[str] = frozenset({"value"})
 
     def __call__(self, outputs, fields, batch, denominator):
-        return (fields["weight"] * (outputs.value_A - 1).square()).sum() / denominator.tokens, {}
+        return (fields["weight"] * (outputs["value"] - 1).square()).sum() / denominator.tokens, {}
 
 
 def test_steps_equal_torch_adamw_run_by_hand(tiny):
@@ -288,7 +288,7 @@ def test_values_are_the_head_over_the_hidden_state_before_each_action(architectu
     model, units = tiny(architecture), some_units()
     learner = learner_of(model, critic="shared")
     torch.nn.init.normal_(model.value_head.linear.weight)
-    found = learner.score(units, frozenset({"value"})).value
+    found = learner.score(units, frozenset({"value"}))["value"]
     with torch.no_grad():
         hidden = naive.hidden_before_actions(naive.plain(model), [row for unit in units for row in unit])
         expected = [model.value_head.linear(hidden_AH)[:, 0].numpy() for hidden_AH in hidden]
@@ -338,7 +338,7 @@ def test_the_policy_loss_leaves_a_separate_critic_alone(tiny):
 
 def test_a_new_critic_says_zero(tiny):
     learner = learner_of(tiny(), critic="separate")
-    assert all((values == 0).all() for values in learner.score(some_units(), frozenset({"value"})).value)
+    assert all((values == 0).all() for values in learner.score(some_units(), frozenset({"value"}))["value"])
 
 
 def test_scores_read_the_last_token_of_each_row(tiny, tmp_path):
@@ -346,7 +346,7 @@ def test_scores_read_the_last_token_of_each_row(tiny, tmp_path):
 
     scorer = load_model(str(save_model(tiny(), tmp_path / "rm")), "score")
     units = some_units()
-    found = Scoring(scorer, lay_out).score(units, frozenset({"score"})).score
+    found = Scoring(scorer, lay_out).score(units, frozenset({"score"}))["score"]
     rows = [row for unit in units for row in unit]
     with torch.no_grad():
         hidden = naive.plain(scorer).base_model(**naive.padded(rows), use_cache=False).last_hidden_state
@@ -365,7 +365,7 @@ def test_dropout_leaves_scores_alone(tiny):
     model = tiny()
     learner = learner_of(model, dropout=0.3, token_dropout=0.3)
     found, expected = learner.score(some_units(), LOGP), Scoring(tiny(), lay_out).score(some_units(), LOGP)
-    for ours, theirs in zip(found.logp, expected.logp, strict=True):
+    for ours, theirs in zip(found["logp"], expected["logp"], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

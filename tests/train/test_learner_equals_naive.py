@@ -29,14 +29,14 @@ def test_log_probs_and_entropies(architecture, share_prefix, tiny):
     found = Scoring(model, lay_out, share_prefix=share_prefix).score(units, frozenset({"logp", "entropy"}))
     with torch.no_grad():
         logps, entropies = naive.token_outputs(naive.plain(model), rows)
-    for ours, theirs in zip(found.logp + found.entropy, logps + entropies, strict=True):
+    for ours, theirs in zip(found["logp"] + found["entropy"], logps + entropies, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_log_probs_at_a_temperature(temperature, tiny):
     model, units = tiny(), some_units()
-    found = Scoring(model, lay_out).score(units, frozenset({"logp"}), temperature).logp
+    found = Scoring(model, lay_out).score(units, frozenset({"logp"}), temperature)["logp"]
     with torch.no_grad():
         expected, _ = naive.token_outputs(naive.plain(model), [row for unit in units for row in unit], temperature)
     for ours, theirs in zip(found, expected, strict=True):
@@ -71,7 +71,7 @@ def test_the_clipped_policy_loss(tiny):
         old_A = (logp_A.detach().numpy() + rng.normal(scale=0.3, size=len(logp_A))).astype(np.float32)
         advantage = float(rng.normal())
         fields = {"old_logp": old_A, "advantage": np.full(len(old_A), advantage, np.float32), "weight": np.ones_like(old_A)}
-        units.append((Row(row.tokens_T, row.action_T, fields),))
+        units.append((Row(row.columns, row.action_T, fields),))
         ratio_A = (logp_A - torch.from_numpy(old_A)).exp()
         terms.append(torch.minimum(ratio_A * advantage, ratio_A.clamp(0.8, 1.28) * advantage).sum())
     expected = -sum(terms) / count(units).tokens
@@ -118,8 +118,8 @@ def test_metrics_of_micro_batches_add_up_to_those_of_the_batch(tiny):
 def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
     units = some_units(groups=(3, 2, 2))
     scoring = Scoring(tiny(), lay_out)
-    together = scoring.score(units, frozenset({"logp"})).logp
-    alone = [scoring.score([(row,)], frozenset({"logp"})).logp[0] for unit in units for row in unit]
+    together = scoring.score(units, frozenset({"logp"}))["logp"]
+    alone = [scoring.score([(row,)], frozenset({"logp"}))["logp"][0] for unit in units for row in unit]
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -127,7 +127,7 @@ def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
 def test_scores_come_in_the_order_of_the_rows(tiny):
     rows = [row for unit in some_units(groups=(1, 1, 1, 1)) for row in unit]
     scoring = Scoring(tiny(), lay_out, token_budget=16)
-    found = scoring.score([(row,) for row in rows], frozenset({"logp"})).logp
+    found = scoring.score([(row,) for row in rows], frozenset({"logp"}))["logp"]
     assert [len(logp_A) for logp_A in found] == [int(row.action_T.sum()) for row in rows]
 
 
@@ -135,8 +135,8 @@ def test_actions_after_an_observation_are_predicted_from_it(tiny):
     model = tiny()
     tokens_T = np.arange(20, 30, dtype=np.int32)
     action_T = np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], bool)
-    row = Row(tokens_T, action_T, {})
-    found = Scoring(model, lay_out).score([(row,)], frozenset({"logp"})).logp[0]
+    row = Row({"tokens_T": tokens_T}, action_T, {})
+    found = Scoring(model, lay_out).score([(row,)], frozenset({"logp"}))["logp"][0]
     with torch.no_grad():
         expected, _ = naive.token_outputs(naive.plain(model), [row])
     np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
@@ -151,4 +151,4 @@ def test_a_row_longer_than_the_sliding_window_is_refused(length, text):
         with pytest.raises(ModelError, match=r"a sequence of 9 tokens is longer than the sliding window \(8\)"):
             scoring.score([(row,)], frozenset({"logp"}))
     else:
-        assert len(scoring.score([(row,)], frozenset({"logp"})).logp[0]) == 6
+        assert len(scoring.score([(row,)], frozenset({"logp"}))["logp"][0]) == 6

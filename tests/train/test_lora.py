@@ -117,9 +117,9 @@ def test_the_reference_is_the_model_without_adapters(architecture, tiny):
     reference = AdapterOffScoring(model, lay_out)
     learner = trained(model)
     units = some_units(7)
-    expected = Scoring(start, lay_out).score(units, LOGP).logp
-    assert all(map(np.array_equal, reference.score(units, LOGP).logp, expected))
-    assert not any(map(np.array_equal, learner.score(units, LOGP).logp, expected))
+    expected = Scoring(start, lay_out).score(units, LOGP)["logp"]
+    assert all(map(np.array_equal, reference.score(units, LOGP)["logp"], expected))
+    assert not any(map(np.array_equal, learner.score(units, LOGP)["logp"], expected))
 
 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
@@ -219,7 +219,7 @@ def test_an_encoder_decoder_takes_adapters(text, tmp_path):
     model = tiny_t5.build(text)
     trained(model)
     again = load_model(str(save_model(model, tmp_path / "t5")))
-    scores = [Scoring(each, lay_out).score(some_units(7), LOGP).logp for each in (model, again)]
+    scores = [Scoring(each, lay_out).score(some_units(7), LOGP)["logp"] for each in (model, again)]
     assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(*scores, strict=True))
     assert load_file(tmp_path / "t5" / "adapter" / "adapter_model.safetensors")
 

@@ -39,7 +39,7 @@ def labelled(seed):
         columns["weight"] = np.full(length, 1 / length, np.float32)
         columns["correction"] = rng.uniform(0, 2, length).astype(np.float32)
         columns["covariant"] = rng.integers(0, 2, length).astype(np.float32)
-        return Row(row.tokens_T, row.action_T, {**columns, "kl_coefficient": 0.1, "entropy_coefficient": 0.01})
+        return Row(row.columns, row.action_T, {**columns, "kl_coefficient": 0.1, "entropy_coefficient": 0.01})
 
     return [tuple(label(row) for row in unit) for unit in some_units(seed, groups=(2, 1, 3, 2))]
 

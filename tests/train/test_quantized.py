@@ -93,7 +93,7 @@ def test_it_computes_what_the_rounded_matrices_would(architecture, text, package
     model = wide(architecture, text)
     learner = learner_of(model, lora=SPEC)
     plain = learner_of(rounded(model, text, architecture))
-    found, expected = (np.concatenate(each.score(some_units(3), LOGP).logp) for each in (learner, plain))
+    found, expected = (np.concatenate(each.score(some_units(3), LOGP)["logp"]) for each in (learner, plain))
     assert np.allclose(found, expected, atol=1e-4)
 
 
@@ -124,14 +124,14 @@ def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, pa
     model = wide(architecture, text)
     learner = learner_of(model, lora=SPEC, learning_rate=1e-2)
     reference, units = AdapterOffScoring(model, lay_out), some_units(7)
-    before = reference.score(units, LOGP).logp
+    before = reference.score(units, LOGP)["logp"]
     losses = []
     for _ in range(4):
         losses.append(accumulate(learner, some_units(0)))
         learner.step()
     assert losses[-1] < losses[0]
-    assert all(map(np.array_equal, reference.score(units, LOGP).logp, before))
-    assert not any(map(np.array_equal, learner.score(units, LOGP).logp, before))
+    assert all(map(np.array_equal, reference.score(units, LOGP)["logp"], before))
+    assert not any(map(np.array_equal, learner.score(units, LOGP)["logp"], before))
 
 
 @pytest.mark.parametrize("architecture", PLAIN)
@@ -147,7 +147,7 @@ def test_generated_log_probs_are_the_learners(architecture, text, packages):
 
     samples = asyncio.run(draw())
     units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
-    for sample, logp in zip(samples, learner.score(units, LOGP).logp, strict=True):
+    for sample, logp in zip(samples, learner.score(units, LOGP)["logp"], strict=True):
         assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-3)
 
 
@@ -157,7 +157,7 @@ def test_the_saved_model_is_whole_and_merged(targets, text, packages, tmp_path):
     learner = trained(model, lora=LoRA(rank=2, targets=targets, quantize="nf4"))
     again = load_model(str(save_model(model, tmp_path / "model")))
     assert all(p.dtype == torch.float32 for p in again.network.parameters())
-    found, expected = (np.concatenate(each.score(some_units(5), LOGP).logp) for each in (learner_of(again), learner))
+    found, expected = (np.concatenate(each.score(some_units(5), LOGP)["logp"]) for each in (learner_of(again), learner))
     assert np.allclose(found, expected, atol=1e-3)
 
 

@@ -41,7 +41,7 @@ class Loss:
             os.kill(os.getpid(), signal.SIGKILL)
         if len(batch.unit_B) == self.fails:
             raise TrainingError(f"{self.fails} rows are one too many")
-        loss = self.scale * outputs.logp_A.sum() / denominator.tokens
+        loss = self.scale * outputs["logp"].sum() / denominator.tokens
         return loss, {"rows": torch.tensor(float(len(batch.unit_B)))}
 
 

@@ -54,7 +54,7 @@ def test_critics_and_bfloat16(strategy, critic, compute, tiny):
             close = 1e-4 if compute == "float32" else 0.05
             assert found == {name: pytest.approx(value, abs=close, rel=close) for name, value in expected.items()}
         assert [t.dtype for _, t in other.weights()] == [t.dtype for _, t in one.weights()]
-        values = [learner.score(some_units(9), frozenset({"value"})).value for learner in (one, other)]
+        values = [learner.score(some_units(9), frozenset({"value"}))["value"] for learner in (one, other)]
         assert all(abs(a - b).max() < close for a, b in zip(*values, strict=True))
 
 

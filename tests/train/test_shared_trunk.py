@@ -20,7 +20,6 @@ from learner_examples import (
 
 import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
-from penstock.core.contracts import Columns
 from penstock.core.errors import SpecError
 from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Labeller
@@ -77,7 +76,8 @@ def test_the_shared_reference_scores_as_the_model_did_when_the_stage_began(archi
     trained(model, **spec)
     units = some_units(7)
     for found, expected, moved in zip(
-        *(each.score(units, LOGP).logp for each in (reference, Scoring(start, lay_out), Scoring(model, lay_out))), strict=True
+        *(each.score(units, LOGP)["logp"] for each in (reference, Scoring(start, lay_out), Scoring(model, lay_out))),
+        strict=True,
     ):
         assert np.array_equal(found, expected)
         assert not np.array_equal(found, moved)
@@ -94,9 +94,9 @@ def test_reference_and_critic_in_one_pass_equal_two_passes(critic, tiny):
     model.border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
     together = SharedTrunkScoring(model, reference, lay_out).score(units, LOGP | VALUE)
     alone, value = Scoring(reference, lay_out).score(units, LOGP), learner.score(units, VALUE)
-    assert all(map(np.array_equal, together.logp, alone.logp))
-    assert all(map(np.array_equal, together.value, value.value))
-    assert any(v.any() for v in value.value)
+    assert all(map(np.array_equal, together["logp"], alone["logp"]))
+    assert all(map(np.array_equal, together["value"], value["value"]))
+    assert any(v.any() for v in value["value"])
     assert len(runs) == 3 * len(lay_out(units, 8192, True))  # once for both, and once for each alone
 
 
@@ -110,7 +110,7 @@ def test_the_labeller_asks_a_shared_reference_once(tiny):
         def score(self, units, needs, temperature):
             self.asked.append(needs)
             rows = [np.ones(1, np.float32) for unit in units for _ in unit]
-            return type("Scores", (), {"logp": rows, "value": [2 * row for row in rows]})()
+            return {"logp": rows, "value": [2 * row for row in rows]}
 
     class Needs:
         needs = frozenset({"reference", "value"})
@@ -118,7 +118,7 @@ def test_the_labeller_asks_a_shared_reference_once(tiny):
     recorder = Recorder()
     columns = Labeller(Needs(), None, recorder, 1.0).columns([])
     assert recorder.asked == [LOGP | VALUE]
-    assert columns == Columns(reference_logp=[], value=[])
+    assert columns == {"reference": [], "value": []}
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])

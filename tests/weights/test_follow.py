@@ -26,8 +26,8 @@ def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
 
 
 def learner_logp(model, sample):
-    unit = (Row(sample.tokens_T, sample.action_T, {}),)
-    return Scoring(model, lay_out).score([unit], frozenset({"logp"}), 1.0).logp[0]
+    unit = (Row(sample.columns, sample.action_T, {}),)
+    return Scoring(model, lay_out).score([unit], frozenset({"logp"}), 1.0)["logp"][0]
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class AWAC:
         """
         tokens_T, action_T = completed(example, "completion", tokenizer)
         return_A = returns_to_go(rewards_of(example.get("reward"), action_T), self.discount).astype(np.float32)
-        return (Row(tokens_T, action_T, {"weight": np.ones(len(return_A), np.float32), "return": return_A}),)
+        return (Row({"tokens_T": tokens_T}, action_T, {"weight": np.ones(len(return_A), np.float32), "return": return_A}),)
 
     def loss(self) -> AWACLoss:
         """Weighted likelihood and value loss, each a mean over the batch's action tokens."""
@@ -82,16 +82,16 @@ class AWACLoss:
 
         spec, weight_A, return_A, over = self.spec, fields["weight"], fields["return"], denominator.tokens
         learned = spec.baseline == "value"
-        advantage_A = return_A - outputs.value_A.detach() if learned else return_A
+        advantage_A = return_A - outputs["value"].detach() if learned else return_A
         advantage_A = value_learning.counted(advantage_A, weight_A)
         gain_A = value_learning.advantage_weight(advantage_A, scale=1 / spec.temperature, limit=WEIGHT_LIMIT)
-        loss = losses.negative_log_likelihood(outputs.logp_A, weight_A * gain_A, denominator=over)
+        loss = losses.negative_log_likelihood(outputs["logp"], weight_A * gain_A, denominator=over)
         metrics = {
             "imitation/loss": loss.detach(),
             "imitation/weight": losses.weighted_mean(gain_A, weight_A, denominator=over),
         }
         if learned:
-            value = value_learning.expectile_loss(outputs.value_A, return_A, weight_A, expectile=0.5, denominator=over)
+            value = value_learning.expectile_loss(outputs["value"], return_A, weight_A, expectile=0.5, denominator=over)
             metrics["value/loss"] = value.detach()
             loss = loss + spec.value_coefficient * value
         return loss, {**metrics, "loss": loss.detach()}

@@ -60,7 +60,7 @@ class BradleyTerry:
         Raises:
             TrainingError: the scores do not belong to these units, or there are none.
         """
-        return pair_metrics(units, scores.score)
+        return pair_metrics(units, scores["score"])
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PairLoss:
             return preference.pairs(fields[name], fields["preferred"], batch.unit_B)[0] if name in fields else default
 
         pairs = denominator.units
-        chosen_U, rejected_U = preference.pairs(outputs.score_B, fields["preferred"], batch.unit_B)
+        chosen_U, rejected_U = preference.pairs(outputs["score"], fields["preferred"], batch.unit_B)
         loss = preference.bradley_terry_loss(
             chosen_U,
             rejected_U,

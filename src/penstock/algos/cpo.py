@@ -56,8 +56,8 @@ class CPOLoss:
         from penstock.algos import pair_losses, preference
 
         pairs = denominator.units
-        sums = PairValues.of(outputs.logp_A, fields, batch, mean=False)
-        means = PairValues.of(outputs.logp_A, fields, batch, mean=True)
+        sums = PairValues.of(outputs["logp"], fields, batch, mean=False)
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
         term = preference.batch_mean(pair_losses.sigmoid(sums.chosen_U, sums.rejected_U, self.beta), denominator=pairs)
         nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
         loss = term + self.nll_weight * nll

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.algos.labels import trajectories
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
+from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Metrics, Row, Unit
 
 
@@ -57,19 +57,19 @@ class Distillation:
 
     divergence: Divergence = Divergence()
 
-    def initial_control(self) -> Control:
+    def initial_coefficients(self) -> Coefficients:
         """Nothing moves."""
-        return Control()
+        return {}
 
-    def control(self, control: Control, metrics: Metrics) -> Control:
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """Nothing moves."""
-        return control
+        return coefficients
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with a valid sample; every token of an answer counts alike."""
         return [
             tuple(
-                Row(t.sample.tokens_T, t.sample.action_T, {"weight": np.ones(len(t), np.float32), "reward": t.reward})
+                Row(t.sample.columns, t.sample.action_T, {"weight": np.ones(len(t), np.float32), "reward": t.reward})
                 for t in group
             )
             for group in trajectories(groups, columns)
@@ -94,5 +94,5 @@ class DistillationLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses
 
-        loss = losses.weighted_mean(outputs.divergence_A, fields["weight"], denominator=denominator.tokens)
+        loss = losses.weighted_mean(outputs["divergence"], fields["weight"], denominator=denominator.tokens)
         return loss, {"loss": loss.detach(), "distillation/divergence": loss.detach()}

@@ -150,9 +150,9 @@ class DirectPreferenceLoss:
         from penstock.algos import preference
 
         pairs = denominator.units
-        ratio_A = outputs.logp_A - fields["reference_logp"]
+        ratio_A = outputs["logp"] - fields["reference_logp"]
         ratios = PairValues.of(ratio_A, fields, batch, mean=self.length_normalised)
-        means = PairValues.of(outputs.logp_A, fields, batch, mean=True)
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
         metrics = ratios.metrics(self.beta, pairs) | {"nll/chosen": -means.chosen_U.detach().sum() / pairs}
         loss: Any = 0.0
         for name, weight in self.objective:

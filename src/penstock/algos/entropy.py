@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Control
+from penstock.core.contracts import Coefficients
 from penstock.core.errors import TrainingError
 from penstock.core.types import Metrics
 
@@ -50,17 +48,17 @@ class EntropyBonus:
     def on(self) -> bool:
         return self.coefficient > 0 or self.target > 0
 
-    def current(self, control: Control) -> float:
+    def current(self, coefficients: Coefficients) -> float:
         """The coefficient in force."""
-        return control.entropy_coefficient if self.target else self.coefficient
+        return coefficients["entropy"] if self.target else self.coefficient
 
-    def adapt(self, control: Control, metrics: Metrics) -> Control:
-        """The control of the next batch, from ``entropy/sampled`` of ``label_metrics`` (the mean of ``-logp`` of samples,
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
+        """The coefficients of the next batch, from ``entropy/sampled`` of ``label_metrics`` (the mean of ``-logp`` of samples,
         an unbiased estimate of the entropy)."""
         if not self.target or "entropy/sampled" not in metrics:
-            return control
-        moved = steered(self.current(control), metrics["entropy/sampled"], target=self.target, step=self.step)
-        return replace(control, entropy_coefficient=moved)
+            return coefficients
+        moved = steered(self.current(coefficients), metrics["entropy/sampled"], target=self.target, step=self.step)
+        return {**coefficients, "entropy": moved}
 
 
 NO_BONUS = EntropyBonus()

@@ -74,7 +74,7 @@ class ILQL:
         fields: dict[str, Any] = {"weight": np.ones(len(reward_A), np.float32), "step_reward": reward_A}
         if self.monte_carlo:
             fields["return"] = returns_to_go(reward_A, self.discount).astype(np.float32)
-        return (Row(tokens_T, action_T, fields),)
+        return (Row({"tokens_T": tokens_T}, action_T, fields),)
 
     def loss(self) -> ILQLLoss:
         """The four terms, each a mean over the batch's action tokens."""
@@ -122,16 +122,16 @@ class ILQLLoss:
         from penstock.algos import losses, value_learning
 
         spec, weight_A, over = self.spec, fields["weight"], denominator.tokens
-        value_A, q_AQ, target_A = outputs.state_value_A, outputs.q_AQ, outputs.target_q_AQ.amin(-1)
+        value_A, q_AQ, target_A = outputs["q/state_value"], outputs["q"], outputs["q/target"].amin(-1)
         backup_A = fields["step_reward"] + spec.discount * value_learning.next_values(value_A, batch.row_A)
         if spec.monte_carlo:
             backup_A = (1 - spec.monte_carlo) * backup_A + spec.monte_carlo * fields["return"]
         difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
         value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=spec.expectile, denominator=over)
-        conservative = value_learning.conservative_loss(q_AQ, outputs.q_logsumexp_AQ, weight_A, denominator=over)
+        conservative = value_learning.conservative_loss(q_AQ, outputs["q/logsumexp"], weight_A, denominator=over)
         gain_A = value_learning.counted(target_A - value_A.detach(), weight_A)
         counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=spec.imitation_beta, limit=WEIGHT_LIMIT)
-        imitation = losses.negative_log_likelihood(outputs.logp_A, counts_A, denominator=over)
+        imitation = losses.negative_log_likelihood(outputs["logp"], counts_A, denominator=over)
         loss = difference + value + spec.conservative * conservative + spec.imitation * imitation
         return loss, {
             "loss": loss.detach(),

@@ -8,14 +8,13 @@ nats per token. All of them take numpy and torch arrays alike; this module impor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Control
+from penstock.core.contracts import Coefficients
 from penstock.core.errors import TrainingError
 from penstock.core.types import Metrics
 
@@ -145,20 +144,20 @@ class KLPenalty:
             return frozenset()
         return frozenset({"teacher"} if self.estimator == "full" else {"reference"})
 
-    def current(self, control: Control) -> float:
+    def current(self, coefficients: Coefficients) -> float:
         """The coefficient in force.
 
         Raises:
-            TrainingError: ``control`` did not start from ``initial_control()``, which would drop the penalty silently.
+            TrainingError: ``coefficients`` did not start from ``initial_coefficients()``; the penalty would be dropped.
         """
         if not self.coefficient:
             return 0.0
-        if not control.kl_coefficient > 0:
+        if not coefficients.get("kl", 0.0) > 0:
             raise TrainingError(
-                f"kl.coefficient={self.coefficient} but the run's control holds {control.kl_coefficient}; "
-                "start it from the algorithm's initial_control()"
+                f"kl.coefficient={self.coefficient} but the run's coefficients are {dict(coefficients)}; "
+                "start it from the algorithm's initial_coefficients()"
             )
-        return control.kl_coefficient
+        return coefficients["kl"]
 
     def charge(self, reward_A: Any, logp_A: Any, reference_logp_A: Any, coefficient: float) -> Any:
         """Rewards less ``coefficient`` times the estimate of each token; unchanged if the penalty stands in the loss."""
@@ -166,19 +165,19 @@ class KLPenalty:
             return reward_A
         return reward_A - coefficient * ESTIMATORS[self.estimator](logp_A, reference_logp_A)
 
-    def adapt(self, control: Control, metrics: Metrics) -> Control:
-        """The control of the next batch, from ``kl/reference`` and ``batch/rows`` of :func:`label_metrics`.
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
+        """The coefficients of the next batch, from ``kl/reference`` and ``batch/rows`` of :func:`label_metrics`.
 
         Raises:
             TrainingError: the coefficient is steered and the batch was labelled without reference log-probs.
         """
         if not self.target or not metrics.get("batch/rows"):
-            return control
+            return coefficients
         if "kl/reference" not in metrics:
             raise TrainingError('kl.target is set but the metrics hold no "kl/reference"; pass those of label_metrics')
         measured, samples = metrics["kl/reference"], metrics["batch/rows"]
-        moved = adaptive(self.current(control), measured, samples, target=self.target, horizon=self.horizon)
-        return replace(control, kl_coefficient=moved)
+        moved = adaptive(self.current(coefficients), measured, samples, target=self.target, horizon=self.horizon)
+        return {**coefficients, "kl": moved}
 
 
 IN_REWARD = KLPenalty(place="reward")

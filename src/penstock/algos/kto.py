@@ -56,7 +56,7 @@ class KTO:
         label = example.get("label")
         if not isinstance(label, bool | int | float | np.number | np.bool_) or label not in (0, 1):
             raise DataError(f"an example needs a label, true (good) or false (bad), got {label!r}")
-        return (Row(tokens_T, produced_T, {"desirable": float(label)}),)
+        return (Row({"tokens_T": tokens_T}, produced_T, {"desirable": float(label)}),)
 
     def fitted(self, units: Iterable[Unit]) -> KTO:
         """The spec with ``weights`` computed from the data that will be trained on; all units are looked at either way.
@@ -103,9 +103,9 @@ class KTO:
             TrainingError: the log-probs do not belong to these units, or one of the classes is missing.
         """
         rows = [row for unit in units for row in unit]
-        if len(scores.logp) != len(rows):
-            raise TrainingError(f"log-probs of {len(scores.logp)} rows for {len(rows)} rows; score the same units first")
-        reward_B = np.array([implicit_reward(a, row, self.beta, False) for a, row in zip(scores.logp, rows, strict=True)])
+        if len(scores["logp"]) != len(rows):
+            raise TrainingError(f"log-probs of {len(scores['logp'])} rows for {len(rows)} rows; score the same units first")
+        reward_B = np.array([implicit_reward(a, row, self.beta, False) for a, row in zip(scores["logp"], rows, strict=True)])
         good_B = np.array([bool(row.fields["desirable"]) for row in rows], bool)
         good, bad = reward_B[good_B], reward_B[~good_B]
         if not len(good) or not len(bad):
@@ -143,7 +143,7 @@ def mismatched(units: Sequence[Unit]) -> list[Unit]:
         for other in units[(place + 1) % len(units)]:
             completion = other.tokens_T[other.action_T][: longest - len(prompt_T)]
             tokens_T = np.concatenate([prompt_T, completion]).astype(np.int32)
-            rows.append(Row(tokens_T, np.arange(len(tokens_T)) >= len(prompt_T)))
+            rows.append(Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) >= len(prompt_T)))
         mixed.append(tuple(rows))
     return mixed
 
@@ -163,7 +163,7 @@ class KTOLoss:
         from penstock.algos import pair_losses, preference
 
         good_B, rows = fields["desirable"], denominator.rows
-        ratio_B = preference.row_sums(outputs.logp_A - fields["reference_logp"], batch.row_A, len(good_B))
+        ratio_B = preference.row_sums(outputs["logp"] - fields["reference_logp"], batch.row_A, len(good_B))
         weight_B = self.weights[0] * good_B + self.weights[1] * (1 - good_B)
         loss_B = weight_B * pair_losses.prospect(ratio_B, good_B, fields["baseline"], self.beta)
         loss = preference.batch_mean(loss_B, denominator=rows)

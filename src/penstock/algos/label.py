@@ -34,7 +34,7 @@ class LabelScore:
         label = example.get("label")
         if not isinstance(label, int | float | np.number) or not 0 <= label <= 1:
             raise DataError(f"an example needs a label from 0 (bad) to 1 (good), got {label!r}")
-        return (Row(tokens_T, np.zeros(len(tokens_T), bool), {"label": float(label)}),)
+        return (Row({"tokens_T": tokens_T}, np.zeros(len(tokens_T), bool), {"label": float(label)}),)
 
     def loss(self) -> LabelLoss:
         """The logistic loss, a mean over the batch's examples."""
@@ -47,7 +47,7 @@ class LabelScore:
             TrainingError: the scores do not belong to these units, or there are none.
         """
         label_B = np.array([float(row.fields["label"]) for unit in units for row in unit])
-        score_B = np.asarray(scores.score, np.float64)
+        score_B = np.asarray(scores["score"], np.float64)
         if not len(label_B) or len(score_B) != len(label_B):
             raise TrainingError(f"{len(score_B)} scores for {len(label_B)} labelled examples; score the same units first")
         return {
@@ -67,7 +67,7 @@ class LabelLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference
 
-        score_B, label_B = outputs.score_B, fields["label"]
+        score_B, label_B = outputs["score"], fields["label"]
         loss = preference.binary_label_loss(score_B, label_B, denominator=denominator.rows)
         return loss, {
             "loss": loss.detach(),

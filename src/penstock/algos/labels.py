@@ -21,6 +21,8 @@ from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row, Sample, Unit
 
 Aggregate = Literal["token", "sequence", "constant"]
+NO_COLUMN = frozenset({"greedy", "teacher"})
+"""What an algorithm may need that is no column: a greedy sample of each prompt, a frozen teacher beside the learner."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def trajectories(
     Raises:
         TrainingError: a needed column is missing or does not fit its sample, or a reward is not finite.
     """
-    read = {name: values for name, values in _by_name(columns).items() if name in needs}
+    read = {name: columns.get(name) for name in needs - NO_COLUMN}
     for name, values in read.items():
         if values is None:
             raise TrainingError(f'the algorithm needs the "{name}" column, which was not filled')
@@ -87,15 +89,6 @@ def trajectories(
         if len(kept) >= max(least, 1):
             found.append(kept)
     return found
-
-
-def _by_name(columns: Columns) -> dict[str, Sequence[Sequence[Any]] | None]:
-    return {
-        "reference": columns.reference_logp,
-        "value": columns.value,
-        "proximal": columns.proximal_logp,
-        "bootstrap": columns.bootstrap,
-    }
 
 
 def _trajectory(sample: Sample, column: Mapping[str, Any], greedy_reward: float) -> Trajectory:
@@ -185,7 +178,7 @@ def policy_row(trajectory: Trajectory, advantage: float | NDArray[Any], weight: 
         fields["reference_logp"] = trajectory.reference_logp_A
     fields |= more
     stored = {name: value.astype(np.float32) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, stored)
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, stored)
 
 
 def is_flat(unit: Unit) -> bool:

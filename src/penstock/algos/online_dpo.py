@@ -11,7 +11,7 @@ from penstock.algos.dpo import DPO
 from penstock.algos.labels import Trajectory, trajectories
 from penstock.config.run import require
 from penstock.config.spec import AnySpec, spec
-from penstock.core.contracts import Columns, Control, Loss
+from penstock.core.contracts import Coefficients, Columns, Loss
 from penstock.core.types import Group, Row, Unit
 
 
@@ -42,15 +42,15 @@ class OnlineDPO:
         """Columns to fill before ``label``: "reference" if the pairs are learned against one."""
         return self.preference.needs
 
-    def initial_control(self) -> Control:
+    def initial_coefficients(self) -> Coefficients:
         """No slow variables."""
-        return Control()
+        return {}
 
     def has_signal(self, group: Group) -> bool:
         """Whether two valid samples differ in reward."""
         return len({sample.reward for sample in group.samples if sample.valid}) > 1
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One pair per group whose valid samples differ in reward; the field ``reward`` is that of the row's sample.
 
         Of equal rewards the earlier sample is taken.
@@ -73,4 +73,4 @@ def _row(trajectory: Trajectory, preferred: float) -> Row:
     fields["old_logp"] = trajectory.logp_A.astype(np.float32)  # for the metrics of drift; the loss does not read it
     if len(trajectory.reference_logp_A):
         fields["reference_logp"] = trajectory.reference_logp_A.astype(np.float32)
-    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, fields)
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, fields)

@@ -50,7 +50,7 @@ class ORPOLoss:
         from penstock.algos import pair_losses, preference
 
         pairs = denominator.units
-        means = PairValues.of(outputs.logp_A, fields, batch, mean=True)
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
         nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
         term = preference.batch_mean(pair_losses.odds_ratio(means.chosen_U, means.rejected_U), denominator=pairs)
         loss = nll + self.weight * term

@@ -28,7 +28,7 @@ def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool =
     unit = []
     for column, preferred in (("chosen", 1.0), ("rejected", 0.0)):
         tokens_T, produced_T = completed(example, column, tokenizer)
-        unit.append(Row(tokens_T, produced_T & trained, {"preferred": preferred}))
+        unit.append(Row({"tokens_T": tokens_T}, produced_T & trained, {"preferred": preferred}))
     return tuple(unit)
 
 
@@ -71,9 +71,9 @@ class FromPairs(ABC):
             TrainingError: the log-probs do not belong to these units, or there are none.
         """
         rows = [row for unit in units for row in unit]
-        if len(scores.logp) != len(rows):
-            raise TrainingError(f"log-probs of {len(scores.logp)} rows for {len(units)} pairs; score the same units first")
-        logp = [np.asarray(logp_A, np.float64) for logp_A in scores.logp]
+        if len(scores["logp"]) != len(rows):
+            raise TrainingError(f"log-probs of {len(scores['logp'])} rows for {len(units)} pairs; score the same units first")
+        logp = [np.asarray(logp_A, np.float64) for logp_A in scores["logp"]]
         return pair_metrics(units, [self.score(logp_A, row) for logp_A, row in zip(logp, rows, strict=True)])
 
 

@@ -28,7 +28,7 @@ from penstock.algos.labels import (
 )
 from penstock.algos.objectives import CLIPPED, AnyObjective, Terms
 from penstock.config.run import require
-from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
+from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Metrics, Row, Unit
 
 
@@ -36,8 +36,8 @@ from penstock.core.types import Group, Metrics, Row, Unit
 class FromSamples:
     """Base of algorithms that learn from generated samples. Subclasses are specs; they add how advantages are estimated.
 
-    ``label(groups, columns, control)`` gives one unit per group that is trained on; the control starts as
-    ``initial_control()`` and moves by ``control(control, metrics)`` once per batch, with the batch's ``label_metrics``.
+    ``label(groups, columns, coefficients)`` gives one unit per group that is trained on; the coefficients start as
+    ``initial_coefficients()`` and move by ``adapt(coefficients, metrics)`` once per batch, with the batch's ``label_metrics``.
     """
 
     feedback: ClassVar[str] = "samples"
@@ -86,20 +86,20 @@ class FromSamples:
         """Whether anything can be learned from a scored group; others may be replaced (``Online.dynamic_sampling``)."""
         return len(scored_samples(group)) >= self.least_samples
 
-    def initial_control(self) -> Control:
+    def initial_coefficients(self) -> Coefficients:
         """Where the slow variables of a run start."""
-        return Control(kl_coefficient=self.kl.coefficient, entropy_coefficient=self.entropy.coefficient)
+        return {"kl": self.kl.coefficient, "entropy": self.entropy.coefficient}
 
-    def control(self, control: Control, metrics: Metrics) -> Control:
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """The slow variables of the next batch, after one whose ``label_metrics`` are given; changes nothing in place."""
-        return self.entropy.adapt(self.kl.adapt(control, metrics), metrics)
+        return self.entropy.adapt(self.kl.adapt(coefficients, metrics), metrics)
 
-    def row(self, trajectory: Trajectory, advantage: Any, weight: float, control: Control, **more: Any) -> Row:
+    def row(self, trajectory: Trajectory, advantage: Any, weight: float, coefficients: Coefficients, **more: Any) -> Row:
         """A row with everything that the policy loss of this algorithm reads."""
         if self.kl.place == "loss" and self.kl.coefficient:
-            more["kl_coefficient"] = self.kl.current(control)
+            more["kl_coefficient"] = self.kl.current(coefficients)
         if self.entropy.on:
-            more["entropy_coefficient"] = self.entropy.current(control)
+            more["entropy_coefficient"] = self.entropy.current(coefficients)
         if self.correction:
             more["correction"] = correction_weights(self.correction, trajectory.proximal_logp_A, trajectory.logp_A)
         if len(trajectory.proximal_logp_A):
@@ -134,15 +134,15 @@ class WithoutCritic(FromSamples, ABC):
             rewards: their rewards per action, less the KL penalty if it stands in the reward.
         """
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with enough valid samples."""
-        coefficient = self.kl.current(control)
+        coefficient = self.kl.current(coefficients)
         kept = trajectories(groups, columns, needs=self.needs, least=self.least_samples)
         rewards = [[self.kl.charge(t.reward_A, t.logp_A, t.reference_logp_A, coefficient) for t in group] for group in kept]
         units: list[Unit] = []
         for group, advantages in zip(kept, self.estimate(kept, rewards), strict=True):
             unit = tuple(
-                self.row(t, advantage, token_weight(self.aggregate, len(t), self.constant), control)
+                self.row(t, advantage, token_weight(self.aggregate, len(t), self.constant), coefficients)
                 for t, advantage in zip(group, advantages, strict=True)
             )
             if not (self.skip_flat and is_flat(unit)):
@@ -217,7 +217,7 @@ class PolicyLoss:
 
         weight_A, over = fields["weight"], share(self.aggregate, denominator)
         start_A = fields.get("proximal_logp", fields["old_logp"])
-        gap_A = losses.log_ratio(outputs.logp_A, start_A, weight_A)
+        gap_A = losses.log_ratio(outputs["logp"], start_A, weight_A)
         gain_A, cut_A = self.objective.gain(self._terms(outputs, fields, batch, gap_A))
         if "correction" in fields:
             gain_A = gain_A * fields["correction"]
@@ -230,9 +230,9 @@ class PolicyLoss:
             loss = loss + penalty
         if self.entropy.on:
             scaled_A = weight_A * fields["entropy_coefficient"][batch.row_A]
-            entropy = losses.entropy_mean(outputs.entropy_A, weight_A, denominator=over)
+            entropy = losses.entropy_mean(outputs["entropy"], weight_A, denominator=over)
             metrics["policy/entropy"] = entropy.detach()
-            loss = loss - losses.entropy_mean(outputs.entropy_A, scaled_A, denominator=over)
+            loss = loss - losses.entropy_mean(outputs["entropy"], scaled_A, denominator=over)
         metrics["loss"] = loss.detach()
         return loss, metrics
 
@@ -240,7 +240,7 @@ class PolicyLoss:
         from penstock.algos import losses
 
         low, high = self.clip or (1.0, float("inf"))
-        logp_A, advantage_A = (losses.read(value, fields["weight"]) for value in (outputs.logp_A, fields["advantage"]))
+        logp_A, advantage_A = (losses.read(value, fields["weight"]) for value in (outputs["logp"], fields["advantage"]))
         return Terms(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
 
     def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
@@ -248,7 +248,7 @@ class PolicyLoss:
 
         scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
         if self.kl.estimator == "full":
-            return losses.weighted_mean(outputs.divergence_A, scaled_A, denominator=over)
+            return losses.weighted_mean(outputs["divergence"], scaled_A, denominator=over)
         ratio_A = gap_A.exp() if self.kl.reweight else None
         reference_A, estimator = fields["reference_logp"], self.kl.estimator
-        return losses.kl_loss(outputs.logp_A, reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)
+        return losses.kl_loss(outputs["logp"], reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)

@@ -12,7 +12,7 @@ from penstock.algos.labels import Trajectory, token_weight, trajectories
 from penstock.algos.policy import FromSamples, PolicyLoss
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
+from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Row, Unit
 
 
@@ -53,22 +53,22 @@ class PPO(FromSamples):
         more = {"value"} | ({"proximal"} if self.estimator == "vtrace" else set())
         return super().needs | more | ({"bootstrap"} if self.bootstrap else set())
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with a valid sample; fields also hold ``return`` and ``old_value`` per action.
 
         Returns are those before whitening, which scales what the policy sees and not what the critic should predict.
         """
-        coefficient = self.kl.current(control)
-        kept = self.kept(groups, columns, control)
+        coefficient = self.kl.current(coefficients)
+        kept = self.kept(groups, columns, coefficients)
         estimates = [self._estimate(trajectory, coefficient) for group in kept for trajectory in group]
         advantages = [advantage_A for advantage_A, _ in estimates]
         if self.whiten and advantages:
             advantages = whiten(advantages)
         labels = zip(advantages, [return_A for _, return_A in estimates], strict=True)
-        units = [tuple(self._row(trajectory, *next(labels), control) for trajectory in group) for group in kept]
+        units = [tuple(self._row(trajectory, *next(labels), coefficients) for trajectory in group) for group in kept]
         return self.objective.choose(units)
 
-    def kept(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[list[Trajectory]]:
+    def kept(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[list[Trajectory]]:
         """The valid samples of each group, with the rewards that advantages are made of."""
         return trajectories(groups, columns, needs=self.needs)
 
@@ -80,9 +80,9 @@ class PPO(FromSamples):
             return vtrace(reward_A, trajectory.value_A, gap_A, self.discount, **given)
         return generalised_advantages(reward_A, trajectory.value_A, self.discount, **given)
 
-    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, control: Control) -> Row:
+    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, coefficients: Coefficients) -> Row:
         weight, labels = token_weight("token", len(trajectory)), {"old_value": trajectory.value_A, "return": return_A}
-        return self.row(trajectory, advantage_A, weight, control, **labels)
+        return self.row(trajectory, advantage_A, weight, coefficients, **labels)
 
     def loss(self) -> PPOLoss:
         """Policy, value and entropy terms, each a mean over the batch's action tokens."""
@@ -110,7 +110,7 @@ class PPOLoss:
         from penstock.algos import losses
 
         loss, metrics = self.policy(outputs, fields, batch, denominator)
-        value_A, old_value_A, return_A = outputs.value_A, fields["old_value"], fields["return"]
+        value_A, old_value_A, return_A = outputs["value"], fields["old_value"], fields["return"]
         tokens = denominator.tokens
         value_loss = losses.clipped_value_loss(
             value_A, old_value_A, return_A, fields["weight"], clip=self.value_clip, denominator=tokens

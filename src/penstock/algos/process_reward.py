@@ -56,7 +56,7 @@ class ProcessReward:
             raise DataError("no step of the example has a label; leave it out")
         tokens_T, end_S = step_tokens(tokenizer.encode(str(example["prompt"])), steps, tokenizer, self.separator)
         action_T = marks(len(tokens_T), [end for end, label in zip(end_S, labels, strict=True) if label is not None])
-        return (Row(tokens_T, action_T, {"label": np.array(known, np.float32)}),)
+        return (Row({"tokens_T": tokens_T}, action_T, {"label": np.array(known, np.float32)}),)
 
     def loss(self) -> StepLoss:
         """The logistic loss, a mean over the batch's labelled steps."""
@@ -69,7 +69,7 @@ class ProcessReward:
             TrainingError: the scores do not belong to these units, or there are none.
         """
         label_A = [np.asarray(row.fields["label"], np.float64) for unit in units for row in unit]
-        score_A = [np.asarray(score, np.float64) for score in scores.step]
+        score_A = [np.asarray(score, np.float64) for score in scores["step"]]
         if not label_A or [len(label) for label in label_A] != [len(score) for score in score_A]:
             raise TrainingError(f"step scores of {len(score_A)} rows for {len(label_A)} rows; score the same units first")
         label, score = np.concatenate(label_A), np.concatenate(score_A)
@@ -112,7 +112,7 @@ class StepLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference
 
-        score_A, label_A, steps = outputs.step_A, fields["label"], denominator.tokens
+        score_A, label_A, steps = outputs["step"], fields["label"], denominator.tokens
         loss = preference.binary_label_loss(score_A, label_A, denominator=steps)
         return loss, {
             "loss": loss.detach(),

@@ -12,7 +12,7 @@ from penstock.algos.labels import trajectories
 from penstock.algos.pair_rows import PairValues
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Columns, Control, Denominator, LossOutput, Outputs
+from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Row, Unit
 
 
@@ -31,15 +31,15 @@ class REBEL:
     def __post_init__(self) -> None:
         require(self.eta > 0, f"eta={self.eta} must be above 0; 1 is usual")
 
-    def initial_control(self) -> Control:
+    def initial_coefficients(self) -> Coefficients:
         """No slow variables."""
-        return Control()
+        return {}
 
     def has_signal(self, group: Group) -> bool:
         """Whether two valid samples differ in reward."""
         return len({sample.reward for sample in group.samples if sample.valid}) > 1
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """A group's valid samples in pairs, as they come; an odd one is left out. A tie is a pair too: it should stay one."""
         units: list[Unit] = []
         for group in trajectories(groups, columns, needs=self.needs, least=self.least_samples):
@@ -47,7 +47,7 @@ class REBEL:
                 units.append(
                     tuple(
                         Row(
-                            one.sample.tokens_T,
+                            one.sample.columns,
                             one.sample.action_T,
                             {"preferred": side, "reward": one.reward, "old_logp": one.logp_A.astype(np.float32)},
                         )
@@ -74,7 +74,7 @@ class RebelLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference
 
-        moved = PairValues.of(outputs.logp_A - fields["old_logp"], fields, batch, mean=False)
+        moved = PairValues.of(outputs["logp"] - fields["old_logp"], fields, batch, mean=False)
         reward_U = preference.pairs(fields["reward"], fields["preferred"], batch.unit_B)
         gap_U = (moved.chosen_U - moved.rejected_U) / self.eta - (reward_U[0] - reward_U[1])
         loss = gap_U.square().sum() / denominator.units

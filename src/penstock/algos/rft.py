@@ -7,7 +7,6 @@ Dong et al. 2023 (RAFT, arXiv 2304.06767), Yuan et al. 2023 (RFT, arXiv 2308.018
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from penstock.algos.labels import Trajectory, trajectories
 from penstock.algos.sft import LikelihoodLoss
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Columns, Control
+from penstock.core.contracts import Coefficients, Columns
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row, Unit
 
@@ -51,15 +50,15 @@ class RFT:
         )
         require(self.rise >= 1, f"rise={self.rise}; at least 1 batch, which uses end from the second batch on")
 
-    def initial_control(self) -> Control:
+    def initial_coefficients(self) -> Coefficients:
         """The first quantile."""
-        return Control(quantile=self.start)
+        return {"quantile": self.start}
 
-    def control(self, control: Control, metrics: Metrics) -> Control:
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """The quantile of the next batch, one step of the rise higher."""
-        return replace(control, quantile=min(self.end, control.quantile + (self.end - self.start) / self.rise))
+        return {"quantile": min(self.end, coefficients["quantile"] + (self.end - self.start) / self.rise)}
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group of which a sample is kept; actions are what the policy answered, never the prompt.
 
         Samples that failed are neither kept nor counted in a quantile.
@@ -67,7 +66,7 @@ class RFT:
         kept = []
         for group in trajectories(groups, columns):
             reward_G = np.array([trajectory.reward for trajectory in group])
-            keep_G = reaches_quantile(reward_G, control.quantile, self.least)
+            keep_G = reaches_quantile(reward_G, coefficients["quantile"], self.least)
             kept.append(tuple(_row(t) for t in distinct([t for t, keep in zip(group, keep_G, strict=True) if keep])))
         return [unit for unit in kept if unit]
 
@@ -105,4 +104,4 @@ def distinct(group: Sequence[Trajectory]) -> list[Trajectory]:
 
 def _row(trajectory: Trajectory) -> Row:
     weight_A = np.ones(len(trajectory), np.float32)
-    return Row(trajectory.sample.tokens_T, trajectory.sample.action_T, {"weight": weight_A, "reward": trajectory.reward})
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, {"weight": weight_A, "reward": trajectory.reward})

@@ -17,7 +17,7 @@ from penstock.algos.labels import Trajectory
 from penstock.algos.ppo import PPO
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Columns, Control
+from penstock.core.contracts import Coefficients, Columns
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row
 
@@ -50,31 +50,33 @@ class SafePPO(PPO):
         )
         require(self.multiplier_rate >= 0, f"multiplier_rate={self.multiplier_rate} is negative; use 0 for a fixed price")
 
-    def initial_control(self) -> Control:
+    def initial_coefficients(self) -> Coefficients:
         """Where the slow variables of a run start."""
-        return replace(super().initial_control(), multiplier=self.multiplier)
+        return {**super().initial_coefficients(), "multiplier": self.multiplier}
 
-    def control(self, control: Control, metrics: Metrics) -> Control:
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """The next batch's slow variables; reads ``cost/mean``, and leaves λ alone where nothing was labelled.
 
         ``log λ += rate · λ · (mean cost - limit)`` (the paper's appendix B.3).
         """
-        following = super().control(control, metrics)
+        following = super().adapt(coefficients, metrics)
         if "cost/mean" not in metrics:
             return following
-        change = self.multiplier_rate * control.multiplier * (metrics["cost/mean"] - self.cost_limit)
+        change = self.multiplier_rate * coefficients["multiplier"] * (metrics["cost/mean"] - self.cost_limit)
         # Exponents are bounded so that one absurd cost cannot overflow; λ itself is bounded right after.
-        moved = control.multiplier * math.exp(min(max(change, -20.0), 20.0))
-        return replace(following, multiplier=min(moved, self.multiplier_most))
+        moved = coefficients["multiplier"] * math.exp(min(max(change, -20.0), 20.0))
+        return {**following, "multiplier": min(moved, self.multiplier_most)}
 
-    def kept(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[list[Trajectory]]:
+    def kept(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[list[Trajectory]]:
         """The valid samples of each group, with the mixture of reward and cost as their reward.
 
         Raises:
             TrainingError: a sample has no cost.
         """
-        price = control.multiplier
-        return [[self._priced(trajectory, price) for trajectory in group] for group in super().kept(groups, columns, control)]
+        price = coefficients["multiplier"]
+        return [
+            [self._priced(trajectory, price) for trajectory in group] for group in super().kept(groups, columns, coefficients)
+        ]
 
     def _priced(self, trajectory: Trajectory, price: float) -> Trajectory:
         cost_A = np.zeros(len(trajectory))
@@ -87,9 +89,9 @@ class SafePPO(PPO):
             raise TrainingError(f'{trajectory.sample.key}: no reward called "{self.cost}" scored it; add one of weight 0')
         return float(cost)
 
-    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, control: Control) -> Row:
-        row = super()._row(trajectory, advantage_A, return_A, control)
-        return replace(row, fields={**row.fields, "cost": self._cost(trajectory), "multiplier": control.multiplier})
+    def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, coefficients: Coefficients) -> Row:
+        row = super()._row(trajectory, advantage_A, return_A, coefficients)
+        return replace(row, fields={**row.fields, "cost": self._cost(trajectory), "multiplier": coefficients["multiplier"]})
 
 
 def mixed(reward: Array, cost: Array, multiplier: float) -> Array:

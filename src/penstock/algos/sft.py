@@ -39,7 +39,7 @@ class SFT:
         if not length:
             raise DataError("an example with an empty prompt and an empty completion leaves nothing to learn")
         weight_A = np.full(length, token_weight(self.aggregate, length), np.float32)
-        return (Row(tokens_T, action_T, {"weight": weight_A}),)
+        return (Row({"tokens_T": tokens_T}, action_T, {"weight": weight_A}),)
 
     def loss(self) -> LikelihoodLoss:
         """Negative log-likelihood under the chosen mean."""
@@ -52,10 +52,10 @@ class SFT:
             TrainingError: no token was scored.
         """
         tokens = sum(int(row.action_T.sum()) for unit in units for row in unit)
-        scored = sum(len(logp_A) for logp_A in scores.logp)
+        scored = sum(len(logp_A) for logp_A in scores["logp"])
         if not tokens or tokens != scored:
             raise TrainingError(f"{scored} log-probs for {tokens} action tokens; score the same units for logp first")
-        nll = -sum(float(np.asarray(logp_A, np.float64).sum()) for logp_A in scores.logp) / tokens
+        nll = -sum(float(np.asarray(logp_A, np.float64).sum()) for logp_A in scores["logp"]) / tokens
         return {"nll": nll, "perplexity": math.exp(min(nll, 700.0))}
 
 
@@ -73,7 +73,7 @@ class LikelihoodLoss:
         from penstock.algos import losses
 
         over = share(self.aggregate, denominator)
-        loss = losses.negative_log_likelihood(outputs.logp_A, fields["weight"], denominator=over)
-        counted_A = (fields["weight"] != 0).to(outputs.logp_A.dtype)
-        nll = losses.negative_log_likelihood(outputs.logp_A.detach(), counted_A, denominator=denominator.tokens)
+        loss = losses.negative_log_likelihood(outputs["logp"], fields["weight"], denominator=over)
+        counted_A = (fields["weight"] != 0).to(outputs["logp"].dtype)
+        nll = losses.negative_log_likelihood(outputs["logp"].detach(), counted_A, denominator=denominator.tokens)
         return loss, {"loss": loss.detach(), "nll": nll}

@@ -52,7 +52,7 @@ class SimPOLoss:
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import pair_losses, preference
 
-        means = PairValues.of(outputs.logp_A, fields, batch, mean=True)
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
         loss_U = pair_losses.simpo(means.chosen_U, means.rejected_U, self.beta, self.margin)
         loss = preference.batch_mean(loss_U, denominator=denominator.units)
         return loss, means.metrics(self.beta, denominator.units) | {"loss": loss.detach()}

@@ -8,7 +8,7 @@ stand, because this module imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.core.types import (
@@ -113,37 +113,19 @@ class Batch:
     """Position of each row in the sequence that was laid out."""
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """What a learner's modules give a loss, only where an action (``A``) or a row (``B``) needs it; None if not asked."""
+Outputs = Mapping[str, Any]
+"""What a loss ``needs``, by name: tensors over a batch's actions (``[A, ...]``) or its rows (``[B]``), with gradient.
 
-    logp_A: Any = None
-    entropy_A: Any = None
-    value_A: Any = None
-    score_B: Any = None
-    step_A: Any = None
-    """Reward-model score of the text before each action token."""
-    q_AQ: Any = None
-    """Value of the action taken, by each of two Q heads."""
-    q_logsumexp_AQ: Any = None
-    """Log of the summed exponentials of the values of all actions, by head."""
-    target_q_AQ: Any = None
-    """Value of the action taken by the slow target heads, without gradient."""
-    state_value_A: Any = None
-    """Value of the state before the action, by the head that belongs to the Q heads."""
-    divergence_A: Any = None
-    """Divergence of the whole next-token distribution from a frozen teacher's, nats, as the loss's ``divergence`` says."""
+Whoever computes an output registers it under its name (``train/outputs.py``). Built in are per action "logp", "entropy",
+"value" and "step" (reward-model score of the text before the action), per row "score", and "divergence", per action, of the
+whole next-token distribution from a frozen teacher's, nats, as the loss's ``divergence`` says. One that gives several tensors
+names the others after itself: "q" ``[A, Q]`` is the value of the action taken by each Q head, "q/logsumexp" ``[A, Q]`` the
+log of the summed exponentials of the values of all actions, "q/target" ``[A, Q]`` the value by the slow target heads, without
+gradient, "q/state_value" ``[A]`` that of the state before the action.
+"""
 
-
-@dataclass(frozen=True)
-class Scores:
-    """Outputs without gradient as numpy arrays: one entry per row, each over the row's action tokens."""
-
-    logp: list[FloatArray]
-    entropy: list[FloatArray]
-    value: list[FloatArray]
-    score: list[float]
-    step: list[FloatArray] = field(default_factory=list)
+Scores = Mapping[str, list[Any]]
+"""Outputs without gradient, by name: one entry a row, a numpy array over the row's actions or a float."""
 
 
 LossOutput = tuple[Any, Mapping[str, Any]]
@@ -160,8 +142,7 @@ class Loss(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Outputs to compute: any of "logp", "entropy", "value", "score", "step", "q" (all four of Q heads),
-        "divergence" (from the learner's teacher, by the loss's ``divergence``)."""
+        """Names of the outputs to compute."""
         ...
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...
@@ -228,40 +209,36 @@ class Algorithm(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns to fill before ``label``: any of "reference" (reference log-probs), "value" (critic), "proximal" (the
-        learner's own log-probs before the update), "bootstrap" (values after the last action)."""
+        """Names of the columns to fill before ``label``."""
         ...
 
-    def label(self, groups: Sequence[Group], columns: Columns, control: Control) -> list[Unit]:
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """Turn scored groups into rows with advantages, targets and weights. Groups without signal may be left out."""
         ...
 
     def loss(self) -> Loss: ...
 
+    def initial_coefficients(self) -> Coefficients:
+        """Where the numbers that it moves start; none where it moves none."""
+        ...
 
-@dataclass(frozen=True)
-class Columns:
-    """Scorer columns beside groups: ``[group][sample]`` arrays over the sample's action tokens."""
-
-    reference_logp: Sequence[Sequence[FloatArray]] | None = None
-    value: Sequence[Sequence[FloatArray]] | None = None
-    proximal_logp: Sequence[Sequence[FloatArray]] | None = None
-    """Log-probs under the learner's weights before the batch is trained on."""
-    bootstrap: Sequence[Sequence[float]] | None = None
-    """Value of the state after the last action of a sample that was cut at its longest length, 0 for all others."""
+    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
+        """The coefficients of the next batch, after one whose metrics are given; changes nothing in place."""
+        ...
 
 
-@dataclass
-class Control:
-    """Slow variables of a run that a controller moves between steps (saved in checkpoints, every one a float)."""
+Columns = Mapping[str, Sequence[Sequence[Any]]]
+"""What an algorithm ``needs`` beside groups, by name: ``[group][sample]``, an array over the sample's actions or a number.
 
-    kl_coefficient: float = 0.0
-    entropy_coefficient: float = 0.0
-    quantile: float = 0.0
-    """Share of a prompt's samples that selection leaves out at least."""
-    multiplier: float = 0.0
-    """Price of a cost (the Lagrange multiplier of Safe RLHF)."""
+Whoever fills a column registers it under its name (``loops/columns.py``). Built in are "reference" (log-probs under the frozen
+reference), "value" (of the critic), "proximal" (log-probs under the learner's weights before the batch is trained on) and
+"bootstrap" (a number: the critic's value of the state after the last action of a sample that was cut at its longest length,
+0 for all others).
+"""
 
+Coefficients = Mapping[str, float]
+"""Numbers that an algorithm moves from batch to batch, by name (the price of the KL, of a cost, a quantile). An algorithm gives
+where they start and how they follow the metrics of a batch; they are saved in checkpoints."""
 
 Score = float | Sequence[float] | None
 """What a reward gives a sample: a number, one number per action token, or None for "does not apply"."""

@@ -1,7 +1,7 @@
 """The nouns that travel between roles: prompts, samples, groups, requests, rows.
 
-Shapes ride in names: ``T`` tokens of one sequence, ``G`` samples of a prompt, ``A`` action tokens, ``N`` packed tokens,
-``B`` sequences, ``V`` vocabulary. Arrays are numpy, so that this module needs no torch.
+Shapes ride in names: ``T`` steps of one trajectory (for language a step is a token), ``G`` samples of a prompt, ``A`` actions,
+``N`` packed tokens, ``B`` rows, ``V`` vocabulary. Arrays are numpy, so that this module needs no torch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.errors import SpecError
+from penstock.core.errors import DataError, SpecError
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
+
+StepColumns = Mapping[str, NDArray[Any]]
+"""Named arrays whose first axis is the steps of one trajectory; any further axes are a step's own."""
+
+TOKENS = "tokens_T"
+"""The column of a language policy: one token a step, prompt included."""
 
 Version = int
 """How many trained batches had been published when a forward pass ran; 0 is the untrained model."""
@@ -97,17 +103,43 @@ class Sampling:
             raise SpecError("stop has an empty text, which would end every sample before it begins; leave it out")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One trajectory as aligned columns over its tokens, prompt included.
+class Stepwise:
+    """What samples and rows have in common: columns over steps, of which some are actions."""
 
-    ``action_T`` is true for tokens the policy produced; ``logp_T`` and ``version_T`` are 0 and -1 elsewhere. ``reward_T``
-    holds per-token rewards once a reward has scored the sample; ``error`` names the boundary that failed, if one did, and
-    such a sample is never trained on.
+    columns: StepColumns
+    action_T: BoolArray
+
+    @property
+    def tokens_T(self) -> IntArray:
+        """The tokens of a language policy. Raises DataError where the policy's steps are no tokens."""
+        if TOKENS not in self.columns:
+            names = ", ".join(sorted(self.columns)) or "none"
+            raise DataError(f"a step of this policy is no token, so there is no column {TOKENS}; its columns are: {names}")
+        return self.columns[TOKENS]
+
+
+def require_steps(what: str, steps: int, columns: Mapping[str, Any]) -> None:
+    """Raises DataError, with the name of the column, where one has not ``steps`` entries along its first axis."""
+    for name, column in columns.items():
+        if len(column) != steps:
+            raise DataError(f"{what}: column {name} has {len(column)} entries for {steps} steps; give one a step")
+
+
+@dataclass(frozen=True)
+class Sample(Stepwise):
+    """One trajectory as aligned columns over its steps, those before the first action (a prompt) included.
+
+    ``columns`` belong to the policy that made the sample: ``tokens_T`` for language, observations and actions for control,
+    with as many further axes as they need. The four that everybody knows are fields: ``action_T`` is true for steps that the
+    policy decided; ``logp_T`` and ``version_T`` are 0 and -1 elsewhere; ``reward_T`` holds rewards by step once a reward has
+    scored the sample. ``error`` names the boundary that failed, if one did, and such a sample is never trained on.
+
+    Raises:
+        DataError: columns of different lengths; names the sample and the column.
     """
 
     key: SampleKey
-    tokens_T: IntArray
+    columns: StepColumns
     action_T: BoolArray
     logp_T: FloatArray
     version_T: IntArray
@@ -117,6 +149,12 @@ class Sample:
     error: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        steps = len(self.action_T)
+        if len(self.logp_T) == steps == len(self.version_T) and all(len(column) == steps for column in self.columns.values()):
+            return
+        require_steps(f"sample {self.key}", steps, {**self.columns, "logp_T": self.logp_T, "version_T": self.version_T})
+
     @property
     def valid(self) -> bool:
         """Whether the sample may be trained on: it was scored, nothing failed, and it has an action."""
@@ -124,17 +162,17 @@ class Sample:
 
     @property
     def reward(self) -> float | None:
-        """The sum of the per-token rewards, or None while the sample is unscored."""
+        """The sum of the rewards of its steps, or None while the sample is unscored."""
         return None if self.reward_T is None else float(self.reward_T.sum())
 
     @property
     def oldest_version(self) -> Version:
-        """The oldest version that produced one of the action tokens."""
+        """The oldest version that produced one of the actions."""
         return int(self.version_T[self.action_T].min()) if self.action_T.any() else -1
 
     def scored(self, reward: float | Sequence[float]) -> Sample:
-        """A copy with its reward: a float lands on the last action token, a sequence has one entry per action token."""
-        reward_T = np.zeros(len(self.tokens_T), np.float32)
+        """A copy with its reward: a float lands on the last action, a sequence has one entry per action."""
+        reward_T = np.zeros(len(self.action_T), np.float32)
         actions = np.flatnonzero(self.action_T)
         if isinstance(reward, Sequence | np.ndarray):
             reward_T[actions] = np.asarray(reward, np.float32)
@@ -161,7 +199,7 @@ class Group:
 
     @property
     def oldest_version(self) -> Version:
-        """The oldest version among the tokens that may be trained on; -1 if there is none."""
+        """The oldest version among the actions that may be trained on; -1 if there is none."""
         acted = [sample.version_T[sample.action_T] for sample in self.samples]
         versions = np.concatenate(acted) if acted else np.empty(0, np.int32)
         return int(versions.min()) if len(versions) else -1
@@ -217,13 +255,14 @@ class GeneratorStats:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One sequence labelled by an algorithm, ready to be laid out for a learner.
+class Row(Stepwise):
+    """One trajectory labelled by an algorithm, ready to be laid out for a learner.
 
-    ``fields`` maps a name to a float (one value for the row) or to an array over the row's *action* tokens, in order.
+    ``columns`` are those of the policy that reads it. ``fields`` maps a name to a float (one value for the row) or to an array
+    over the row's *actions*, in order, whose further axes are the field's own.
     """
 
-    tokens_T: IntArray
+    columns: StepColumns
     action_T: BoolArray
     fields: Mapping[str, float | FloatArray] = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import Batch, Denominator
 from penstock.core.errors import DataError
-from penstock.core.types import FloatArray, Row, Unit
+from penstock.core.types import FloatArray, Row, Unit, require_steps
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
                 f"row {first_row + offset}: {len(row.tokens_T)} tokens and {len(row.action_T)} action marks; "
                 "a row needs at least one token and one mark a token"
             )
+        require_steps(f"row {first_row + offset}", len(row.action_T), row.columns)
         if row.action_T[0]:
             raise DataError(f"row {first_row + offset}: its first token is an action, but no token stands before to predict it")
     prefix = shared_prefix(unit) if share_prefix else 0
@@ -95,15 +96,17 @@ def shared_prefix(unit: Unit) -> int:
 def _check_fields(rows: Sequence[Row]) -> None:
     if not rows:
         return
-    per_action = {name: np.ndim(value) == 1 for name, value in rows[0].fields.items()}
+    per_action = {name: np.ndim(value) > 0 for name, value in rows[0].fields.items()}
     for index, row in enumerate(rows):
         if row.fields.keys() != per_action.keys():
             odd = ", ".join(sorted(row.fields.keys() ^ per_action.keys()))
             raise DataError(f"row {index}: the fields of all rows must have the same names; {odd} is not in every row")
         actions = -1
         for name, value in row.fields.items():
-            if np.ndim(value) != per_action[name]:
-                raise DataError(f'row {index}: field "{name}" is a number in some rows and an array in others')
+            if np.shape(value)[1:] != np.shape(rows[0].fields[name])[1:] or (np.ndim(value) > 0) != per_action[name]:
+                raise DataError(
+                    f'row {index}: field "{name}" is a number in some rows and an array in others, or its axes differ'
+                )
             if per_action[name]:
                 actions = int(np.count_nonzero(row.action_T)) if actions < 0 else actions
                 if len(value) != actions:  # type: ignore[arg-type]
@@ -168,7 +171,7 @@ def _int(values: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def _field(values: Sequence[float | FloatArray]) -> FloatArray:
-    if np.ndim(values[0]) == 1:
+    if np.ndim(values[0]):
         return np.concatenate(values).astype(np.float32)
     return np.array(values, np.float32)
 

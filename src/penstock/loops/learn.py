@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.config.run import NO_SCALING, RewardScaling
-from penstock.core.contracts import Algorithm, Batch, Channel, Columns, Control, Denominator, Learner, Loss, Scorer, State
+from penstock.core.contracts import Algorithm, Batch, Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
 from penstock.core.errors import TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Unit, Version, added
+from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Sample, Unit, Version, added
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
 from penstock.loops.sentinels import Sentinels, Watch
@@ -92,7 +92,7 @@ def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
 
 def sample_rows(groups: Sequence[Group]) -> list[Unit]:
     """Bare rows of every sample, a unit per group, to be scored."""
-    return [tuple(Row(sample.tokens_T, sample.action_T) for sample in group.samples) for group in groups]
+    return [tuple(Row(sample.columns, sample.action_T) for sample in group.samples) for group in groups]
 
 
 @dataclass
@@ -103,14 +103,14 @@ class Labeller:
     learner: Learner
     reference: Scorer | None
     temperature: float
-    control: Control = field(default_factory=Control)
+    coefficients: Coefficients = field(default_factory=dict)
     scaling: RewardScaling = NO_SCALING
     moments: Moments = field(default_factory=Moments)
     """Of the rewards so far, where they are scaled by them."""
 
     def label(self, groups: Sequence[Group]) -> list[Unit]:
         groups, self.moments = scaled(groups, self.scaling, self.moments)
-        return self.algorithm.label(groups, self.columns(groups), self.control)
+        return self.algorithm.label(groups, self.columns(groups), self.coefficients)
 
     def columns(self, groups: Sequence[Group]) -> Columns:
         """Reference and own log-probs and values per group and sample, where the algorithm asks for them."""
@@ -122,34 +122,35 @@ class Labeller:
                 raise TrainingError("the algorithm needs a reference model, and there is none")
             together = "value" in needs and getattr(self.reference, "gives_values", False)  # it shares the policy's trunk
             found = self.reference.score(units, frozenset({"logp", "value"} if together else {"logp"}), self.temperature)
-            reference = _regroup(found.logp, groups)
-            value = _regroup(found.value, groups) if together else None
+            reference = _regroup(found["logp"], groups)
+            value = _regroup(found["value"], groups) if together else None
         own = {"value"} if "value" in needs and value is None else set()
         own |= {"logp"} if "proximal" in needs else set()
         if own:
             found = self.learner.score(units, frozenset(own), self.temperature)
-            value = _regroup(found.value, groups) if "value" in own else value
-            proximal = _regroup(found.logp, groups) if "logp" in own else None
+            value = _regroup(found["value"], groups) if "value" in own else value
+            proximal = _regroup(found["logp"], groups) if "logp" in own else None
         bootstrap = self._last_values(groups) if "bootstrap" in needs else None
-        return Columns(reference_logp=reference, value=value, proximal_logp=proximal, bootstrap=bootstrap)
+        found_columns = {"reference": reference, "value": value, "proximal": proximal, "bootstrap": bootstrap}
+        return {name: column for name, column in found_columns.items() if column is not None}
 
     def _last_values(self, groups: Sequence[Group]) -> list[list[float]]:
         """The critic's value of the state after the last action of samples that were cut, 0 for those that ended.
 
         Values are computed where an action is predicted, so such a sample is scored with one more action at its end, which
-        stands for what would have come; its own token is never looked at.
+        stands for what would have come; it is never looked at itself.
         """
         cut = [sample for group in groups for sample in group.samples if sample.finish == "length"]
-        units = [(Row(np.append(s.tokens_T, s.tokens_T[-1]), np.append(s.action_T, True)),) for s in cut]
-        values = self.learner.score(units, frozenset({"value"}), self.temperature).value if units else []
+        units = [(_one_step_longer(sample),) for sample in cut]
+        values = self.learner.score(units, frozenset({"value"}), self.temperature)["value"] if units else []
         left = iter(values)
         return [[float(next(left)[-1]) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
 
     def state(self) -> State:
-        return State({}, {"control": asdict(self.control), "moments": asdict(self.moments)})
+        return State({}, {"coefficients": dict(self.coefficients), "moments": asdict(self.moments)})
 
     def load_state(self, state: State) -> None:
-        self.control = Control(**state.values["control"])
+        self.coefficients = dict(state.values["coefficients"])
         self.moments = Moments(**state.values["moments"])
 
 
@@ -165,7 +166,7 @@ def reference_column(scorer: Scorer, group: Group, temperature: float) -> list[d
     found = scorer.score(sample_rows([group]), frozenset({"logp"}), temperature)
     return [
         {"extras": {REFERENCE_LOGP: _at_actions(sample.action_T, logp_A)}}
-        for sample, logp_A in zip(group.samples, found.logp, strict=True)
+        for sample, logp_A in zip(group.samples, found["logp"], strict=True)
     ]
 
 
@@ -181,6 +182,12 @@ def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
     if not samples or not all(REFERENCE_LOGP in sample.extras for sample in samples):
         return None
     return [[sample.extras[REFERENCE_LOGP][sample.action_T] for sample in group.samples] for group in groups]
+
+
+def _one_step_longer(sample: Sample) -> Row:
+    """The row of a sample whose last step is there twice, the second time as an action."""
+    longer = {name: np.concatenate([column, column[-1:]]) for name, column in sample.columns.items()}
+    return Row(longer, np.append(sample.action_T, True))
 
 
 def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:
@@ -275,9 +282,7 @@ def describe(labeller: Labeller, groups: Sequence[Group], units: Sequence[Unit])
     from penstock.algos.labels import label_metrics
 
     metrics = label_metrics(units) | sample_metrics(groups)
-    control = getattr(labeller.algorithm, "control", None)
-    if control is not None:
-        labeller.control = control(labeller.control, metrics)
+    labeller.coefficients = labeller.algorithm.adapt(labeller.coefficients, metrics)
     return metrics
 
 

@@ -65,8 +65,8 @@ def look(learner: Scoring, groups: Sequence[Group], temperature: float) -> tuple
     """The samples to be shown, with the learner's log-probs of their actions; to be asked before it trains on them."""
     seen = chosen(groups)
     acted = [one for one in seen if one.sample.action_T.any()]
-    units: list[Unit] = [(Row(one.sample.tokens_T, one.sample.action_T),) for one in acted]
-    found = learner.score(units, frozenset({"logp"}), temperature).logp if units else []
+    units: list[Unit] = [(Row(one.sample.columns, one.sample.action_T),) for one in acted]
+    found = learner.score(units, frozenset({"logp"}), temperature)["logp"] if units else []
     scored = dict(zip(map(id, acted), found, strict=True))
     return tuple(Seen(one.group, one.sample, scored.get(id(one))) for one in seen)
 

@@ -47,12 +47,12 @@ class OfflineLabeller:
         return [tuple(replace(row, fields={**row.fields, "reference_logp": next(logp)}) for row in unit) for unit in units]
 
     def _policy_logp(self, units: Sequence[Unit]) -> list[FloatArray]:
-        return self.policy.score(units, LOGP).logp
+        return self.policy.score(units, LOGP)["logp"]
 
     def _reference_logp(self, units: Sequence[Unit]) -> list[FloatArray]:
         if self.reference is None:
             raise TrainingError("the algorithm needs a reference model, and there is none")
-        return self.reference.score(units, LOGP).logp
+        return self.reference.score(units, LOGP)["logp"]
 
 
 async def offline(
@@ -76,6 +76,6 @@ async def offline(
         with spans.span("train", step=index), trainer.watch(index) as watch:
             metrics = watch.after(trainer.step(labeller.label(units) if labeller else units))
         seconds = time.perf_counter() - began
-        tokens = sum(len(row.tokens_T) for unit in units for row in unit)
+        tokens = sum(len(row.action_T) for unit in units for row in unit)
         metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}
         yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))

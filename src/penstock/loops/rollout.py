@@ -87,7 +87,7 @@ class Rollout:
 
 def _joined(before: Sample, after: Sample) -> Sample:
     """``after`` went on from ``before`` plus an observation: its columns know the earlier actions again."""
-    known = len(before.tokens_T)
+    known = len(before.action_T)
     columns = {name: getattr(after, name).copy() for name in ("action_T", "logp_T", "version_T")}
     for name, column in columns.items():
         column[:known] = getattr(before, name)

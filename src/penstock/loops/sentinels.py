@@ -237,13 +237,13 @@ class MeasuredLoss:
 
         own = {name: value for name, value in fields.items() if name not in (BEHAVIOUR, ORIGIN)}
         loss, metrics = self.loss(outputs, own, batch, denominator)
-        return loss, {**metrics, **mismatch_sums(outputs.logp_A, fields[BEHAVIOUR], fields[ORIGIN])}
+        return loss, {**metrics, **mismatch_sums(outputs["logp"], fields[BEHAVIOUR], fields[ORIGIN])}
 
 
 def marked(units: Sequence[Unit], groups: Sequence[Group], version: Version) -> list[Unit]:
-    """The units with the fields BEHAVIOUR and ORIGIN, found by a row's tokens among the samples."""
-    known = {sample.tokens_T.tobytes(): sample for sample in drawn(groups)}
-    return [tuple(_marked(row, known.get(row.tokens_T.tobytes()), version) for row in unit) for unit in units]
+    """The units with the fields BEHAVIOUR and ORIGIN, found by a row's columns, which are those of its sample."""
+    known = {id(sample.columns): sample for sample in drawn(groups)}
+    return [tuple(_marked(row, known.get(id(row.columns)), version) for row in unit) for unit in units]
 
 
 def _marked(row: Row, sample: Sample | None, version: Version) -> Row:
@@ -256,4 +256,4 @@ def _marked(row: Row, sample: Sample | None, version: Version) -> Row:
         behaviour_A, own_A = sample.logp_T[row.action_T], sample.version_T[row.action_T] == version
         whole = own_A.all() and (row.action_T is sample.action_T or sample.oldest_version == version)
         origin_A = np.where(own_A, np.float32(CURRENT if whole else MIXED), np.float32(OLDER))
-    return Row(row.tokens_T, row.action_T, {**row.fields, BEHAVIOUR: behaviour_A, ORIGIN: origin_A})
+    return Row(row.columns, row.action_T, {**row.fields, BEHAVIOUR: behaviour_A, ORIGIN: origin_A})

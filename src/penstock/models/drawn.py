@@ -75,7 +75,7 @@ class Drawn:
             decoded = decoded[:cut]
         return Sample(
             key=self.request.key,
-            tokens_T=np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32),
+            columns={"tokens_T": np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32)},
             action_T=np.arange(prompt + drawn) >= prompt,
             logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
             version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),

@@ -57,7 +57,7 @@ class ModelReward:
         tokens_T = np.asarray(self._prepare(sample, prompt), np.int32)
         if len(tokens_T) == 0:
             raise RewardError(f"model {self.name} has no tokens to read")
-        return Row(tokens_T, np.zeros(len(tokens_T), np.bool_))
+        return Row({"tokens_T": tokens_T}, np.zeros(len(tokens_T), np.bool_))
 
     async def _work(self) -> None:
         """Score the groups of one turn of the loop."""
@@ -80,7 +80,7 @@ class ModelReward:
 
     async def _score(self, units: list[Unit]) -> list[float]:
         found = await self._threads.run(lambda: self._scorer.score(units, frozenset({"score"})), None)
-        scores = [float(score) for score in found.score]
+        scores = [float(score) for score in found["score"]]
         rows = sum(len(unit) for unit in units)
         if len(scores) != rows:
             raise RewardError(f"model {self.name} gave {len(scores)} scores for {rows} samples")

@@ -59,7 +59,7 @@ class StepReward(ModelReward):
 
     async def _score(self, units: list[Unit]) -> list[Any]:
         found = await self._threads.run(lambda: self._scorer.score(units, frozenset({"step"})), None)
-        return list(found.step)
+        return list(found["step"])
 
 
 def steps_of(tokens: Sequence[int], decode: Decode, separator: str) -> list[tuple[str, int]]:

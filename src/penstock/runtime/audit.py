@@ -26,7 +26,7 @@ def as_sample(example: Example, text: Text) -> Sample:
     action_T = np.arange(len(tokens_T)) >= len(prompt_T)
     return Sample(
         key=SampleKey(example.prompt.key, 0),
-        tokens_T=tokens_T,
+        columns={"tokens_T": tokens_T},
         action_T=action_T,
         logp_T=np.zeros(len(tokens_T), np.float32),
         version_T=np.where(action_T, 0, -1).astype(np.int32),

@@ -216,7 +216,7 @@ def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
             tokens_T, end_S = step_tokens(before, steps, own, separator)
             if len(tokens_T) > scorer.model.context:
                 raise RewardError(f"{len(tokens_T)} tokens do not fit the context of model {name}, {scorer.model.context}")
-            return Row(tokens_T, marks(len(tokens_T), end_S))
+            return Row({"tokens_T": tokens_T}, marks(len(tokens_T), end_S))
 
         return row
 

@@ -46,7 +46,7 @@ def sample_of(item: Item, key: PromptKey, index: int) -> Sample:
     logp_T = np.zeros(len(tokens_T), np.float32)
     logp_T[action_T] = found.logp
     version_T = np.where(action_T, found.version, -1).astype(np.int32)
-    return Sample(SampleKey(key, index), tokens_T, action_T, logp_T, version_T, "stop", found.text)
+    return Sample(SampleKey(key, index), {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop", found.text)
 
 
 async def truths(spec: RewardSpec, items: Sequence[Item], rewards: MakeRewards) -> dict[str, list[float]]:

@@ -75,8 +75,8 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
         stage.samples,
         "greedy" in algorithm.needs,
     )
-    control = algorithm.initial_control()
-    labeller = Labeller(algorithm, learner, reference, sampling.temperature, control, stage.scaling)
+    start = algorithm.initial_coefficients()
+    labeller = Labeller(algorithm, learner, reference, sampling.temperature, start, stage.scaling)
     source = prompts(stage.data, base, seed)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed, look=True)

@@ -75,4 +75,4 @@ def sample_of(body: Mapping[str, Any], vocabulary: int | None = None) -> Sample:
         raise Refusal(400, f"a sample is malformed: {error!r}", param="resume") from error
     if finish not in FINISHES or any(column.shape != tokens_T.shape for column in (action_T, logp_T, version_T)):
         raise Refusal(400, "a sample is malformed: its columns do not fit together", param="resume")
-    return Sample(key, tokens_T, action_T, logp_T, version_T, finish, text)
+    return Sample(key, {"tokens_T": tokens_T}, action_T, logp_T, version_T, finish, text)

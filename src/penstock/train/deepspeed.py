@@ -102,7 +102,8 @@ class ZeroPart(Part):
         return groups
 
     def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
-        return Outputs(**self.engine(tensors, needs, temperature))
+        found: Outputs = self.engine(tensors, needs, temperature)
+        return found
 
     def backward(self, value: Tensor) -> None:
         self.engine.backward(value * self.world.size)

@@ -96,9 +96,10 @@ class ShardedPart(Part):
         with warnings.catch_warnings():  # nobody writes into what a module gave, which is what it warns of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
             if self.sequence is None:
-                return Outputs(**self.passing(tensors, needs, temperature))
+                found: Outputs = self.passing(tensors, needs, temperature)
+                return found
             own = self.sequence.split(tensors)
-            return self.sequence.join(Outputs(**self.passing(own.tensors, needs, temperature)), own)
+            return self.sequence.join(self.passing(own.tensors, needs, temperature), own)
 
     def settle(self) -> None:
         """Give gathered parameters up: after a step they would be stale."""

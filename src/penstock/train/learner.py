@@ -43,14 +43,13 @@ class Scoring:
     def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
         """Outputs named in ``needs`` ("logp", "entropy", "value", "score", "step"), one entry a row, in order of ``units``."""
         batches = self.lay_out(units, self.token_budget, self.share_prefix)
-        return by_row(units, batches, (self.numbers(batch, needs, temperature) for batch in batches))
+        return by_row(units, batches, needs, (self.numbers(batch, needs, temperature) for batch in batches))
 
     @torch.no_grad()
     def numbers(self, batch: Batch, needs: frozenset[str], temperature: float) -> dict[str, FloatArray]:
         """Outputs of one micro-batch: ``[A]`` over its actions, and ``[B]`` for "score"."""
         outputs = self.outputs(on_device(batch, self.model), needs, temperature)
-        named = {name: getattr(outputs, f"{name}_{'B' if name == 'score' else 'A'}") for name in SCORED}
-        return {name: values.float().cpu().numpy() for name, values in named.items() if values is not None}
+        return {name: outputs[name].float().cpu().numpy() for name in needs}
 
     @torch.no_grad()
     def source_hidden(self, tensors: Any) -> Tensor:
@@ -64,21 +63,23 @@ class Scoring:
         return forward(self.model, tensors, needs, temperature)
 
 
-SCORED = ("logp", "entropy", "value", "score", "step")
-"""Outputs that the ``score`` verb gives."""
+PER_ROW = frozenset({"score"})
+"""Outputs with one number a row; all others have one an action."""
 
 
-def by_row(units: Sequence[Unit], batches: Sequence[Batch], numbers: Iterable[Mapping[str, FloatArray]]) -> Scores:
+def by_row(
+    units: Sequence[Unit], batches: Sequence[Batch], needs: frozenset[str], numbers: Iterable[Mapping[str, FloatArray]]
+) -> Scores:
     """The outputs of micro-batches, one entry a row, in order of the units that were laid out."""
     rows = sum(len(unit) for unit in units)
-    found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in SCORED}
+    found: dict[str, list[Any]] = {name: [np.zeros(0, np.float32)] * rows for name in needs}
     for batch, named in zip(batches, numbers, strict=True):
         ends = np.cumsum(np.bincount(batch.row_A, minlength=len(batch.row_ids)))[:-1]
         for name, values in named.items():
-            parts = values.tolist() if name == "score" else np.split(values, ends)
+            parts = values.tolist() if name in PER_ROW else np.split(values, ends)
             for row, part in zip(batch.row_ids, parts, strict=True):
                 found[name][row] = part
-    return Scores(**found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def forward(
     """
     plan = tensors.plan
     tokens, position = tensors.tokens_N[None], tensors.position_N[None]
-    found: dict[str, Tensor | None] = {}
+    found: dict[str, Tensor] = {}
     hidden_NH = value_NH = None
     with model.once():
         if needs & {"logp", "entropy", "score", "step", "q"} or divergence is not None or model.critic_trunk is None:
@@ -237,7 +238,7 @@ def forward(
             value_NH = model.hidden(tokens, position, plan, model.critic_trunk)[0]
     if needs & {"logp", "entropy"}:
         assert hidden_NH is not None
-        found["logp_A"], found["entropy_A"] = token_scores(
+        found["logp"], entropy_A = token_scores(
             hidden_NH.index_select(0, tensors.source_A),
             tensors.target_A,
             model.logits if head is None else head.logits,
@@ -246,20 +247,22 @@ def forward(
             entropy="entropy" in needs,
             scores=scores_of if head is None else head.scores,
         )
+        if entropy_A is not None:
+            found["entropy"] = entropy_A
     if "value" in needs:
         assert value_NH is not None
-        found["value_A"] = model.values(value_NH.index_select(0, tensors.source_A))
+        found["value"] = model.values(value_NH.index_select(0, tensors.source_A))
     if "q" in needs:
         if model.q_heads is None or hidden_NH is None:
             raise TrainingError("the loss needs Q heads and the model has none; call add_q_heads before the learner is made")
         hidden_AH = hidden_NH.index_select(0, tensors.source_A)
         found |= q_outputs(model.q_heads, hidden_AH, tensors.target_A, model.config.vocab_size)
     if divergence is not None and hidden_NH is not None:
-        found["divergence_A"] = divergence(hidden_NH.index_select(0, tensors.source_A))
+        found["divergence"] = divergence(hidden_NH.index_select(0, tensors.source_A))
     if "score" in needs:
         assert hidden_NH is not None
-        found["score_B"] = model.scores(hidden_NH.index_select(0, tensors.last_B))
+        found["score"] = model.scores(hidden_NH.index_select(0, tensors.last_B))
     if "step" in needs:
         assert hidden_NH is not None
-        found["step_A"] = model.scores(hidden_NH.index_select(0, tensors.source_A))
-    return Outputs(**found)
+        found["step"] = model.scores(hidden_NH.index_select(0, tensors.source_A))
+    return found

@@ -51,8 +51,7 @@ class Pass(nn.Module):
         self.model, self.head = model, head
 
     def forward(self, tensors: Any, needs: frozenset[str], temperature: float) -> dict[str, Tensor]:
-        outputs = forward(self.model, tensors, needs, temperature, head=self.head)
-        return {name: value for name, value in vars(outputs).items() if value is not None}
+        return dict(forward(self.model, tensors, needs, temperature, head=self.head))
 
 
 class Part(DeviceLearner, ABC):
@@ -106,7 +105,7 @@ class Part(DeviceLearner, ABC):
     def _zero(self, needs: frozenset[str]) -> Tensor:
         """A loss of 0 that depends on every output."""
         outputs = self.outputs(on_device(nothing(), self.model), needs, self.plan.temperature)
-        given = [output for output in vars(outputs).values() if output is not None and output.requires_grad]
+        given = [output for output in outputs.values() if output.requires_grad]
         return torch.stack([output.float().sum() * 0.0 for output in given]).sum()
 
     def backward(self, value: Tensor) -> None:

@@ -11,7 +11,7 @@ from penstock.train import token_scores
 
 
 def q_outputs(heads: QHeads, hidden_AH: Tensor, target_A: Tensor, vocabulary: int) -> dict[str, Tensor]:
-    """``q_AQ`` and ``q_logsumexp_AQ`` of the trained heads, ``target_q_AQ`` without gradient, and ``state_value_A``.
+    """ "q" and "q/logsumexp" of the trained heads, "q/target" without gradient, and "q/state_value".
 
     A single chunk keeps its values for the backward pass; more chunks compute them again there.
     """
@@ -23,10 +23,10 @@ def q_outputs(heads: QHeads, hidden_AH: Tensor, target_A: Tensor, vocabulary: in
         else:
             parts.append(_chunk(heads, hidden, target))
     return {
-        "q_AQ": torch.cat([part[0] for part in parts]),
-        "q_logsumexp_AQ": torch.cat([part[1] for part in parts]),
-        "target_q_AQ": heads.target_of(hidden_AH, target_A),
-        "state_value_A": heads.values(hidden_AH),
+        "q": torch.cat([part[0] for part in parts]),
+        "q/logsumexp": torch.cat([part[1] for part in parts]),
+        "q/target": heads.target_of(hidden_AH, target_A),
+        "q/state_value": heads.values(hidden_AH),
     }
 
 

@@ -104,7 +104,7 @@ class RankedLearner:
         found: list[Any] = []
         for start in range(0, len(batches), self.copies):
             found += self._each("score", batches[start : start + self.copies], "batch", needs=needs, temperature=temperature)
-        return by_row(units, batches, found[: len(batches)])
+        return by_row(units, batches, needs, found[: len(batches)])
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the policy, one by one, gathered from the shards bucket by bucket where there are any."""

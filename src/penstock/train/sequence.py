@@ -25,6 +25,7 @@ from penstock.core.contracts import Outputs
 from penstock.core.errors import ModelError
 from penstock.models.attention import AttentionPlan
 from penstock.train.collectives import exchanged, gathered
+from penstock.train.learner import PER_ROW
 
 CHANGING = {"dynamic", "longrope"}
 """Rotary embeddings whose frequencies depend on the longest position of a pass, which a rank's own tokens do not tell."""
@@ -91,11 +92,10 @@ class Sequence:
     def join(self, outputs: Outputs, own: Own) -> Outputs:
         """The outputs of all ranks, on each. Their gradient goes back to the rank that computed them."""
         found = {}
-        for name, value in vars(outputs).items():
-            if value is not None:
-                place, count = (own.row, own.rows) if name.endswith("_B") else (own.action, own.actions)
-                found[name] = gathered(value, place, count, self.group)
-        return Outputs(**found)
+        for name, value in outputs.items():
+            place, count = (own.row, own.rows) if name in PER_ROW else (own.action, own.actions)
+            found[name] = gathered(value, place, count, self.group)
+        return found
 
 
 class SplitPlan:

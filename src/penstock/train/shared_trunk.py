@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -30,8 +29,8 @@ class SharedTrunkScoring(Scoring):
         if "value" not in needs:
             return super().outputs(tensors, needs, temperature)
         with self.policy.once():  # the policy first, because its own frozen blocks always run
-            value_A = forward(self.policy, tensors, frozenset({"value"}), temperature).value_A
-            return replace(forward(self.model, tensors, needs - {"value"}, temperature), value_A=value_A)
+            value_A = forward(self.policy, tensors, frozenset({"value"}), temperature)["value"]
+            return {**forward(self.model, tensors, needs - {"value"}, temperature), "value": value_A}
 
 
 class AdapterOffScoring(Scoring):

@@ -71,7 +71,7 @@ COLUMNS = """
 import numpy
 def keeping(function, labeller, groups):
     found = function(labeller, groups)
-    rows = [numpy.asarray(row) for group in found.reference_logp for row in group]
+    rows = [numpy.asarray(row) for group in found["reference"] for row in group]
     with open(f"reference-{len(os.listdir('.'))}.npy", "wb") as out:
         numpy.save(out, numpy.concatenate(rows))
     return found
