@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from sqlalchemy.engine import Connection, Engine
 
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, StoreUnavailable
-from penstock.feedback.writer import GroupWriter
 
 T = TypeVar("T")
 
@@ -32,8 +32,7 @@ CONNECT_SECONDS = 10
 CONNECTIONS = 24
 """Connections that stay open once they were needed: one for each thread of the service, and some to spare."""
 
-GIVE_UP_SECONDS = 2 * BUSY_SECONDS
-"""How long a verb waits for its outcome: its turn and the writer's own waiting."""
+UNKNOWN = "it may have been written: send it again under its key"
 
 
 def connect(place: str | Path) -> Database:
@@ -66,15 +65,12 @@ class Database:
         self._engine = engine
         # Threads of one process wait here in turn: SQLite's own waiting sleeps longer and longer and lets newcomers pass.
         self._turn = threading.Lock()
-        self._writer = GroupWriter(self.write, name, GIVE_UP_SECONDS)
+        self._process = os.getpid()
 
     def commit(self, verb: Callable[[Connection], T]) -> T:
-        """Run a verb while it holds the log's head, all or nothing; what it gives, once that is durable.
-
-        Verbs of several threads go into one transaction; each sees what those before it did.
-        """
-        with self._errors():
-            return self._writer.run(verb)
+        """Run a verb while it holds the log's head, all or nothing; what it gives, once that is durable."""
+        with self.write() as connection:
+            return verb(connection)
 
     @contextmanager
     def write(self, *, head: bool = True) -> Iterator[Connection]:
@@ -84,10 +80,20 @@ class Database:
         """
         with self._errors(), self._my_turn(), self._engine.connect() as connection:
             marked = connection.execution_options(penstock_write=True)
-            with marked.begin():
+            with marked.begin() as transaction:
                 if head and marked.dialect.name == "postgresql":
                     marked.execute(sa.select(_LET_GO, schema.head.c.id).with_for_update())
                 yield marked
+                self._finish(transaction)
+
+    def _finish(self, transaction: sa.RootTransaction) -> None:
+        try:
+            transaction.commit()
+        except sa.exc.OperationalError as error:
+            if transaction.connection.dialect.name == "sqlite":
+                raise
+            # A server may have committed before the connection was lost.
+            raise StoreUnavailable(f"feedback store {self.name}: the connection was lost; {UNKNOWN}") from error
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -99,12 +105,15 @@ class Database:
                 yield marked
 
     def close(self) -> None:
-        """Write what waits, and let go of every connection."""
-        self._writer.close()
+        """Let go of every connection."""
         self._engine.dispose()
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
+        if self._process != os.getpid():
+            raise StoreUnavailable(
+                f"feedback store {self.name}: it was opened by another process, before a fork; open it again in this one"
+            )
         if not self._turn.acquire(timeout=BUSY_SECONDS):
             raise StoreUnavailable(f"feedback store {self.name}: another thread has been writing for {BUSY_SECONDS} seconds")
         try:

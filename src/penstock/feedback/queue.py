@@ -20,7 +20,6 @@ from sqlalchemy.engine import Connection
 from penstock.feedback import rows, schema
 from penstock.feedback.errors import AlreadyAnswered, FeedbackError, NotAllowed, SeatTaken
 from penstock.feedback.records import JUDGEMENTS, Lease, Task, canonical
-from penstock.feedback.statements import Statement, Write, run_together
 
 annotators, answers, leases, progress, tasks = (
     schema.annotators, schema.answers, schema.leases, schema.progress, schema.tasks
@@ -29,26 +28,16 @@ annotators, answers, leases, progress, tasks = (
 WHO: sa.BindParameter[str] = sa.bindparam("who")
 TASK: sa.BindParameter[str] = sa.bindparam("name")
 NOW: sa.BindParameter[float] = sa.bindparam("now")
-MINE = (leases.c.task == TASK) & (leases.c.annotator == WHO)
 
-ADD_LEASE, DROP_LEASE = Statement(leases.insert()), Statement(leases.delete().where(MINE))
-RENEW = Statement(leases.update().where(MINE).values(granted=sa.bindparam("from_now"), deadline=sa.bindparam("until")))
-SETTLE = Statement(
-    progress.update()
-    .where(progress.c.task == TASK)
-    .values(judgements=sa.bindparam("judged"), open=sa.bindparam("still"), free_at=sa.bindparam("free"))
-)
-PERSON = Statement(
-    sa.select(
-        annotators.c.role,
-        annotators.c.enabled,
-        sa.select(sa.func.count()).where(leases.c.annotator == WHO, leases.c.deadline > NOW).scalar_subquery(),
-        sa.select(sa.func.count()).where(answers.c.annotator == WHO).scalar_subquery(),
-    ).where(annotators.c.name == WHO)
-)
+PERSON = sa.select(
+    annotators.c.role,
+    annotators.c.enabled,
+    sa.select(sa.func.count()).where(leases.c.annotator == WHO, leases.c.deadline > NOW).scalar_subquery(),
+    sa.select(sa.func.count()).where(answers.c.annotator == WHO).scalar_subquery(),
+).where(annotators.c.name == WHO)
 """An annotator's role, whether they are switched on, how many leases they hold and how many tasks they are done with."""
 
-SEATS = Statement(
+SEATS = (
     sa.select(
         annotators.c.role,
         annotators.c.enabled,
@@ -79,7 +68,7 @@ def party_to(task: Any, who: Any) -> sa.ColumnElement[bool]:
     return sa.exists().where(origin.c.id == task, answers.c.task == origin.c.origin, answers.c.annotator == who)
 
 
-PARTY = Statement(sa.select(sa.literal(1)).where(party_to(TASK, WHO)))
+PARTY = sa.select(sa.literal(1)).where(party_to(TASK, WHO))
 
 
 def _first(purpose: str) -> sa.Select[Any]:
@@ -96,10 +85,10 @@ def _first(purpose: str) -> sa.Select[Any]:
     return sa.select(found.subquery())
 
 
-def _waiting(*purposes: str) -> Statement:
+def _waiting(*purposes: str) -> sa.Select[Any]:
     """The first of several purposes. Each is looked up in the index in its own order; none is sorted."""
     found = sa.union_all(*(_first(purpose) for purpose in purposes)).subquery()
-    return Statement(sa.select(found.c.task).order_by(found.c.urgency, found.c.number).limit(1))
+    return sa.select(found.c.task).order_by(found.c.urgency, found.c.number).limit(1)
 
 
 GOLD, ORDINARY = _waiting("gold"), _waiting("ask", "anchor")
@@ -107,7 +96,7 @@ ORDINARY_AND_ADJUDICATION = _waiting("ask", "anchor", "adjudication")
 
 _again = tasks.alias()
 _judged = (answers.c.annotator == WHO) & sa.or_(*(answers.c.kind == kind for kind in sorted(JUDGEMENTS)))
-REPEAT_BEGUN = Statement(
+REPEAT_BEGUN = (
     sa.select(tasks.c.id)
     .where(tasks.c.reserved == WHO)
     .where(~sa.exists().where(answers.c.task == tasks.c.id, answers.c.annotator == WHO))
@@ -116,11 +105,9 @@ REPEAT_BEGUN = Statement(
     .limit(1)
 )
 """A repeat for the annotator that was made but never answered."""
-FAR_ENOUGH = Statement(
-    sa.select(answers.c.event).where(_judged).order_by(answers.c.event.desc()).offset(sa.bindparam("back")).limit(1)
-)
+FAR_ENOUGH = sa.select(answers.c.event).where(_judged).order_by(answers.c.event.desc()).offset(sa.bindparam("back")).limit(1)
 """The event of the annotator's judgement that lies so many back."""
-REPEATABLE = Statement(
+REPEATABLE = (
     sa.select(answers.c.task)
     .join(tasks, tasks.c.id == answers.c.task)
     .where(_judged, answers.c.event < sa.bindparam("before"), sa.or_(tasks.c.purpose == "ask", tasks.c.purpose == "anchor"))
@@ -170,7 +157,7 @@ def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: 
         NotAllowed: they are switched off, or hold as many leases as they may.
         NotFound: there is no such annotator.
     """
-    role, enabled, held, done = PERSON.row(connection, who=annotator, now=now) or rows.nobody(annotator)
+    role, enabled, held, done = _row(connection, PERSON, who=annotator, now=now) or rows.nobody(annotator)
     if not enabled:
         raise NotAllowed(f"{annotator} is switched off; an administrator can enable them")
     if held >= policy.held:
@@ -183,19 +170,22 @@ def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: 
     return found or _first_of(connection, ORDINARY if role == "annotator" else ORDINARY_AND_ADJUDICATION, annotator, now)
 
 
-def _first_of(connection: Connection, where: Statement, annotator: str, now: float) -> str | None:
+def _row(connection: Connection, query: sa.Select[Any], **values: object) -> Any:
+    return connection.execute(query, values).first()
+
+
+def _first_of(connection: Connection, where: sa.Select[Any], annotator: str, now: float) -> str | None:
     """The first task for an annotator in one of the queues above."""
-    found = where.row(connection, who=annotator, now=now)
-    return None if found is None else found[0]
+    return connection.execute(where, {"who": annotator, "now": now}).scalar()
 
 
 def _repeat(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
     """A repeat that waits for the annotator, else one made of their oldest judgement that is far enough back."""
-    if begun := REPEAT_BEGUN.row(connection, who=annotator, now=now):
+    if begun := _row(connection, REPEAT_BEGUN, who=annotator, now=now):
         return str(begun[0])
-    if not (newest := FAR_ENOUGH.row(connection, who=annotator, back=policy.repeat_after - 1)):
+    if not (newest := _row(connection, FAR_ENOUGH, who=annotator, back=policy.repeat_after - 1)):
         return None
-    if not (origin := REPEATABLE.row(connection, who=annotator, before=newest[0])):
+    if not (origin := _row(connection, REPEATABLE, who=annotator, before=newest[0])):
         return None
     task = rows.load_task(connection, origin[0])
     repeat = replace(task, purpose="repeat", origin=origin[0], reserved=annotator, overlap=1, gold=None)
@@ -255,7 +245,8 @@ class Seats:
 def seats(connection: Connection, task: Task, annotator: str, now: float) -> Seats:
     """The seats of a task as an annotator comes to them. Raises NotFound."""
     # Where seats are without limit, nobody else's lease matters: none expires after the end of time.
-    found = SEATS.rows(connection, who=annotator, name=task.id, now=now if task.overlap else math.inf)
+    given = {"who": annotator, "name": task.id, "now": now if task.overlap else math.inf}
+    found = connection.execute(SEATS, given).all()
     if not found:
         rows.load_annotator(connection, annotator)
         rows.no_task(task.id)
@@ -266,9 +257,9 @@ def seats(connection: Connection, task: Task, annotator: str, now: float) -> Sea
             lease = Lease(task.id, annotator, tuple(json.loads(shown)), granted, deadline)
         elif holder is not None:
             others.append(deadline)
-    index = (judged, bool(still_open), free_at)
-    party = task.purpose == "adjudication" and PARTY.row(connection, name=task.id, who=annotator) is not None
-    return Seats(task, annotator, role, bool(enabled), judged, done, lease, tuple(others), index, length, party)
+    index = (judged, still_open, free_at)
+    party = task.purpose == "adjudication" and _row(connection, PARTY, name=task.id, who=annotator) is not None
+    return Seats(task, annotator, role, enabled, judged, done, lease, tuple(others), index, length, party)
 
 
 def take_seat(connection: Connection, task: Task, annotator: str, policy: QueuePolicy, now: float) -> Lease:
@@ -282,12 +273,12 @@ def take_seat(connection: Connection, task: Task, annotator: str, policy: QueueP
     until, lease = now + policy.lease_seconds, present.lease
     if lease is not None:
         lease = replace(lease, granted=lease.granted if lease.deadline > now else now, deadline=until)
-        write = RENEW.with_values(name=task.id, who=annotator, from_now=lease.granted, until=until)
+        renew(connection, lease, until)
     else:
         lease = Lease(task.id, annotator, display_order(task.id, annotator, len(task.item.responses), policy.seed), now, until)
         row = {"task": task.id, "annotator": annotator, "granted": now, "deadline": until}
-        write = ADD_LEASE.with_values(**row, shown=canonical(list(lease.order)))
-    run_together(connection, [write, *settled(present, present.judged, (*present.others, until))])
+        connection.execute(leases.insert().values(**row, shown=canonical(list(lease.order))))
+    settle(connection, present, present.judged, (*present.others, until))
     return lease
 
 
@@ -297,28 +288,42 @@ def mend(connection: Connection, task: Task, annotator: str, now: float) -> bool
     The index says from when on a seat is free. Where a clock goes back, a lease that had ended holds its seat again.
     """
     present = seats(connection, task, annotator, now)
-    writes = settled(present, present.judged, present.others)
-    run_together(connection, writes)
-    return bool(writes)
+    return settle(connection, present, present.judged, present.others)
 
 
 def give_back(connection: Connection, task: Task, annotator: str, now: float) -> None:
     """End the annotator's lease of a task now; without one that holds nothing happens."""
     present = seats(connection, task, annotator, now)
     if present.lease is not None and present.lease.deadline > now:
-        ended = RENEW.with_values(name=task.id, who=annotator, from_now=present.lease.granted, until=now)
-        run_together(connection, [ended, *settled(present, present.judged, present.others)])
+        renew(connection, present.lease, now)
+        settle(connection, present, present.judged, present.others)
 
 
-def settled(before: Seats, judged: int, held: Sequence[float]) -> list[Write]:
-    """What brings the queue's index up to date with a task's judgements and the deadlines of the leases that hold its seats."""
+def renew(connection: Connection, lease: Lease, deadline: float) -> None:
+    """Write a lease's moment of grant, and give it another deadline."""
+    mine = (leases.c.task == lease.task) & (leases.c.annotator == lease.annotator)
+    connection.execute(leases.update().where(mine).values(granted=lease.granted, deadline=deadline))
+
+
+def drop(connection: Connection, task: str, annotator: str) -> None:
+    """Remove an annotator's lease of a task, if there is one."""
+    connection.execute(leases.delete().where(leases.c.task == task, leases.c.annotator == annotator))
+
+
+def settle(connection: Connection, before: Seats, judged: int, held: Sequence[float]) -> bool:
+    """Bring the queue's index up to date with a task's judgements and the deadlines of the leases that hold its seats.
+
+    Gives whether it was not.
+    """
     overlap = before.task.overlap
     full = overlap > 0 and judged + len(held) >= overlap
     index = (judged, overlap == 0 or judged < overlap, min(held) if full and held else 0.0)
     if index == before.index:
-        return []
+        return False
     judgements, still_open, free_at = index
-    return [SETTLE.with_values(name=before.task.id, judged=judgements, still=still_open, free=free_at)]
+    values = {"judgements": judgements, "open": still_open, "free_at": free_at}
+    connection.execute(progress.update().where(progress.c.task == before.task.id).values(values))
+    return True
 
 
 def misplaced(connection: Connection, now: float) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -14,42 +14,18 @@ from sqlalchemy.engine import Connection, Row
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, NotFound
 from penstock.feedback.records import Annotator, Event, Item, Lease, Response, Task, canonical, require_name
-from penstock.feedback.statements import Statement, Write
 
-ANNOTATOR_FIELDS = tuple(Annotator.__dataclass_fields__)
-
-KEY: sa.BindParameter[str] = sa.bindparam("key")
-HAS_TASK = Statement(sa.select(schema.tasks.c.id).where(schema.tasks.c.id == KEY))
-HAS_ITEM = Statement(sa.select(schema.items.c.id).where(schema.items.c.id == KEY))
-HAS_BLOB = Statement(sa.select(schema.blobs.c.hash).where(schema.blobs.c.hash == KEY))
-TASK_BODY = Statement(sa.select(schema.tasks.c.body).where(schema.tasks.c.id == KEY))
-ITEM_BODY = Statement(sa.select(schema.items.c.body).where(schema.items.c.id == KEY))
-BLOB_BODY = Statement(sa.select(schema.blobs.c.body).where(schema.blobs.c.hash == KEY))
-ANNOTATOR = Statement(
-    sa.select(*(schema.annotators.c[name] for name in ANNOTATOR_FIELDS)).where(schema.annotators.c.name == KEY)
-)
-NEXT_TASK = Statement(schema.head.update().values(tasks=schema.head.c.tasks + 1).returning(schema.head.c.tasks))
-LENGTHEN = Statement(schema.head.update().values(events=sa.bindparam("length")))
-ADD_TASK, ADD_PROGRESS = Statement(schema.tasks.insert()), Statement(schema.progress.insert())
-ADD_ITEM, ADD_BLOB = Statement(schema.items.insert()), Statement(schema.blobs.insert())
-ADD_EVENT, ADD_ANSWER = Statement(schema.events.insert()), Statement(schema.answers.insert())
-EVENT_OF_KEY = Statement(sa.select(schema.events.c.sequence).where(schema.events.c.key == KEY))
-LEASE = Statement(
-    sa.select(schema.leases.c.shown, schema.leases.c.granted, schema.leases.c.deadline).where(
-        schema.leases.c.task == sa.bindparam("task"), schema.leases.c.annotator == sa.bindparam("annotator")
-    )
-)
+_ANNOTATORS = sa.select(*(schema.annotators.c[name] for name in Annotator.__dataclass_fields__))
 
 
 def save_task(connection: Connection, task: Task, now: float) -> bool:
     """Add a task with its item and their blobs; whether it was new. What is there already is left as it is."""
     name = task.id
-    if HAS_TASK.row(connection, key=name):
+    if _has(connection, schema.tasks.c.id, name):
         return False
     _save_item(connection, task.item)
     body = task.plain()
-    ADD_TASK.run(
-        connection,
+    added = schema.tasks.insert().values(
         id=name,
         item=body["item"],
         purpose=task.purpose,
@@ -59,9 +35,10 @@ def save_task(connection: Connection, task: Task, now: float) -> bool:
         body=canonical(body),
         added=now,
     )
-    ((number,),) = NEXT_TASK.rows(connection)
-    ADD_PROGRESS.run(
-        connection,
+    connection.execute(added)
+    counted = schema.head.update().values(tasks=schema.head.c.tasks + 1).returning(schema.head.c.tasks)
+    number = connection.execute(counted).scalar_one()
+    progress = schema.progress.insert().values(
         task=name,
         number=number,
         purpose=task.purpose,
@@ -70,17 +47,27 @@ def save_task(connection: Connection, task: Task, now: float) -> bool:
         open=True,
         free_at=0.0,
     )
+    connection.execute(progress)
     return True
+
+
+def _has(connection: Connection, column: sa.Column[str], key: str) -> bool:
+    return connection.execute(sa.select(column).where(column == key)).first() is not None
+
+
+def _body(connection: Connection, body: sa.Column[Any], column: sa.Column[str], key: str) -> Any:
+    """The body in the row of a key; None if there is no such row."""
+    return connection.execute(sa.select(body).where(column == key)).scalar()
 
 
 def _save_item(connection: Connection, item: Item) -> None:
     name = item.id
-    if HAS_ITEM.row(connection, key=name):
+    if _has(connection, schema.items.c.id, name):
         return
     for response in item.responses:
-        if not HAS_BLOB.row(connection, key=response.id):
-            ADD_BLOB.run(connection, hash=response.id, body=response.body)
-    ADD_ITEM.run(connection, id=name, body=canonical(item.plain()))
+        if not _has(connection, schema.blobs.c.hash, response.id):
+            connection.execute(schema.blobs.insert().values(hash=response.id, body=response.body))
+    connection.execute(schema.items.insert().values(id=name, body=canonical(item.plain())))
 
 
 def load_task(connection: Connection, name: str) -> Task:
@@ -90,8 +77,7 @@ def load_task(connection: Connection, name: str) -> Task:
         NotFound: there is none.
         FeedbackError: a blob does not have the content that its name says.
     """
-    found = TASK_BODY.row(connection, key=name) or no_task(name)
-    fields = json.loads(found[0])
+    fields = json.loads(_body(connection, schema.tasks.c.body, schema.tasks.c.id, name) or no_task(name))
     fields["item"] = _load_item(connection, fields["item"])
     fields["axes"], fields["scale"] = tuple(fields["axes"]), tuple(fields["scale"])
     return Task(**fields)
@@ -103,14 +89,13 @@ def no_task(name: str) -> NoReturn:
 
 
 def _load_item(connection: Connection, name: str) -> Item:
-    ((body,),) = ITEM_BODY.rows(connection, key=name)
-    fields = json.loads(body)
+    fields = json.loads(_body(connection, schema.items.c.body, schema.items.c.id, name))
     fields["responses"] = tuple(_load_response(connection, key) for key in fields["responses"])
     return Item(**fields)
 
 
 def _load_response(connection: Connection, key: str) -> Response:
-    ((body,),) = BLOB_BODY.rows(connection, key=key)
+    body = _body(connection, schema.blobs.c.body, schema.blobs.c.hash, key)
     if hashlib.sha256(body).hexdigest() != key:
         raise FeedbackError(f"blob {key[:12]} does not have the content of its name; restore the store from a backup")
     fields = json.loads(body)
@@ -140,7 +125,8 @@ def load_annotator(connection: Connection, name: str) -> Annotator:
     Raises:
         NotFound: there is none.
     """
-    return _annotator(ANNOTATOR.row(connection, key=name) or nobody(name))
+    found = connection.execute(_ANNOTATORS.where(schema.annotators.c.name == name)).first()
+    return _annotator(found or nobody(name))
 
 
 def nobody(name: str) -> NoReturn:
@@ -150,22 +136,23 @@ def nobody(name: str) -> NoReturn:
 
 def load_annotators(connection: Connection) -> list[Annotator]:
     """All annotators, by name."""
-    columns = [schema.annotators.c[name] for name in ANNOTATOR_FIELDS]
-    return [_annotator(tuple(row)) for row in connection.execute(sa.select(*columns).order_by(schema.annotators.c.name))]
+    return [_annotator(row) for row in connection.execute(_ANNOTATORS.order_by(schema.annotators.c.name))]
 
 
-def _annotator(row: Sequence[Any]) -> Annotator:
-    fields = dict(zip(ANNOTATOR_FIELDS, row, strict=True))
-    return Annotator(**{**fields, "attributes": json.loads(fields["attributes"]), "enabled": bool(fields["enabled"])})
+def _annotator(row: Row[Any]) -> Annotator:
+    fields = row._asdict()
+    return Annotator(**{**fields, "attributes": json.loads(fields["attributes"])})
 
 
-def next_event(length: int, now: float, fields: Mapping[str, Any]) -> tuple[Event, list[Write]]:
-    """The event after a log of that length, and what writes it. Whoever read the length holds the head until they are run."""
+def add_event(connection: Connection, length: int, now: float, fields: Mapping[str, Any]) -> Event:
+    """Append an event to a log of that length; the transaction that read the length holds the log's head."""
     require_name(fields["key"], "idempotency key")
     event = Event(sequence=length + 1, time=now, **fields)
     row = {name: getattr(event, name) for name in Event.__dataclass_fields__ if name != "order"}
     row |= {"body": canonical(dict(event.body)), "shown": canonical(list(event.order))}
-    return event, [LENGTHEN.with_values(length=event.sequence), ADD_EVENT.with_values(**row)]
+    connection.execute(schema.head.update().values(events=event.sequence))
+    connection.execute(schema.events.insert().values(row))
+    return event
 
 
 def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Event]:
@@ -176,14 +163,14 @@ def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> 
 
 def event_of_key(connection: Connection, key: str) -> Event | None:
     """The event that an idempotency key names, if there is one."""
-    row = EVENT_OF_KEY.row(connection, key=key)
-    return None if row is None else load_events(connection, schema.events.c.sequence == row[0])[0]
+    found = load_events(connection, schema.events.c.key == key)
+    return found[0] if found else None
 
 
 def load_lease(connection: Connection, task: str, annotator: str) -> Lease | None:
     """The annotator's lease of a task, expired or not."""
-    row = LEASE.row(connection, task=task, annotator=annotator)
-    return None if row is None else Lease(task, annotator, tuple(json.loads(row[0])), *row[1:])
+    table = schema.leases.c
+    return next(iter(load_leases(connection, table.task == task, table.annotator == annotator)), None)
 
 
 def _event(row: Row[Any]) -> Event:

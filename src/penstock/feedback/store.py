@@ -22,7 +22,6 @@ from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, Nothi
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import JUDGEMENTS, REMARKS, WITHDRAWALS, Annotator, Event, Lease, Submission, Task, canonical
 from penstock.feedback.state import State, fold
-from penstock.feedback.statements import run_together
 
 CACHED_TASKS = 4096
 
@@ -231,7 +230,8 @@ class Store:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
         fields = {name: getattr(given, name) for name in ("key", "kind", "task", "annotator")}
         seen = -1.0 if lease is None or lease.granted > now else now - lease.granted
-        event, writes = rows.next_event(
+        event = rows.add_event(
+            connection,
             seats.length,
             now,
             {
@@ -245,9 +245,9 @@ class Store:
         )
         if not remark:
             answer = {"task": task.id, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
-            writes += [rows.ADD_ANSWER.with_values(**answer), queue.DROP_LEASE.with_values(name=task.id, who=given.annotator)]
-            writes += queue.settled(seats, seats.judged + (given.kind in JUDGEMENTS), seats.others)
-        run_together(connection, writes)
+            connection.execute(schema.answers.insert().values(answer))
+            queue.drop(connection, task.id, given.annotator)
+            queue.settle(connection, seats, seats.judged + (given.kind in JUDGEMENTS), seats.others)
         return event
 
     def undo(self, annotator: str, key: str, target: int = 0) -> Event:
@@ -294,15 +294,17 @@ class Store:
         fields = {"key": key, "kind": kind, "task": event.task, "annotator": annotator, "target": event.sequence}
         now = self.now()
         seats = queue.seats(connection, task, event.annotator, now)
-        made, writes = rows.next_event(
-            seats.length, now, {**fields, "body": body or {}, "order": (), "latency": -1.0, "guideline": task.guideline}
+        made = rows.add_event(
+            connection,
+            seats.length,
+            now,
+            {**fields, "body": body or {}, "order": (), "latency": -1.0, "guideline": task.guideline},
         )
         if event.kind in REMARKS:
-            run_together(connection, writes)
             return made
         table, author, judgement = schema.answers, event.annotator, event.kind in JUDGEMENTS
         mine = (table.c.task == event.task) & (table.c.annotator == author)
-        run_together(connection, [*writes, *queue.settled(seats, seats.judged - judgement, seats.others)])
+        queue.settle(connection, seats, seats.judged - judgement, seats.others)
         if kind == "retract":
             connection.execute(table.update().where(mine).values(event=made.sequence, kind="retract"))
             return made

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from starlette.responses import Response
 
 from penstock.feedback import bodies, rows, schema
@@ -18,18 +19,10 @@ from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, Kind, Lease, 
 from penstock.feedback.service import tasks
 from penstock.feedback.service.calls import Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
-from penstock.feedback.statements import Statement
 from penstock.web.refusals import Refusal
 
 KINDS = (*sorted(JUDGEMENTS), *sorted(PASSES), *sorted(REMARKS))
 
-DONE = Statement(
-    sa.select(sa.func.count()).where(
-        schema.answers.c.annotator == sa.bindparam("annotator"),
-        sa.or_(*(schema.answers.c.kind == kind for kind in sorted(JUDGEMENTS))),
-    )
-)
-"""Judgements of an annotator that stand."""
 TO_ADJUDICATE = (
     sa.select(schema.progress.c.task)
     .where(schema.progress.c.purpose == "adjudication", schema.progress.c.open)
@@ -43,14 +36,13 @@ TO_ADJUDICATE = (
     .limit(50)
 )
 """Open tasks for adjudicators that one has not answered, about disputes of others."""
-SHOWN = Statement(
-    sa.select(schema.events.c.shown)
-    .where(schema.events.c.task == sa.bindparam("task"), schema.events.c.annotator == sa.bindparam("annotator"))
-    .where(schema.events.c.shown != "[]")
-    .order_by(schema.events.c.sequence.desc())
-    .limit(1)
-)
-"""In which order an annotator was last shown a task that they have said something about."""
+
+
+def _last_shown(connection: Connection, task: str, annotator: str) -> tuple[int, ...]:
+    """In which order an annotator was last shown a task that they have said something about."""
+    table = schema.events.c
+    query = sa.select(table.shown).where(table.task == task, table.annotator == annotator, table.shown != "[]")
+    return tuple(json.loads(connection.execute(query.order_by(table.sequence.desc()).limit(1)).scalar() or "[]"))
 
 
 def stored_key(given: str, annotator: str) -> str:
@@ -179,14 +171,15 @@ class Annotate:
         """
         with self._store.database.read() as connection:
             lease = rows.load_lease(connection, task, annotator)
-            (before,) = (None if lease else SHOWN.row(connection, task=task, annotator=annotator)) or ("[]",)
-        order = lease.order if lease else tuple(json.loads(before))
+            order = lease.order if lease else _last_shown(connection, task, annotator)
         if not order:
             raise NotFound("there is no such task of yours; ask for the next one")
         seconds = None if lease is None else self._store.now() - lease.granted
         return order, None if seconds is None or seconds < 0 else seconds  # below 0: the clock has gone back
 
     def _done(self, call: Call) -> int:
+        """Judgements of an annotator that stand."""
+        table = schema.answers.c
         with self._store.database.read() as connection:
-            (done,) = DONE.rows(connection, annotator=call.who.name)[0]
-        return int(done)
+            mine, judged = table.annotator == call.who.name, table.kind.in_(JUDGEMENTS)
+            return connection.execute(sa.select(sa.func.count()).where(mine, judged)).scalar_one()

@@ -19,14 +19,12 @@ from penstock.feedback.database import Database
 from penstock.feedback.errors import NotAllowed
 from penstock.feedback.records import Annotator
 from penstock.feedback.service.secrets import hashed
-from penstock.feedback.statements import Statement
 
 LONGEST_SECONDS = 7 * 24 * 3600.0
 MOST = 16
 """Sessions of one annotator; a new one ends the oldest."""
 
 table = schema.sessions
-FIND = Statement(sa.select(table.c.annotator, table.c.expires).where(table.c.id == sa.bindparam("id")))
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,9 @@ class Sessions:
 
     def find(self, connection: Connection, identity: str) -> Session | None:
         """The session of a cookie's id; None if there is none, it has ended, or its annotator is switched off."""
-        annotator, expires = FIND.row(connection, id=hashed(identity)) or ("", 0.0)
-        if expires <= self._now():
+        query = sa.select(table.c.annotator).where(table.c.id == hashed(identity), table.c.expires > self._now())
+        annotator = connection.execute(query).scalar()
+        if annotator is None:
             return None
         who = rows.load_annotator(connection, annotator)
         return Session(identity, who) if who.enabled else None

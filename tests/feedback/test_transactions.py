@@ -1,0 +1,186 @@
+"""Transactions of the store: each all or nothing and one after the other; what fails, and what a caller hears then."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+from feedback_examples import enrol, pair, vote
+
+from penstock.feedback import database as database_module
+from penstock.feedback.database import connect
+from penstock.feedback.errors import NotAllowed, StoreUnavailable
+from penstock.feedback.migrations.versions.m0004_free_seats import FULL_UNTIL
+from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.records import Annotator
+from penstock.feedback.store import Store
+
+
+@pytest.fixture
+def database(place):
+    opened = connect(place)
+    yield opened
+    opened.close()
+
+
+def add(name: str):
+    """A verb that adds an annotator."""
+    values = {"name": name, "role": "annotator", "nature": "human", "attributes": "{}", "password": "", "invite": ""}
+    columns = ", ".join([*values, "enabled", "added"])
+
+    def verb(connection):
+        text = f"INSERT INTO annotators ({columns}) VALUES ({', '.join(f':{key}' for key in values)}, true, 0)"
+        connection.execute(sa.text(text), values)
+        return name
+
+    return verb
+
+
+def names(database) -> list[str]:
+    with database.read() as connection:
+        return list(connection.execute(sa.text("SELECT name FROM annotators ORDER BY name")).scalars())
+
+
+def test_threads_write_one_after_the_other(database):
+    def twice(name):
+        def verb(connection):
+            before = connection.execute(sa.text("SELECT count(*) FROM annotators")).scalar_one()
+            add(name)(connection)
+            return connection.execute(sa.text("SELECT count(*) FROM annotators")).scalar_one() - before
+
+        return verb
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(database.commit, [twice(f"a{number}") for number in range(20)])) == [1] * 20
+    assert len(names(database)) == 20
+
+
+def test_a_verb_that_raises_leaves_nothing(database):
+    def refuse():
+        raise NotAllowed("no")
+
+    with pytest.raises(NotAllowed, match="no"):
+        database.commit(lambda connection: (add("half")(connection), refuse()))
+    with pytest.raises(StoreUnavailable, match=r"(?i)unique"):
+        database.commit(lambda connection: (add("ann")(connection), add("ann")(connection)))
+    assert names(database) == []
+    assert database.commit(add("later")) == "later"
+
+
+def test_nobody_reads_what_is_not_committed(database):
+    written, go_on = threading.Event(), threading.Event()
+
+    def verb(connection):
+        add("ann")(connection)
+        written.set()
+        assert go_on.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(database.commit, verb)
+        assert written.wait(30)
+        assert names(database) == []
+        go_on.set()
+        first.result(30)
+    assert names(database) == ["ann"]
+
+
+def test_a_verb_whose_turn_does_not_come_is_refused_and_has_written_nothing(database, monkeypatch):
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    with (
+        database.write(),
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(StoreUnavailable, match="another thread has been writing"),
+    ):
+        pool.submit(database.commit, add("ann")).result(30)
+    assert names(database) == []
+
+
+def test_a_connection_lost_with_the_commit_under_way_is_told_as_unknown(empty_postgresql):
+    database = connect(empty_postgresql)
+
+    def lost(connection):
+        add("lost")(connection)
+        with database.read() as other:
+            backend = connection.connection.dbapi_connection.info.backend_pid
+            other.execute(sa.text(f"SELECT pg_terminate_backend({backend}, 5000)"))
+
+    with pytest.raises(StoreUnavailable, match="may have been written: send it again under its key"):
+        database.commit(lost)
+    assert database.commit(add("later")) == "later"
+    database.close()
+
+
+def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(empty_postgresql, monkeypatch):
+    """The server still believes in its connection, and nobody will ever use it again."""
+    monkeypatch.setattr(database_module, "_LET_GO", sa.func.set_config("idle_in_transaction_session_timeout", "300ms", True))
+    gone, other = connect(empty_postgresql), connect(empty_postgresql)
+
+    def fall_silent():
+        with gone.write() as connection:
+            assert other.commit(add("later")) == "later"
+            connection.execute(sa.text("SELECT 1"))
+
+    with pytest.raises(StoreUnavailable, match="idle-in-transaction"):
+        fall_silent()
+    gone.close()
+    other.close()
+
+
+def test_a_store_that_was_opened_before_a_fork_is_refused_after_it(tmp_path):
+    database = connect(tmp_path / "f.db")
+    database.commit(add("ann"))
+    database._process = os.getppid()
+    with pytest.raises(StoreUnavailable, match="before a fork"):
+        database.commit(add("bob"))
+    database.close()
+
+
+def test_a_full_task_is_passed_over_and_found_again_when_a_lease_ends(place):
+    now = [1000.0]
+    with Store.open(place, QueuePolicy(lease_seconds=60, gold_share=0, repeat_share=0), lambda: now[0]) as store:
+        enrol(store, "ann", "bob", "cleo")
+        first, second = store.ask([pair("a", overlap=1), pair("b", overlap=1)])
+        assert store.next_task("ann").task == first
+        assert store.next_task("bob").task == second
+        assert store.next_task("cleo") is None
+        store.give_back(second, "bob")
+        assert store.next_task("cleo").task == second
+        now[0] += 60
+        assert store.next_task("bob").task == first
+
+
+def test_a_seat_is_free_again_after_a_skip_an_undo_and_a_retract(place):
+    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0)) as store:
+        enrol(store, "ann", "bob", "cleo")
+        store.enrol(Annotator("root", role="admin"))
+        [task] = store.ask([pair(overlap=1)])
+        store.next_task("ann")
+        store.submit(vote(task, "ann", "k1"))
+        assert store.next_task("bob") is None
+        store.undo("ann", "u1")
+        store.give_back(task, "ann")
+        assert store.next_task("bob").task == task
+        event = store.submit(vote(task, "bob", "k2"))
+        assert store.next_task("cleo") is None
+        store.retract("root", "r1", event.sequence, "")
+        assert store.next_task("cleo").task == task
+        store.verify()
+
+
+def test_migrating_finds_when_seats_of_older_leases_are_free(place):
+    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0)) as store:
+        enrol(store, "ann", "bob")
+        full, half, done = store.ask([pair("full", overlap=1), pair("half", overlap=2), pair("done", overlap=1)])
+        store.hand_out(full, "ann")
+        store.hand_out(half, "ann")
+        store.hand_out(done, "bob")
+        store.submit(vote(done, "bob", "k1"))
+        with store.database.write() as connection:
+            connection.execute(sa.text("UPDATE progress SET free_at = 5e12"))
+            connection.execute(sa.text(FULL_UNTIL), {"now": store.now()})
+        store.verify()
+        assert store.next_task("bob").task == half
+        assert store.next_task("bob") is None
