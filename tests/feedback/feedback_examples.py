@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.run import DataSpec
-from penstock.data.sources import open_source
+from penstock.data.sources import open_source, register_source
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 from penstock.feedback.store import Store
+from penstock.product.source import open_feedback
+
+register_source("feedback", open_feedback)
 
 
 class HandClock:

@@ -11,8 +11,8 @@ from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.core.errors import DataError
 from penstock.feedback.exchange.snapshot import content_hash
 from penstock.feedback.queue import QueuePolicy
-from penstock.feedback.source import pin
 from penstock.feedback.store import Store
+from penstock.product.source import pin
 from penstock.runtime.pinning import pinned
 
 

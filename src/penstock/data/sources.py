@@ -6,7 +6,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,21 @@ from penstock.core.errors import DataError, blame
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.rows import DataRow, Rows, span
 
-SCHEMES = ("gym", "hub", "feedback")
-"""What stands before the colon of a source that is neither a file nor a function."""
+Opener = Callable[[DataSpec, str, Path], Source]
+"""Opens a source: its spec, what follows the colon, and the folder that relative files are looked up in."""
+_OPENERS: dict[str, Opener] = {}
 TABLES = (".csv", ".parquet", ".json")
 """Ends of files that the source ``hub:FILE`` reads."""
 
 
+def register_source(scheme: str, opener: Opener) -> None:
+    """Let ``opener`` open the sources ``scheme:…``; whoever brings a kind of source registers it."""
+    _OPENERS[scheme] = opener
+
+
 def is_function(source: str) -> bool:
     """Whether a source names a user's function: ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
-    return source.partition(":")[0] not in SCHEMES and is_reference(source)
+    return source.partition(":")[0] not in _OPENERS and is_reference(source)
 
 
 def open_source(spec: DataSpec, base: Path) -> Source:
@@ -37,16 +43,8 @@ def open_source(spec: DataSpec, base: Path) -> Source:
         SpecError: a user function that cannot be found.
     """
     scheme, _, rest = spec.source.partition(":")
-    if scheme == "gym":
-        from penstock.data.gym import open_gym
-
-        return open_gym(spec, rest)
-    if scheme == "hub":
-        from penstock.data.hub import open_hub
-
-        return open_hub(spec, rest, base)
-    if scheme == "feedback":
-        return _open_feedback(spec, rest, base)
+    if opener := _OPENERS.get(scheme):
+        return opener(spec, rest, base)
     if is_function(spec.source):
         return _open_function(spec, base)
     if spec.source.endswith((".jsonl", ".jsonl.gz")):
@@ -61,10 +59,20 @@ def open_source(spec: DataSpec, base: Path) -> Source:
     )
 
 
-def _open_feedback(spec: DataSpec, place: str, base: Path) -> Rows:
-    """Rows of a feedback store. It lies in a higher layer, so it is found by name, as a user's function is."""
-    found = resolve("penstock.feedback.source:rows")(place, base, spec.options)
-    return Rows(spec.name or "feedback", [found[index] for index in span(spec, len(found))])
+def _open_gym(spec: DataSpec, task: str, base: Path) -> Source:
+    from penstock.data.gym import open_gym
+
+    return open_gym(spec, task)
+
+
+def _open_hub(spec: DataSpec, name: str, base: Path) -> Source:
+    from penstock.data.hub import open_hub
+
+    return open_hub(spec, name, base)
+
+
+register_source("gym", _open_gym)
+register_source("hub", _open_hub)
 
 
 def _open_file(spec: DataSpec, base: Path, read: Any) -> Rows:

@@ -24,7 +24,7 @@ TOGETHER = 16
 
 
 class ModelEmbedder:
-    """The model in a folder as a function of texts; fulfils the Embedder protocol of ``feedback/corrections/search.py``.
+    """The model in a folder as a function of texts; fulfils the Embedder protocol of ``product/search.py``.
 
     A decoder's states lie close together whatever the texts say, so what counts as near differs from model to model.
     """

@@ -62,7 +62,7 @@ def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
     def pinned_here(data: DataSpec, what: str) -> DataSpec:
         if data.source not in asked(run, stage):
             return data
-        from penstock.feedback.source import pin
+        from penstock.product.source import pin
 
         if data.source == GROWING + OWN_STORE:
             data = replace(data, source=f"{GROWING}{(folder / 'feedback.db').resolve()}", name=data.name or "feedback")
@@ -86,6 +86,6 @@ def _pinned(data: DataSpec, base: Path, kept: DataSpec | None, later: set[str]) 
         pins: dict[str, Any] = {name: kept.options[name] for name in PINS if name in kept.options}
         if replace(data, options={**data.options, **pins}) == kept:
             return kept
-    from penstock.feedback.source import pin
+    from penstock.product.source import pin
 
     return pin(data, base)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from feedback_service import Service
 
-from penstock.feedback.corrections import quarantine
-from penstock.feedback.product.log import new_token, record, tenant, tenant_names
-from penstock.feedback.product.signals import Reply, Signal
 from penstock.feedback.records import Response, Submission
+from penstock.product import quarantine
+from penstock.product.log import new_token, record, tenant, tenant_names
+from penstock.product.signals import Reply, Signal
 
 pytestmark = pytest.mark.slow
 

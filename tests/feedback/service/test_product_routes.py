@@ -1,18 +1,15 @@
 """What products send, over real HTTP: with a token, once, within bounds; and what becomes of their users' corrections."""
 
-import dataclasses
-
 import httpx
 import numpy as np
 import pytest
 from served import code, strings
 
-from penstock.feedback.corrections.search import Retrieval
-from penstock.feedback.product.labels import labels
-from penstock.feedback.product.log import new_token, revoke_tokens, snapshot
 from penstock.feedback.service.app import App
-from penstock.feedback.service.context import Context
-from penstock.feedback.service.product import Allowance
+from penstock.product.labels import labels
+from penstock.product.log import new_token, revoke_tokens, snapshot
+from penstock.product.routes import Allowance, ProductRoutes
+from penstock.product.search import Retrieval
 from penstock.web.refusals import Refusal
 
 
@@ -167,12 +164,15 @@ def test_the_service_finds_corrections_as_it_was_told_to(service, shop):
     judy.post("/api/corrections/rule", id=judy.get("/api/corrections").json()["corrections"][0]["id"], verdict="approved")
     asked = {"prompt": "something else", "request": "q7"}
     assert shop.post("/v1/corrections", json=asked).json()["used"] == []
-    context = Context(service.store, service.context.settings, embedder=Blind(), retrieval=Retrieval(control=1.0))
+
+    def app(control: float) -> App:
+        return App(service.context, ProductRoutes(service.context, Blind(), Retrieval(control=control)).routes())
+
     service.app.close()
-    service.app = service.desk.app = App(context)
+    service.app = service.desk.app = app(1.0)
     assert shop.post("/v1/corrections", json=asked).json()["arm"] == "control"
     service.app.close()
-    service.app = service.desk.app = App(dataclasses.replace(context, retrieval=Retrieval(control=0.0)))
+    service.app = service.desk.app = app(0.0)
     assert len(shop.post("/v1/corrections", json=asked).json()["used"]) == 1
 
 

@@ -32,7 +32,7 @@ class Product(TenantCommand):
 
     def run(self) -> None:
         """Print the token, or how many are switched off."""
-        from penstock.feedback.product.log import new_token, revoke_tokens
+        from penstock.product.log import new_token, revoke_tokens
 
         with opened(self.store) as store:
             if self.revoke:
@@ -52,7 +52,7 @@ class Corrections(StoreCommand):
 
     def run(self) -> None:
         """Print them. Texts are printed as JSON: a terminal must not obey what a stranger wrote."""
-        from penstock.feedback.corrections.quarantine import gather, waiting
+        from penstock.product.quarantine import gather, waiting
 
         with opened(self.store) as store:
             if self.gather:
@@ -83,7 +83,7 @@ class Rule(StoreCommand):
 
     def run(self) -> None:
         """Keep the ruling and print it."""
-        from penstock.feedback.corrections import quarantine
+        from penstock.product import quarantine
 
         with opened(self.store) as store:
             made = quarantine.rule(store, self.correction, self.verdict, self.by, self.note, self.days)
@@ -96,7 +96,7 @@ class Effect(TenantCommand):
 
     def run(self) -> None:
         """Print both shares and their difference."""
-        from penstock.feedback.corrections.effect import effect as measured
+        from penstock.product.effect import effect as measured
 
         with opened(self.store) as store:
             found = measured(store, self.tenant)

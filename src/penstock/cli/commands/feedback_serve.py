@@ -52,11 +52,13 @@ class Serve(StoreCommand):
 
     def run(self) -> None:
         """Serve until a signal."""
-        from penstock.feedback.corrections.search import Retrieval
-        from penstock.feedback.product.source import embedder_of
         from penstock.feedback.queue import QueuePolicy
+        from penstock.feedback.service.app import App
         from penstock.feedback.service.context import GUIDELINE, Context, Settings
         from penstock.feedback.service.server import Transport, run
+        from penstock.product.forms import embedder_of
+        from penstock.product.routes import ProductRoutes
+        from penstock.product.search import Retrieval
         from penstock.web.server import listen
 
         transport = Transport(self.host, self.behind_https, self.certificate, self.key)
@@ -74,8 +76,9 @@ class Serve(StoreCommand):
         with opened(self.store, policy) as store, listen(self.host, self.port) as listening:
             scheme = "https" if transport.certificate else "http"
             line = f"serving {self.store} at {scheme}://{address(listening)} · Ctrl-C ends"
-            context = Context(store, settings, embedder=embedder_of(self.embedder, Path.cwd()), retrieval=retrieval)
-            run(context, transport, listening, lambda: print(line, flush=True))
+            context = Context(store, settings)
+            product = ProductRoutes(context, embedder_of(self.embedder, Path.cwd()), retrieval)
+            run(App(context, product.routes()), transport, listening, lambda: print(line, flush=True))
 
 
 def read(guideline: Path) -> str:

@@ -111,11 +111,11 @@ def with_corrections(texts: Sequence[str], asked: Generate) -> list[str]:
         raise SpecError("--corrections needs --tenant NAME: corrections are shown to nobody but their own product")
     require("penstock generate --corrections", "feedback", "sqlalchemy", "alembic")
     from penstock.cli.commands.feedback import opened
-    from penstock.feedback.corrections.search import Corrections
-    from penstock.feedback.product.log import tenant
-    from penstock.feedback.product.source import embedder_of
     from penstock.feedback.records import digest
     from penstock.models.files import load_text
+    from penstock.product.forms import embedder_of
+    from penstock.product.log import tenant
+    from penstock.product.search import Corrections
 
     marks, made = load_text(model_path(asked.model)).marks, []
     with opened(asked.corrections) as store:

@@ -25,7 +25,6 @@ from penstock.feedback.service.annotate import Annotate
 from penstock.feedback.service.calls import ALLOWED, SESSION, Call, Pool, Route, Routes, form_of, reply, signed_out
 from penstock.feedback.service.context import Context
 from penstock.feedback.service.pages import Pages, message
-from penstock.feedback.service.product import Product
 from penstock.feedback.service.sessions import Session
 from penstock.web.fields import Fields
 from penstock.web.files import POLICY
@@ -63,9 +62,10 @@ REFUSALS: Mapping[type[errors.FeedbackError], Refusal] = {
 class App:
     """The application over one store. :meth:`close` ends its threads."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *more: Routes) -> None:
+        """``more``: routes beside those of people, such as those of products."""
         self.context = context
-        parts: list[Routes] = [part(context).routes() for part in (Pages, Annotate, Admin, Adjudicate, Product)]
+        parts: list[Routes] = [*(part(context).routes() for part in (Pages, Annotate, Admin, Adjudicate)), *more]
         self.routes: dict[str, Mapping[str, Route]] = {path: methods for part in parts for path, methods in part.items()}
         self._pools = {name: ThreadPoolExecutor(count, f"feedback-{name}") for name, count in THREADS.items()}
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from penstock.feedback.corrections.search import Embedder, HashedEmbedder, Retrieval
 from penstock.feedback.service.accounts import Accounts
 from penstock.feedback.service.calls import Text
 from penstock.feedback.service.markdown import html_of
@@ -45,9 +44,6 @@ class Context:
     store: Store
     settings: Settings = Settings()
     passwords: Passwords = field(default_factory=Passwords)
-    embedder: Embedder = field(default_factory=HashedEmbedder)
-    """What finds the corrections that products ask for."""
-    retrieval: Retrieval = field(default_factory=Retrieval)
 
     @cached_property
     def accounts(self) -> Accounts:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from penstock.core.errors import SpecError
 from penstock.feedback.service.app import App
-from penstock.feedback.service.context import Context
 from penstock.web.guard import is_loopback
 from penstock.web.server import Server, server_of
 
@@ -55,9 +54,8 @@ def feedback_server(app: App, transport: Transport) -> Server:
     return server_of(app, app.context.settings.limits.head_seconds, CONNECTIONS, tls)
 
 
-def run(context: Context, transport: Transport, listening: socket.socket, ready: Callable[[], None]) -> None:
+def run(app: App, transport: Transport, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM; then answers under way have a few seconds to end. Calls ``ready`` before the first."""
-    app = App(context)
     try:
         server = feedback_server(app, transport)
         ready()

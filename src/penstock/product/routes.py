@@ -11,16 +11,16 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.feedback import records
-from penstock.feedback.corrections import quarantine
-from penstock.feedback.corrections.quarantine import Correction
-from penstock.feedback.corrections.search import Corrections
 from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound, Overtaken
-from penstock.feedback.product import log as product_log
-from penstock.feedback.product.labels import Policy, summary
-from penstock.feedback.product.log import MOST_TOGETHER, Tenant
-from penstock.feedback.product.signals import LONGEST_USER, REASONS, SIGNALS, Reason, Reply, Signal, SignalKind
 from penstock.feedback.service.calls import Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
+from penstock.product import log as product_log
+from penstock.product import quarantine
+from penstock.product.labels import Policy, summary
+from penstock.product.log import MOST_TOGETHER, Tenant
+from penstock.product.quarantine import Correction
+from penstock.product.search import Corrections, Embedder, HashedEmbedder, Retrieval
+from penstock.product.signals import LONGEST_USER, REASONS, SIGNALS, Reason, Reply, Signal, SignalKind
 from penstock.web.fields import Fields
 from penstock.web.guard import bearer
 from penstock.web.refusals import Refusal
@@ -57,11 +57,13 @@ class Allowance:
             self._left[tenant] = left - count, now
 
 
-class Product:
+class ProductRoutes:
     """Handlers for products, and for the corrections that come from them."""
 
-    def __init__(self, context: Context) -> None:
-        self._store, self._context = context.store, context
+    def __init__(self, context: Context, embedder: Embedder | None = None, retrieval: Retrieval | None = None) -> None:
+        """``embedder`` finds the corrections that products ask for; by default by their words."""
+        self._store = context.store
+        self._embedder, self._retrieval = embedder or HashedEmbedder(), retrieval or Retrieval()
         self._allowance = Allowance(context.store.now)
         self._lock = threading.Lock()
         self._corrections: dict[str, Corrections] = {}
@@ -100,7 +102,7 @@ class Product:
         self._allowance.spend(who.name, 1)
         with self._lock:
             if who.name not in self._corrections:
-                self._corrections[who.name] = Corrections(self._store, who, self._context.embedder, self._context.retrieval)
+                self._corrections[who.name] = Corrections(self._store, who, self._embedder, self._retrieval)
             corrections = self._corrections[who.name]
         return reply(asdict(corrections.retrieve(prompt, request)))
 

@@ -9,11 +9,11 @@ from feedback_examples import HandClock
 from product_examples import opened, reply, signal, tenant, thumbs
 
 from penstock.feedback.errors import FeedbackError, KeyReused, NotFound
-from penstock.feedback.product import labels as product
-from penstock.feedback.product.labels import Policy, labels
-from penstock.feedback.product.log import Caps, new_token, record, revoke_tokens, snapshot, tenant_of
-from penstock.feedback.product.signals import Reply, Signal
 from penstock.feedback.records import Response
+from penstock.product import labels as product
+from penstock.product.labels import Policy, labels
+from penstock.product.log import Caps, new_token, record, revoke_tokens, snapshot, tenant_of
+from penstock.product.signals import Reply, Signal
 
 EVERYTHING = Policy(signals=("thumbs_up", "thumbs_down", "copy", "regenerate", "rating"))
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.product import log as product_log
-from penstock.feedback.product.labels import Policy
 from penstock.feedback.quality.agreement import bootstrap_interval
+from penstock.product import log as product_log
+from penstock.product.labels import Policy
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store

@@ -1,6 +1,6 @@
 """Feedback as training data: the source ``feedback:PLACE`` of a stage, pinned to a point of the log when a run begins.
 
-Forms of votes are read here, those of product signals in ``product_source.py``.
+Forms of votes are read here, those of product signals in ``forms.py``.
 
 A store grows while a run trains on it. So a run's spec is given two options before it is written down: ``until``, the
 length of the log, and ``content``, the hash of the rows that it gives. A resume reads the very same rows, or is refused.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.config.run import DataSpec
 from penstock.config.spec import suggestion
 from penstock.core.errors import DataError, blame
+from penstock.data.rows import Rows, span
 from penstock.feedback.exchange.snapshot import FORMS, Labels, content_hash, snapshot
 
 if TYPE_CHECKING:
@@ -27,13 +28,19 @@ PRODUCT_FORMS = ("product", "product_corrections", "prompts")
 OPTIONS = ("form", "until", "content", *(field.name for field in fields(Labels)))
 
 
+def open_feedback(spec: DataSpec, place: str, base: Path) -> Rows:
+    """The rows of a store as the source of a stage; see :func:`rows`."""
+    found = rows(place, base, spec.options)
+    return Rows(spec.name or "feedback", [found[index] for index in span(spec, len(found))])
+
+
 def rows(place: str, base: Path, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of a store.
 
     Args:
         place: a file, relative to ``base``, or a PostgreSQL URL.
         options: ``form``, ``until``, ``content``, and what the form takes: ``pairs``, ``completions`` and ``corrections`` the
-            fields of ``Labels``, the others what ``product_source`` says.
+            fields of ``Labels``, the others what ``forms`` says.
 
     Raises:
         DataError: an unknown option, no store there, no rows in it, or rows of another content than the run recorded.
@@ -76,9 +83,9 @@ def _read(place: str, base: Path, options: Mapping[str, Any]) -> tuple[list[dict
     with _named(f"{SCHEME}{place}"), Store.open(where) as store:
         if form in FORMS:
             return _votes(store, form, options)
-        from penstock.feedback.product import source as product_source
+        from penstock.product import forms
 
-        return product_source.read(store, options, base)
+        return forms.read(store, options, base)
 
 
 def _votes(store: Store, form: str, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

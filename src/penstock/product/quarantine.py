@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
-from penstock.feedback.corrections.text import suspicions, visible
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound, Overtaken
-from penstock.feedback.product.signals import LONGEST_EDIT, user_hash
 from penstock.feedback.records import canonical, digest
 from penstock.feedback.state import fold
+from penstock.product.signals import LONGEST_EDIT, user_hash
+from penstock.product.text import suspicions, visible
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store

@@ -8,15 +8,15 @@ import pytest
 from feedback_examples import HandClock, pair
 from product_examples import opened, people, reply, tenant, thumbs
 
-from penstock.feedback.corrections import quarantine
-from penstock.feedback.corrections.effect import Outcome, compare_arms, effect
-from penstock.feedback.corrections.quarantine import approved, gather, length, rows_of, rule, waiting
-from penstock.feedback.corrections.search import Corrections, HashedEmbedder, Retrieval, arm
-from penstock.feedback.corrections.text import block, fence_mark, folded, quoted, suspicions, visible
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound
-from penstock.feedback.product.log import record
-from penstock.feedback.product.signals import Signal
 from penstock.feedback.records import Annotator, Submission
+from penstock.product import quarantine
+from penstock.product.effect import Outcome, compare_arms, effect
+from penstock.product.log import record
+from penstock.product.quarantine import approved, gather, length, rows_of, rule, waiting
+from penstock.product.search import Corrections, HashedEmbedder, Retrieval, arm
+from penstock.product.signals import Signal
+from penstock.product.text import block, fence_mark, folded, quoted, suspicions, visible
 
 ALWAYS = Retrieval(control=0.0, least=0.2)
 ZERO_WIDTH, RIGHT_TO_LEFT = "\u200b", "\u202e"

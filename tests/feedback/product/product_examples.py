@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from feedback_examples import HandClock
 
-from penstock.feedback.product.log import Tenant, new_token, record, tenant_of
-from penstock.feedback.product.signals import Reply, Signal
 from penstock.feedback.records import Annotator, Response
 from penstock.feedback.store import Store
+from penstock.product.log import Tenant, new_token, record, tenant_of
+from penstock.product.signals import Reply, Signal
 
 
 def opened(place, clock=None) -> Store:

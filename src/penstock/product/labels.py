@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.product import log as product_log
-from penstock.feedback.product.log import Signals
-from penstock.feedback.product.signals import SIGNALS, SignalEvent, SignalKind
 from penstock.feedback.queue import uniform
+from penstock.product import log as product_log
+from penstock.product.log import Signals
+from penstock.product.signals import SIGNALS, SignalEvent, SignalKind
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store

@@ -6,10 +6,10 @@ import pytest
 from product_examples import opened, people, reply, tenant
 
 from penstock.cli.main import main
-from penstock.feedback.corrections.quarantine import rule, waiting
-from penstock.feedback.corrections.search import arm
-from penstock.feedback.product.log import new_token, record, tenant_of
-from penstock.feedback.product.signals import Signal
+from penstock.product.log import new_token, record, tenant_of
+from penstock.product.quarantine import rule, waiting
+from penstock.product.search import arm
+from penstock.product.signals import Signal
 
 
 @pytest.fixture

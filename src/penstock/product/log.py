@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.feedback import schema
-from penstock.feedback.corrections import quarantine
 from penstock.feedback.errors import FeedbackError, KeyReused, NotFound
-from penstock.feedback.product.signals import Reply, Signal, SignalEvent, Standing, user_hash
 from penstock.feedback.records import Response, canonical, require_name
+from penstock.product import quarantine
+from penstock.product.signals import Reply, Signal, SignalEvent, Standing, user_hash
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store

@@ -13,10 +13,10 @@ from penstock.algos import DPO, GRPO, KTO, SFT, BradleyTerry
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.errors import DataError, SpecError
 from penstock.core.types import Sampling
-from penstock.feedback.corrections.quarantine import rule, waiting
-from penstock.feedback.product.log import record
-from penstock.feedback.product.signals import Signal
-from penstock.feedback.source import pin
+from penstock.product.log import record
+from penstock.product.quarantine import rule, waiting
+from penstock.product.signals import Signal
+from penstock.product.source import pin
 from penstock.runtime.check import check_stages
 from penstock.runtime.pinning import pinned
 from penstock.runtime.sole import require_more_than_signals

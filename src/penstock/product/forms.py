@@ -1,4 +1,4 @@
-"""Product feedback as training data: the forms of ``feedback:STORE`` beside votes, each pinned like them.
+"""Product feedback as training data: the forms of the source ``feedback:STORE`` beside votes, each pinned like them.
 
 - ``product``: rows for KTO, of responses on which enough users agree (``product.Policy``)
 - ``product_corrections``: users' edits that were approved, for SFT and as pairs
@@ -17,11 +17,11 @@ from penstock.config.spec import parse, suggestion
 from penstock.core.errors import DataError
 from penstock.data.render import Template
 from penstock.data.sources import open_source
-from penstock.feedback.corrections import quarantine
-from penstock.feedback.corrections.search import Corrections, Embedder, HashedEmbedder, Retrieval
-from penstock.feedback.product import log as product_log
-from penstock.feedback.product.labels import Policy, labels_of
 from penstock.feedback.store import Store
+from penstock.product import log as product_log
+from penstock.product import quarantine
+from penstock.product.labels import Policy, labels_of
+from penstock.product.search import Corrections, Embedder, HashedEmbedder, Retrieval
 
 Row = dict[str, Any]
 Pins = dict[str, Any]

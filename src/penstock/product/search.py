@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from penstock.feedback import schema
-from penstock.feedback.corrections import quarantine
-from penstock.feedback.corrections.text import block, fence_mark
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.queue import uniform
+from penstock.product import quarantine
+from penstock.product.text import block, fence_mark
 
 if TYPE_CHECKING:
-    from penstock.feedback.product.log import Tenant
     from penstock.feedback.store import Store
+    from penstock.product.log import Tenant
 
 Floats = NDArray[np.float32]
 Arm = Literal["corrections", "control"]

@@ -1,1 +1,0 @@
-"""Corrections by users: quarantined, approved by somebody else, and found for a new prompt."""

@@ -1,1 +1,0 @@
-"""What users of products do with answers: signals, their log, and the careful labels made of them."""
