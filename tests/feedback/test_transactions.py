@@ -13,7 +13,6 @@ from feedback_examples import enrol, pair, vote
 from penstock.feedback import database as database_module
 from penstock.feedback.database import connect
 from penstock.feedback.errors import NotAllowed, StoreUnavailable
-from penstock.feedback.migrations.versions.m0004_free_seats import FULL_UNTIL
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator
 from penstock.feedback.store import Store
@@ -168,19 +167,3 @@ def test_a_seat_is_free_again_after_a_skip_an_undo_and_a_retract(place):
         store.retract("root", "r1", event.sequence, "")
         assert store.next_task("cleo").task == task
         store.verify()
-
-
-def test_migrating_finds_when_seats_of_older_leases_are_free(place):
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0)) as store:
-        enrol(store, "ann", "bob")
-        full, half, done = store.ask([pair("full", overlap=1), pair("half", overlap=2), pair("done", overlap=1)])
-        store.hand_out(full, "ann")
-        store.hand_out(half, "ann")
-        store.hand_out(done, "bob")
-        store.submit(vote(done, "bob", "k1"))
-        with store.database.write() as connection:
-            connection.execute(sa.text("UPDATE progress SET free_at = 5e12"))
-            connection.execute(sa.text(FULL_UNTIL), {"now": store.now()})
-        store.verify()
-        assert store.next_task("bob").task == half
-        assert store.next_task("bob") is None

@@ -197,8 +197,11 @@ def _migrate(connection: Connection, name: str) -> None:
         raise FeedbackError(f"{name}: a database of something else, at its migration {present}; give a feedback store")
     if present is not None and present not in known:
         raise FeedbackError(
-            f"{name}: its schema {present} is newer than {known[0]}, the newest that this Penstock knows; update Penstock"
+            f"{name}: its schema {present} is not one that this Penstock knows (the newest is {known[0]}); update Penstock"
         )
-    if present != known[0]:
-        config.attributes["connection"] = connection
+    config.attributes["connection"] = connection
+    if not tables:
+        schema.create(connection)
+        command.stamp(config, "head")
+    elif present != known[0]:
         command.upgrade(config, "head")

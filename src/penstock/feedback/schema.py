@@ -22,7 +22,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
+from sqlalchemy.engine import Connection
 
 metadata = MetaData()
 
@@ -249,3 +251,20 @@ vectors = Table(
     Column("vector", LargeBinary, nullable=False),
 )
 """Embeddings of corrections, by the name of what embedded them; float32, little-endian. They can be computed again."""
+
+APPEND_ONLY = (blobs, items, tasks, events, product_responses, signals, corrections, rulings)
+
+
+def create(connection: Connection) -> None:
+    """Make all tables in an empty database, and what refuses changes of those that are only added to."""
+    metadata.create_all(connection)
+    connection.execute(head.insert().values(id=1, events=0, tasks=0))
+    if connection.dialect.name == "postgresql":
+        refuse = "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
+        connection.execute(text(f"{refuse} $$ BEGIN RAISE EXCEPTION 'append-only'; END $$"))
+        verbs, then = {"append_only": "UPDATE OR DELETE OR TRUNCATE"}, "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+    else:
+        verbs, then = {"no_update": "UPDATE", "no_delete": "DELETE"}, "BEGIN SELECT RAISE(ABORT, 'append-only'); END"
+    for table in APPEND_ONLY:
+        for name, verb in verbs.items():
+            connection.execute(text(f"CREATE TRIGGER {table.name}_{name} BEFORE {verb} ON {table.name} {then}"))
