@@ -54,12 +54,12 @@ from penstock.config.environment import EnvironmentSpec
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.config.spec import plain
 from penstock.core.events import read_events
-from penstock.core.lanes import read_lanes
 from penstock.core.types import CachePolicy, PromptKey, Request, SampleKey, Sampling
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.files import load_model
+from penstock.observe.lanes import read_lanes
+from penstock.observe.timeline import account
 from penstock.runtime.supervise import Supervised
-from penstock.ui.timeline import account
 
 TASK = Path(__file__).with_name("async_gain_task.py").resolve()
 TEXT: dict[str, Any] = {"prompt": "{{ letters }}:", "completion": "{{ completion }}"}

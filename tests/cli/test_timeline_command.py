@@ -9,7 +9,7 @@ from pathlib import Path
 from cli_examples import RECIPES, Penstock
 from processes import events
 
-from penstock.core.lanes import read_lanes
+from penstock.observe.lanes import read_lanes
 
 
 def test_a_run_records_what_each_role_did(finished: Path, tmp_path: Path) -> None:

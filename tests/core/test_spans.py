@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.lanes import read_lane, read_lanes
 from penstock.core.spans import BUFFER, GAP, NO_SPANS, Recorder, Span, Spans, now
+from penstock.observe.lanes import read_lane, read_lanes
 
 
 class Clock:

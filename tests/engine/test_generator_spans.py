@@ -6,10 +6,10 @@ import pytest
 from engine_examples import ragged, run, started
 
 from penstock.core.errors import WeightError
-from penstock.core.lanes import read_lane
 from penstock.core.spans import Spans
 from penstock.core.types import WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.observe.lanes import read_lane
 
 
 @pytest.fixture

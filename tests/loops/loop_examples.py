@@ -21,6 +21,7 @@ from penstock.envs.single_turn import SingleTurn
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
+from penstock.observe.sentinels import Sentinels
 from penstock.runtime.local import run_roles
 from penstock.stream.rules import Rules
 from penstock.stream.stream import Stream
@@ -145,7 +146,9 @@ def online(
     generator = embedded_generator(model, slots=64)
     control, scaling = algorithm.initial_coefficients(), more.get("scaling", NO_SCALING)
     labeller = Labeller(algorithm, learner, None, sampling.temperature, control, scaling)
-    trainer = Trainer(learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix)
+    trainer = Trainer(
+        learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix, watcher=Sentinels()
+    )
     roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
     dynamic_sampling = more.get("dynamic_sampling", 0)
     stream = Stream(

@@ -14,6 +14,7 @@ from penstock.core.types import Group, Row
 from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, sample_metrics
 from penstock.loops.offline import offline
+from penstock.observe.sentinels import Sentinels
 from penstock.stream.rules import Rules
 from penstock.stream.stream import Stream
 
@@ -29,7 +30,7 @@ class NotedChannel:
 
 
 def trainer_of(learner, budget=4096):
-    return Trainer(learner, None, lay_out, count, budget)
+    return Trainer(learner, None, lay_out, count, budget, watcher=Sentinels())
 
 
 def unit(length=3):

@@ -16,11 +16,13 @@ from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
 from penstock.config.learner import LearnerSpec
 from penstock.core.errors import NonFiniteError
-from penstock.core.sentinels import EXACT, ROUNDED, Alarm, SentinelError
+from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Sampling
 from penstock.loops.learn import Plan
 from penstock.loops.offline import offline
-from penstock.loops.sentinel_rules import (
+from penstock.observe.rules import (
+    EXACT,
+    ROUNDED,
     Context,
     batch_facts,
     constant_reward,
@@ -37,7 +39,7 @@ from penstock.loops.sentinel_rules import (
     versions,
     weights_differ,
 )
-from penstock.loops.sentinels import Sentinels, marked
+from penstock.observe.sentinels import Sentinels, marked
 
 SLOW = LearnerSpec(learning_rate=1e-3)
 FAST = LearnerSpec(learning_rate=0.02)
@@ -105,7 +107,7 @@ def test_healthy_training_is_quiet(more, tiny):
 
 def test_healthy_training_in_bfloat16_is_quiet(tiny):
     parts = online(tiny(), GRPO(), replace(SLOW, compute="bfloat16"))
-    parts.trainer.sentinels.thresholds = ROUNDED
+    parts.trainer.watcher.thresholds = ROUNDED
     steps = train(parts, Plan(steps=6))
     assert names(steps) == []
     assert 0 < max(step.metrics["mismatch/mean"] for step in steps) < ROUNDED.gap_warning
@@ -120,7 +122,7 @@ def test_the_gap_is_measured_once_a_batch_on_the_weights_before_it(tiny):
 
 def test_measuring_the_gap_does_not_change_what_is_learned(tiny):
     one, other = online(tiny(), PPO(), replace(FAST, critic="shared")), online(tiny(), PPO(), replace(FAST, critic="shared"))
-    other.trainer.sentinels.mode = "off"
+    other.trainer.watcher.mode = "off"
     train(one, Plan(steps=3, minibatches=2))
     train(other, Plan(steps=3, minibatches=2))
     expected = weights_of(other.model)
@@ -349,7 +351,7 @@ def test_a_loss_that_is_not_finite_offline_names_the_step(tiny):
 
 def test_with_sentinels_off_the_learner_still_refuses():
     trainer = trainer_of(Diverging())
-    trainer.sentinels = Sentinels("off")
+    trainer.watcher = Sentinels("off")
     units = BareRows().label(groups_of(2), None, None)
     trainer.step(units)
     with pytest.raises(NonFiniteError, match=r"^gradient norm is nan"), trainer.watch(0, groups_of(2)) as watch:
@@ -395,7 +397,7 @@ def test_means_of_the_start_are_those_of_the_first_batches():
 def test_told_to_warn_a_fatal_sentinel_warns_once(tiny):
     parts = online(tiny(), GRPO(), SLOW, sampling=Sampling(max_new_tokens=6, temperature=0.5))
     parts.learner.plan = replace(parts.learner.plan, temperature=1.0)
-    parts.trainer.sentinels.mode = "warn"
+    parts.trainer.watcher.mode = "warn"
     steps = train(parts, Plan(steps=3))
     alarms = [alarm for step in steps for alarm in step.alarms if alarm.sentinel == "log-prob gap"]
     assert [(alarm.severity, alarm.step) for alarm in alarms] == [("warning", 1)]

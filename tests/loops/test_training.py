@@ -27,6 +27,7 @@ from penstock.core.types import Row, Sampling
 from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Plan, Trainer
 from penstock.loops.offline import offline
+from penstock.observe.sentinels import Sentinels
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 FAST = LearnerSpec(learning_rate=0.02)
@@ -138,7 +139,7 @@ def supervised(model, seed=0):
     learner = DeviceLearner(
         model, LearnerSpec(learning_rate=0.01, dropout=0.05), lay_out, LearnerPlan(total_steps=30, seed=seed)
     )
-    return unit_of, learner, Trainer(learner, SFT().loss(), lay_out, count, 4096)
+    return unit_of, learner, Trainer(learner, SFT().loss(), lay_out, count, 4096, watcher=Sentinels())
 
 
 def fine_tune(parts, steps, start=0):

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from penstock.core.events import EventLog, read_events
 from penstock.core.sentinels import Alarm
+from penstock.observe.alarms import Tripped, tripped, verdict
 from penstock.ui.progress import Progress
 from penstock.ui.report import write_report
-from penstock.ui.sentinels import Tripped, tripped, verdict
 
 
 def event(name: str, step: int, state: str = "tripped", severity: str = "warning", **more: Any) -> dict[str, Any]:

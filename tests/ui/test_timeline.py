@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.lanes import Lane
 from penstock.core.spans import Span
+from penstock.observe.lanes import Lane
+from penstock.observe.timeline import account, percentile, trace_events, waiting_share, write_trace
 from penstock.ui.lanes import AROUND, COLUMNS, FINE_COLUMNS, LEFT, RIGHT, TALL, coverage, lane_view, pictures, time_ticks
 from penstock.ui.report import write_report
-from penstock.ui.timeline import account, percentile, trace_events, waiting_share, write_trace
 from penstock.ui.timeline_text import account_lines, seconds
 
 

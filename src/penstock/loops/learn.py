@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,6 @@ from penstock.core.tape import NO_LEASES, LeaseLog
 from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Sample, Unit, Version, added
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
-from penstock.loops.sentinels import Sentinels, Watch
 from penstock.rewards.scaling import Moments, scaled
 from penstock.stream.rules import Lease, Rules
 
@@ -40,6 +40,53 @@ class Step:
     """Samples to be shown, where the plan looks at this step."""
 
 
+class Watch:
+    """What a training loop tells of one batch; entered before the batch is labelled. This one looks at nothing.
+
+    A watch that finds training wrong raises SentinelError: on entering, from any of its members, or on leaving.
+    """
+
+    alarms: Sequence[Alarm] = ()
+    """What tripped and cleared."""
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    def measured(self, units: Sequence[Unit], loss: Loss) -> tuple[Sequence[Unit], Loss]:
+        """The first minibatch and its loss, as they are to be run."""
+        return units, loss
+
+    def judged(self, totals: Metrics) -> Metrics:
+        """The first minibatch's metrics, before the optimizer steps."""
+        return totals
+
+    def after(self, metrics: Metrics) -> Metrics:
+        """The metrics of the batch, trained and described."""
+        return metrics
+
+
+class Watcher:
+    """What looks at every batch of a stage (``observe.sentinels.Sentinels``). This one looks at nothing."""
+
+    def watch(self, learner: Learner, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:
+        return Watch()
+
+    def compare_weights(
+        self, version: Version, learner: Mapping[str, str], generator: Mapping[str, str], step: int
+    ) -> list[Alarm]:
+        """Alarms of checksums of a version's weights on both sides, by tensor or bucket name."""
+        return []
+
+    def state(self) -> State:
+        return State({}, {})
+
+    def load_state(self, state: State) -> None:
+        return None
+
+
 @dataclass
 class Trainer:
     """Runs a loss over labelled units: minibatches, micro-batches, one optimizer step a minibatch."""
@@ -50,11 +97,11 @@ class Trainer:
     count: Count
     token_budget: int
     share_prefix: bool = True
-    sentinels: Sentinels = field(default_factory=Sentinels)
+    watcher: Watcher = field(default_factory=Watcher)
 
     def watch(self, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:
-        """The sentinels over one batch."""
-        return Watch(self.sentinels, self.learner, index, groups, max_lag)
+        """The watch over one batch."""
+        return self.watcher.watch(self.learner, index, groups, max_lag)
 
     def step(self, units: Sequence[Unit], watch: Watch | None = None) -> Metrics:
         """Accumulate all units under one global denominator and step; metrics of the loss and of the step.
@@ -238,7 +285,7 @@ async def learn(
 
     Raises:
         TrainingError: every sample of a batch failed, so nothing could be learned.
-        SentinelError: training would be wrong (see ``loops/sentinels.py``), as a rule before the batch is trained on.
+        SentinelError: training would be wrong (see ``observe/sentinels.py``), as a rule before the batch is trained on.
     """
     for index in range(start, plan.steps):
         waited = time.perf_counter()

@@ -11,7 +11,6 @@ from typing import Any
 from penstock.config.run import Online, Run
 from penstock.config.strategies import OneDevice
 from penstock.core.errors import ModelError, SpecError
-from penstock.core.sentinels import EXACT, ROUNDED
 from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
 from penstock.data.layout import count, lay_out
@@ -19,8 +18,9 @@ from penstock.data.sampler import Sampler, prompts
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
-from penstock.loops.sentinels import Sentinels
 from penstock.models.language_model import LanguageModel
+from penstock.observe.rules import EXACT, ROUNDED
+from penstock.observe.sentinels import Sentinels
 from penstock.runtime.around import Around
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
 from penstock.runtime.supervise import rules_of

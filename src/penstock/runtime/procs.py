@@ -122,7 +122,7 @@ class ProcsFlow:
             ours = self.stream.sums.get((report["incarnation"], report["version"]))
             if ours is not None:
                 own, theirs = ({f"bucket {n}": sum_ for n, sum_ in enumerate(sums)} for sums in (ours, report["sums"]))
-                yield from self.parts.trainer.sentinels.compare_weights(report["version"], own, theirs, step)
+                yield from self.parts.trainer.watcher.compare_weights(report["version"], own, theirs, step)
 
     def _counts(self) -> Metrics:
         """Sums over the generators, and the stream's counts of what was wasted."""

@@ -114,7 +114,7 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
         if rewards is not None:
             await rewards.close()
 
-    return Ready(model, {"learner": learner, "sentinels": trainer.sentinels}, steps, assess, close, epoch=epoch)
+    return Ready(model, {"learner": learner, "sentinels": trainer.watcher}, steps, assess, close, epoch=epoch)
 
 
 def prepare_ask(stage: Ask, run: Run, models: Models, base: Path, around: Around) -> Ready:
@@ -163,7 +163,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
 
     return Ready(
         parts.model,
-        {"learner": parts.learner, "stream": flow.stream, "labeller": parts.labeller, "sentinels": parts.trainer.sentinels},
+        {"learner": parts.learner, "stream": flow.stream, "labeller": parts.labeller, "sentinels": parts.trainer.watcher},
         steps,
         refreshed(parts.learner, measure) if measure is not None else None,
         close,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.lanes import Lane
 from penstock.core.spans import Span
+from penstock.observe.lanes import Lane
+from penstock.observe.timeline import kind_order
 from penstock.ui.curves import Tick, nice_ticks, tick_label
-from penstock.ui.timeline import kind_order
 
 WIDTH, LEFT, RIGHT = 1000, 96, 990
 """Width of a drawing and the edges of its lanes, in drawing units."""

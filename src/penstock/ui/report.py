@@ -15,13 +15,13 @@ import jinja2
 
 from penstock.core.errors import DataError
 from penstock.core.events import Event, read_events
-from penstock.core.lanes import read_lanes
+from penstock.observe.alarms import Tripped, tripped, verdict
+from penstock.observe.lanes import read_lanes
+from penstock.observe.timeline import account
 from penstock.ui import metrics
 from penstock.ui.curves import Curve, curve
 from penstock.ui.lanes import pictures
 from penstock.ui.progress import troubled
-from penstock.ui.sentinels import Tripped, tripped, verdict
-from penstock.ui.timeline import account
 from penstock.ui.timeline_text import account_view
 from penstock.web.files import SHARED
 

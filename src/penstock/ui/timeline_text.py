@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.observe.timeline import Account, RoleTime
 from penstock.ui.metrics import duration
-from penstock.ui.timeline import Account, RoleTime
 
 LAGS_SHOWN = 10
 

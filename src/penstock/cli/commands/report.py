@@ -32,8 +32,8 @@ class Report(Command):
 def alarms_of(folder: Path) -> list[str]:
     """A line for every sentinel that tripped, stage by stage."""
     from penstock.core.events import read_events
+    from penstock.observe.alarms import tripped
     from penstock.ui.progress import ALARM_LIMIT, visible
-    from penstock.ui.sentinels import tripped
 
     log = folder / "events.jsonl"
     events = [event for event in read_events(log) if event["kind"] == "sentinel"] if log.exists() else []

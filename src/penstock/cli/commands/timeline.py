@@ -27,9 +27,9 @@ class Timeline(Command):
 
     def run(self) -> None:
         """Print the account and write the trace."""
-        from penstock.core.lanes import read_lanes
+        from penstock.observe.lanes import read_lanes
+        from penstock.observe.timeline import account, write_trace
         from penstock.runtime.folder import RunFolder
-        from penstock.ui.timeline import account, write_trace
         from penstock.ui.timeline_text import account_lines
 
         found = RunFolder(self.folder)

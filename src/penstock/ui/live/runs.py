@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.core.lanes import Lane, lanes_of
+from penstock.observe.lanes import Lane, lanes_of
 from penstock.ui import metrics
 from penstock.ui.live.index import LogIndex, opened, parsed
 from penstock.ui.report import clean

@@ -8,16 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.config.spec import difference
-from penstock.core.lanes import Lane
 from penstock.core.packed import unpacked
+from penstock.observe.alarms import tripped, verdict
+from penstock.observe.lanes import Lane
+from penstock.observe.timeline import account
 from penstock.ui import metrics
 from penstock.ui.lanes import pictures
 from penstock.ui.live.index import LogIndex, StageIndex
 from penstock.ui.live.runs import RunFiles, seed_of, state_of
 from penstock.ui.live.series import gains_of
 from penstock.ui.report import clean, plain_text, stages_of, summary_rows, timeline_view
-from penstock.ui.sentinels import tripped, verdict
-from penstock.ui.timeline import account
 from penstock.ui.timeline_text import account_view
 from penstock.web.refusals import Refusal
 

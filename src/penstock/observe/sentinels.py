@@ -13,13 +13,16 @@ import numpy as np
 
 from penstock.core.contracts import Denominator, Learner, Loss, LossOutput, Outputs, State
 from penstock.core.errors import NonFiniteError
-from penstock.core.sentinels import EXACT, Alarm, SentinelError, SentinelMode, Thresholds
+from penstock.core.sentinels import Alarm, SentinelError, SentinelMode
 from penstock.core.types import Group, Metrics, Row, Sample, Unit, Version
-from penstock.loops.sentinel_rules import (
+from penstock.loops.learn import Watch, Watcher
+from penstock.observe.rules import (
+    EXACT,
     STARTING,
     Context,
     Reading,
     Rule,
+    Thresholds,
     batch_facts,
     drawn,
     rules_after_batch,
@@ -37,7 +40,7 @@ SAMPLED_WEIGHTS = 1024
 
 
 @dataclass
-class Sentinels:
+class Sentinels(Watcher):
     """What a stage's sentinels remember. One that is tripped says so once, and once when it has cleared.
 
     ``mode``: "on"; "warn", where nothing is fatal; "off", where nothing is looked at.
@@ -51,6 +54,10 @@ class Sentinels:
     _first: list[dict[str, float]] = field(default_factory=list)
     _weights: str | None = None  # digest at the first batch; "" once they have been seen to change
     _unchanged: int = 0
+
+    def watch(self, learner: Learner, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> BatchWatch:
+        """The sentinels over one batch: ``index`` counts batches from 0, ``groups`` are its own where it is of samples."""
+        return BatchWatch(self, learner, index, groups, max_lag)
 
     def check(self, rules: Sequence[Rule], metrics: Metrics, step: int) -> list[Alarm]:
         """Alarms of the rules that trip, or clear, at a step with these metrics."""
@@ -148,7 +155,7 @@ def fatal(alarms: list[Alarm]) -> list[Alarm]:
     return alarms
 
 
-class Watch:
+class BatchWatch(Watch):
     """Sentinels over one batch of an online stage, or without groups of an offline one; enter it before the batch is labelled.
 
     ``alarms`` gathers what tripped and cleared. Raises SentinelError where a fatal sentinel trips: on entering (versions of
@@ -165,7 +172,7 @@ class Watch:
         self.facts: Metrics = batch_facts(groups, index) if self.on else {}
         self.rules = rules_after_batch if groups else rules_after_data
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> BatchWatch:
         if self.on:
             self.sentinels.note_weights(self.learner)
         if self.on and self.groups:

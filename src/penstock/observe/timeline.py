@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.core.lanes import Lane
 from penstock.core.spans import Span
+from penstock.observe.lanes import Lane
 
 KINDS = ("train", "label", "publish", "evaluate", "save", "generate", "update", "reward", "wait")
 """Kinds of spans in the order in which they are shown. All but ``wait`` are work."""
