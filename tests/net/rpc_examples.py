@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.core.errors import StreamError
-from penstock.net.link import Link, introduce
+from penstock.net.handshake import client_half
+from penstock.net.link import Link
 from penstock.net.rpc import Client, Peer, Server, connect
 
 TOKEN = "the token of this run"
@@ -123,5 +124,5 @@ async def raw(address: str) -> Link:
     """A connection that has passed the handshake and may now send anything."""
     connection = socket.create_connection(port(address))
     link = Link(connection, address)
-    await introduce(link, TOKEN, "rude", "generator")
+    await link.shake_hands(client_half(TOKEN, "rude", "generator", address))
     return link

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from penstock.flow import link, wire
 from rpc_examples import TOKEN, joined, port, run, serving, serving_one
 
+from network_relay import relayed
 from penstock.core.errors import ConnectionLost, DeadlinePassed, WireError
-from penstock.net.link import Link, admit
+from penstock.net import handshake, wire
+from penstock.net.handshake import server_half
+from penstock.net.link import Link
 from penstock.net.rpc import connect
 
 SOON = 20.0
@@ -39,34 +41,13 @@ def test_a_wrong_token_is_refused_on_both_sides_and_disturbs_nobody() -> None:
     run(main)
 
 
-async def relayed(address: str) -> tuple[asyncio.Server, str, list[bytes]]:
-    """A relay before a server, which records what crosses it in either direction."""
-    crossed: list[bytes] = []
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            crossed.append(data)
-            writer.write(data)
-        writer.close()
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection(*port(address))
-        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", crossed
-
-
 def test_the_token_never_crosses_the_wire() -> None:
     async def main() -> None:
-        async with serving() as (_, address):
-            relay, there, crossed = await relayed(address)
+        async with serving() as (_, address), relayed(address) as (relay, there):
             client = await joined(there)
             assert await client.call("echo", deadline=SOON, value="seen by the relay") == "seen by the relay"
             await client.close()
-            relay.close()
-            await relay.wait_closed()
-            seen = b"".join(crossed)
+            seen = b"".join(relay.crossed)
             assert b"seen by the relay" in seen
             assert TOKEN.encode() not in seen
 
@@ -75,12 +56,9 @@ def test_the_token_never_crosses_the_wire() -> None:
 
 def test_a_recorded_greeting_opens_no_second_connection() -> None:
     async def main() -> None:
-        async with serving() as (hub, address):
-            relay, there, crossed = await relayed(address)
+        async with serving() as (hub, address), relayed(address) as (relay, there):
             await (await joined(there)).close()
-            relay.close()
-            await relay.wait_closed()
-            hello = next(data for data in crossed if b"hello" in data)
+            hello = next(data for data in relay.crossed if b"hello" in data)
             replay = Link(socket.create_connection(port(address)), address)
             await replay.receive()  # another challenge than the recorded one
             replay.post([hello])
@@ -165,7 +143,7 @@ def test_garbage_from_the_server_fails_the_open_calls() -> None:
     async def main() -> None:
         async def garbling(connection: socket.socket) -> None:
             server = Link(connection, "client")
-            await admit(server, TOKEN, "hub")
+            await server.shake_hands(server_half(TOKEN, "hub", "client"))
             await server.receive()
             await server.send([b"no frame begins like this"])
             with pytest.raises(ConnectionLost):
@@ -187,7 +165,7 @@ def test_garbage_from_the_server_fails_the_open_calls() -> None:
 
 
 def test_who_does_not_greet_in_time_is_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "GREETING_SECONDS", 0.05)
+    monkeypatch.setattr(handshake, "SECONDS", 0.05)
 
     async def main() -> None:
         async with serving() as (hub, address):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ import pytest
 from rpc_examples import joined, raw, run, serving, serving_one
 
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RemoteError, StreamError, WireError
-from penstock.net import wire
-from penstock.net.rpc import WINDOW, Client
+from penstock.net import rpc, wire
+from penstock.net.rpc import WINDOW, Client, Many
 
 SOON = 20.0
 """Seconds: longer than any of these calls takes, so that a deadline that passes is a failure."""
@@ -71,59 +73,15 @@ def test_no_more_than_a_window_of_calls_is_open_and_all_of_them_end() -> None:
     run(main)
 
 
-def test_tells_and_calls_begin_in_the_order_in_which_they_were_sent() -> None:
+def test_calls_begin_in_the_order_in_which_they_were_sent() -> None:
     async def main() -> None:
         async with serving_one() as (hub, client):
             calls = []
-            for number in range(0, 200, 2):
-                await client.tell("note", value=number)
-                calls.append(asyncio.create_task(client.call("note", deadline=SOON, value=number + 1)))
+            for number in range(200):
+                calls.append(asyncio.create_task(client.call("note", deadline=SOON, value=number)))
                 await asyncio.sleep(0)  # the task begins
             await asyncio.gather(*calls)
             assert hub.begun == list(range(200))
-
-    run(main)
-
-
-def test_a_tell_waits_while_a_window_of_them_is_not_done() -> None:
-    async def main() -> None:
-        async with serving_one() as (hub, client):
-            for _ in range(WINDOW):
-                await client.tell("wait")
-            further = asyncio.create_task(client.tell("note", value="further"))
-            other = await joined(client.server.rpartition(" ")[2])
-            while hub.running < WINDOW:
-                await other.call("echo", deadline=SOON, value=None)
-            assert not further.done()
-            hub.gate.set()
-            await further
-            await client.call("echo", deadline=SOON, value=None)
-            assert hub.begun == ["further"]
-            await other.close()
-
-    run(main)
-
-
-def test_a_tell_that_finds_no_place_in_time_names_verb_and_server() -> None:
-    async def main() -> None:
-        async with serving_one() as (hub, client):
-            for _ in range(WINDOW):
-                await client.tell("wait")
-            with pytest.raises(DeadlinePassed, match=r'hub at 127.0.0.1:\d+ did not take "note" within 0.05 s'):
-                await client.tell("note", deadline=0.05, value=1)
-            hub.gate.set()
-            await client.call("echo", deadline=SOON, value=None)
-            assert hub.begun == []
-
-    run(main)
-
-
-def test_a_tell_that_fails_is_reported_by_the_server() -> None:
-    async def main() -> None:
-        async with serving_one() as (hub, client):
-            await client.tell("fail", kind="stream")
-            await client.call("echo", deadline=SOON, value=None)
-            assert hub.lines == ['hub: "fail" of generator "generator-0" failed: StreamError: group gsm8k/0/3 is stale']
 
     run(main)
 
@@ -229,6 +187,82 @@ def test_large_and_small_messages_cross_each_other_unharmed() -> None:
     run(main)
 
 
+def test_what_one_frame_does_not_hold_comes_item_by_item_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_BODY", 1 << 17)
+    arrays = [np.full(1 << 17, number, np.uint8) for number in range(20)]
+
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            hub.server.handlers["lease"] = lambda peer: asyncio.sleep(0, Many({"number": 7}, arrays))
+            leased = await client.call("lease", deadline=SOON)
+            assert leased.value == {"number": 7}
+            assert all(np.array_equal(came, sent) for came, sent in zip(leased.items, arrays, strict=True))
+            with pytest.raises(WireError, match="in several messages"):
+                await client.call("echo", deadline=SOON, value=arrays)
+
+    run(main)
+
+
+def test_a_call_whose_items_do_not_all_travel_fails_as_a_whole() -> None:
+    async def main() -> None:
+        async with serving_one() as (hub, client):
+            hub.server.handlers["lease"] = lambda peer: asyncio.sleep(0, Many(None, [1, 2, {3}]))
+            for _ in range(2):
+                with pytest.raises(WireError, match="set cannot travel"):
+                    await client.call("lease", deadline=SOON)
+            assert await client.call("echo", deadline=SOON, value=1) == 1
+
+    run(main)
+
+
+def test_a_server_without_room_for_a_connection_says_so_and_takes_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "CROWDED", 0.01)
+
+    async def main() -> None:
+        loop, full = asyncio.get_running_loop(), [True] * 3
+        accept = loop.sock_accept
+
+        async def crowded(listener: socket.socket) -> Any:
+            connection, address = await accept(listener)
+            if not full:
+                return connection, address
+            full.pop()
+            connection.close()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(loop, "sock_accept", crowded)
+        async with serving() as (hub, address):
+            for _ in range(3):
+                with pytest.raises(ConnectionLost):
+                    await joined(address)
+            client = await joined(address)
+            assert await client.call("echo", value=1) == 1
+            await client.close()
+            assert len(hub.lines) == 1
+            assert "hub has no room for another connection, and tries again" in hub.lines[0]
+
+    run(main)
+
+
+def test_a_peer_that_is_dropped_has_left_when_its_successor_comes() -> None:
+    async def main() -> None:
+        async with serving() as (hub, address):
+            old, other = await joined(address), await joined(address, "generator-1")
+            call = asyncio.create_task(old.call("wait", deadline=SOON))
+            await hub.someone_waits.wait()
+            await hub.server.drop("generator-0")
+            assert [(peer.name, running) for peer, running in hub.left] == [("generator-0", 0)]
+            new = await joined(address)
+            assert await new.call("who") == [3, "generator-0", "generator"]
+            with pytest.raises(ConnectionLost):
+                await call
+            assert await other.call("echo", value=1) == 1
+            for client in (old, other, new):
+                await client.close()
+
+    run(main)
+
+
 def test_a_client_that_does_not_read_stops_nobody_else() -> None:
     async def main() -> None:
         async with serving_one() as (_, client):
@@ -272,8 +306,6 @@ def test_when_the_server_stops_every_peer_leaves_and_open_and_waiting_calls_fail
                 await client.until_lost()
             with pytest.raises(ConnectionLost, match=f"hub at {address}"):
                 await client.call("echo", deadline=SOON, value=1)
-            with pytest.raises(ConnectionLost, match=f"hub at {address}"):
-                await client.tell("note", value=1)
 
     run(main)
 

@@ -143,6 +143,31 @@ def test_received_arrays_are_aligned_and_writable() -> None:
     assert received.tolist() == [1, 2, 3, 4]
 
 
+@dataclasses.dataclass(frozen=True)
+class Unfit:
+    """Its constructor refuses what it may become later."""
+
+    needs: frozenset[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", self.needs | {"more"})
+
+
+def test_between_ranks_dataclasses_and_functions_of_the_program_travel_by_name() -> None:
+    sent = [Unfit(frozenset({"a"})), read, frozenset({"x", "y"})]
+    frame = b"".join(wire.pack(sent, importable=True))
+    header, _ = wire.lengths(frame[: wire.PRELUDE.size], "rank 1")
+    rest = frame[wire.PRELUDE.size :]
+    assert wire.unpack(rest[:header], rest[header:], "rank 1", importable=True) == sent
+    with pytest.raises(WireError, match="nothing is registered"):
+        wire.unpack(rest[:header], rest[header:], "generator 3")
+
+
+def test_what_a_rank_cannot_import_is_refused() -> None:
+    with pytest.raises(WireError, match="define it in a module"):
+        wire.pack(lambda: None, importable=True)
+
+
 def test_a_large_array_is_sent_from_where_it_lies() -> None:
     array = np.zeros(wire.SMALL, np.float32)
     assert any(np.shares_memory(np.frombuffer(buffer, np.uint8), array) for buffer in wire.pack([array]) if len(buffer))
@@ -209,7 +234,8 @@ def test_a_value_that_holds_itself_is_refused() -> None:
         wire.pack(loop)
 
 
-def test_a_message_above_the_bounds_is_refused_where_it_is_sent() -> None:
+def test_a_message_above_the_bounds_is_refused_where_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_HEADER", 1000)
     with pytest.raises(WireError, match="send bytes and long lists as numpy arrays"):
         wire.pack(bytes(wire.MAX_HEADER))
     with pytest.raises(WireError, match="in several messages"):

@@ -1,75 +1,167 @@
-"""One connection as frames in and frames out, and how its two ends prove that they belong to the same run.
+"""One connection as frames in and frames out, for event loops. :mod:`penstock.net.blocking` has the same for threads.
 
-Takes a connected socket. Frames leave in the order in which they were posted; a frame that has begun is always finished, so
-a caller that is cancelled leaves no half frame behind. Large arrays go from where they lie into the socket, and a body is
-read into the one buffer its arrays then view.
+Takes a connected socket. Frames leave in the order in which they were posted; a frame that has begun is always finished, so a
+caller that is cancelled leaves no half frame behind. Large arrays go from where they lie into the socket, and a body is read
+into the one buffer its arrays then view.
+
+Both ends send heartbeats, from a thread and between two frames, so also while the process computes for minutes or loads a
+model. An end that hears nothing for :data:`SILENCE` seconds knows that the other process stands still or that the network
+between them is cut, and ends the connection. Time in which it stood still itself does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import secrets
+import contextlib
+import os
 import socket
+import threading
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from penstock.core.errors import ConnectionLost, WireError
-from penstock.net import wire
+from penstock.core.errors import ConnectionLost
+from penstock.net import handshake, wire
+from penstock.net.handshake import Handshake, Result
 
-GREETING_SECONDS = 5.0
-"""How long the handshake may take."""
+SILENCE = float(os.environ.get("PENSTOCK_SILENCE", "60"))
+"""Seconds without a byte from the other end after which a connection is lost; the same for all processes of a run."""
 
-_GREETING_BYTES = 1024  # a stranger can make us read no more than this
+BEATS = 12
+"""Heartbeats in that time."""
+
+BACKLOG = 1 << 22
+"""Bytes that wait to leave; who sends more waits."""
+
 _SCRATCH_BYTES = 1 << 18
-_TOGETHER_BYTES = 1 << 17
+_BUFFERS = 64  # of one system call
+
+_links: set[Outward] = set()
+_added = threading.Event()
+_heart: threading.Thread | None = None
 
 
-class Link:
-    """A socket that carries frames.
+def _send_heartbeats() -> None:
+    while True:
+        _added.wait(SILENCE / BEATS)
+        _added.clear()
+        for link in list(_links):
+            link.beat()
+
+
+class Outward:
+    """A socket's way out, for the links of event loops and of threads.
 
     Attributes:
         peer: who is at the other end, for errors.
-        lost: whether nothing can be sent any more.
+        reason: why nothing can be sent any more; empty while it can.
+        posted, left: bytes that were to leave and that have left.
     """
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
+        global _heart
         connection.setblocking(False)
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.peer = peer
-        self.lost = False
-        self._socket = connection
+        self.peer, self.reason = peer, ""
+        self.posted = self.left = 0
+        self.socket = connection
+        self._outbox: deque[memoryview] = deque()
+        self._lock = threading.RLock()
+        _links.add(self)
+        _added.set()
+        if _heart is None or not _heart.is_alive():
+            _heart = threading.Thread(target=_send_heartbeats, name="heartbeats", daemon=True)
+            _heart.start()
+
+    @property
+    def lost(self) -> bool:
+        return bool(self.reason)
+
+    def append(self, frame: list[wire.Buffer]) -> None:
+        """Put a frame behind those that wait to be sent. Raises ConnectionLost."""
+        with self._lock:
+            if self.reason:
+                raise ConnectionLost(f"the connection to {self.peer} has ended: {self.reason}")
+            self._outbox.extend(memoryview(buffer) for buffer in frame if len(buffer))
+            self.posted += sum(map(len, frame))
+
+    def push(self) -> bool:
+        """Give the socket what it takes without waiting; whether all has left. Any thread may. Raises OSError."""
+        with self._lock:
+            while self._outbox:
+                try:
+                    count = self.socket.sendmsg(list(islice(self._outbox, _BUFFERS)))
+                except BlockingIOError:
+                    return False
+                self.left += count
+                while self._outbox and count >= len(self._outbox[0]):
+                    count -= len(self._outbox.popleft())
+                if count:
+                    self._outbox[0] = self._outbox[0][count:]
+            return True
+
+    def beat(self) -> None:
+        """Send a sign of life, unless something is on its way already."""
+        with self._lock, contextlib.suppress(OSError, ConnectionLost):  # who reads sees the end
+            if not self._outbox:
+                self.append([wire.HEARTBEAT])
+            self.push()
+
+    def lose(self, why: str) -> None:
+        """Send nothing more, and let both readers see the end."""
+        with self._lock, contextlib.suppress(OSError):
+            self.reason = self.reason or why
+            self._outbox.clear()
+            _links.discard(self)
+            self.socket.shutdown(socket.SHUT_RDWR)  # raises where it had ended already
+
+    def detach(self) -> socket.socket:
+        """The socket, for another process to go on with; nothing may be on its way."""
+        with self._lock:
+            _links.discard(self)
+            self.reason = "another process has it"
+            return self.socket
+
+
+class Link(Outward):
+    """A socket that carries frames, in an event loop."""
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        super().__init__(connection, peer)
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._start = self._end = 0  # what has been read and not been taken
-        self._outbox: deque[tuple[list[wire.Buffer], asyncio.Future[None] | None]] = deque()
-        self._sending: list[asyncio.Future[None]] = []
-        self._posted = asyncio.Event()
-        self._writer = asyncio.create_task(self._write())
+        self._ends: deque[tuple[int, asyncio.Future[None] | None]] = deque()  # where frames end, and who waits for that
+        self._pushing = self._writing = False
+        self._quiet = 0
+        self._timer = self._loop.call_later(SILENCE / BEATS, self._listen)
 
     @property
     def waiting(self) -> int:
-        """Frames that have not begun to leave."""
-        return len(self._outbox)
+        """Frames that have not left."""
+        return len(self._ends)
 
     def post(self, frame: list[wire.Buffer], sent: asyncio.Future[None] | None = None) -> None:
         """Put a frame behind those that wait to be sent. Who posts bounds how many may wait."""
-        if self.lost:
-            raise ConnectionLost(f"the connection to {self.peer} has ended")
-        self._outbox.append((frame, sent))
-        self._posted.set()
+        self.append(frame)
+        self._ends.append((self.posted, sent))
+        if not self._pushing:
+            self._pushing = True
+            self._loop.call_soon(self._push)
 
     async def send(self, frame: list[wire.Buffer]) -> None:
-        """Post a frame and wait until the socket has taken all of it: back-pressure for who sends.
+        """Post a frame, and wait for what waits to leave while that is above :data:`BACKLOG`. Raises ConnectionLost."""
+        self.post(frame)
+        if self.posted - self.left > BACKLOG:
+            await self.flush()
 
-        Raises:
-            ConnectionLost: the connection ended before.
-        """
+    async def flush(self) -> None:
+        """Wait until the socket has taken all that was posted. Raises ConnectionLost where the connection ends before."""
         sent: asyncio.Future[None] = self._loop.create_future()
-        self.post(frame, sent)
+        self.post([], sent)
         await sent
 
     async def receive(self, max_header: int = wire.MAX_HEADER, max_body: int = wire.MAX_BODY) -> Any:
@@ -79,16 +171,75 @@ class Link:
             ConnectionLost: the connection ended.
             WireError: what came is no frame, or a larger one than may come.
         """
-        prelude = await self._read(wire.PRELUDE.size)
+        prelude: wire.Buffer = wire.HEARTBEAT
+        while prelude == wire.HEARTBEAT:
+            prelude = await self._read(wire.PRELUDE.size)
         header, body = wire.lengths(prelude, self.peer, max_header, max_body)
         return wire.unpack(await self._read(header), await self._read(body), self.peer)
 
+    async def shake_hands(self, half: Handshake[Result]) -> Result:
+        """Carry a half of the handshake out.
+
+        Raises:
+            WireError: what came is no greeting, or its sender does not know the token.
+            ConnectionLost: the other end left.
+            TimeoutError: it took longer than :data:`penstock.net.handshake.SECONDS`.
+        """
+        async with asyncio.timeout(handshake.SECONDS):
+            try:
+                message = next(half)
+                while True:
+                    self.post(wire.pack(message) if message else [])
+                    message = half.send(await self.receive(handshake.MAX_BYTES, 0))
+            except StopIteration as end:
+                result, last = end.value
+            self.post(wire.pack(last) if last else [])
+            await self.flush()
+        return handshake.checked(result)
+
     async def close(self) -> None:
         """End the connection; what waits to be sent is lost. Nobody may be receiving."""
-        self._writer.cancel()
-        await asyncio.gather(self._writer, return_exceptions=True)
         self.lose("it was closed here")
-        self._socket.close()
+        with self._lock:
+            self.socket.close()
+
+    def lose(self, why: str) -> None:
+        """Send nothing more: fail those who wait for it, and let both readers see the end."""
+        super().lose(why)
+        self._timer.cancel()
+        if self._writing:
+            self._loop.remove_writer(self.socket)
+            self._writing = False
+        for _, sent in self._ends:
+            if sent is not None and not sent.done():
+                sent.set_exception(ConnectionLost(f"the connection to {self.peer} ended: {self.reason}"))
+        self._ends.clear()
+
+    def _push(self) -> None:
+        """Runs soon after a post, and whenever the socket takes more."""
+        try:
+            done = self.push()
+        except OSError as cause:
+            return self.lose(str(cause))
+        self._pushing = not done
+        if self._writing == done and not self.lost:
+            self._writing = not done
+            if done:
+                self._loop.remove_writer(self.socket)
+            else:
+                self._loop.add_writer(self.socket, self._push)
+        while self._ends and self._ends[0][0] <= self.left:
+            _, sent = self._ends.popleft()
+            if sent is not None and not sent.done():
+                sent.set_result(None)
+
+    def _listen(self) -> None:
+        """Counts silence in turns of this timer, which stands still when this process does."""
+        self._quiet += 1
+        if self._quiet > BEATS:
+            self.lose(f"nothing was heard of it for {SILENCE:g} s")
+        else:
+            self._timer = self._loop.call_later(SILENCE / BEATS, self._listen)
 
     async def _read(self, size: int) -> memoryview:
         """Exactly ``size`` bytes, in a buffer of their own."""
@@ -110,99 +261,12 @@ class Link:
     async def _fill(self, buffer: memoryview) -> int:
         await asyncio.sleep(0)  # data that is there already must not keep the other tasks from running
         try:
-            count = await self._loop.sock_recv_into(self._socket, buffer)
+            count = await self._loop.sock_recv_into(self.socket, buffer)
         except OSError as cause:
             raise ConnectionLost(f"the connection to {self.peer} broke: {cause}") from cause
         if not count:
-            raise ConnectionLost(f"{self.peer} ended the connection")
+            raise ConnectionLost(
+                f"the connection to {self.peer} ended: {self.reason}" if self.lost else f"{self.peer} ended the connection"
+            )
+        self._quiet = 0
         return count
-
-    async def _write(self) -> None:
-        """Takes frames from the outbox, gives them to the socket. Waits for a post, or until the other end reads."""
-        try:
-            while True:
-                await self._posted.wait()
-                self._posted.clear()
-                while self._outbox:
-                    for buffer in self._gather():
-                        await self._loop.sock_sendall(self._socket, buffer)
-                    for future in self._sending:
-                        if not future.done():
-                            future.set_result(None)
-        except OSError as cause:
-            self.lose(str(cause))
-
-    def _gather(self) -> list[wire.Buffer]:
-        """Buffers of the next frames, small ones joined: one system call for many small frames."""
-        buffers: list[wire.Buffer] = []
-        together = bytearray()
-        self._sending = []
-        while self._outbox and len(buffers) < 2 and len(together) < _TOGETHER_BYTES:
-            frame, future = self._outbox.popleft()
-            for buffer in frame:
-                if len(buffer) < wire.SMALL:
-                    together += buffer
-                else:
-                    buffers += [together, buffer]
-                    together = bytearray()
-            if future is not None:
-                self._sending.append(future)
-        return [buffer for buffer in (*buffers, together) if buffer]
-
-    def lose(self, why: str) -> None:
-        """Send nothing more: fail those who wait for it, and let both readers see the end."""
-        self.lost = True
-        for sent in (*self._sending, *(future for _, future in self._outbox)):
-            if sent is not None and not sent.done():
-                sent.set_exception(ConnectionLost(f"the connection to {self.peer} ended: {why}"))
-        self._outbox.clear()
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it had ended already
-
-
-async def admit(link: Link, token: str, here: str) -> tuple[str, str]:
-    """The server's half of the handshake: (name, role) of who proved to know the run's token. ``here`` is our own name.
-
-    Neither end sends the token, and each proves it: the other one's fresh number is signed with it.
-
-    Raises:
-        WireError: what came is no greeting, or its sender does not know the token.
-        ConnectionLost: the other end left.
-        TimeoutError: it took longer than :data:`GREETING_SECONDS`.
-    """
-    async with asyncio.timeout(GREETING_SECONDS):
-        number = secrets.token_bytes(32)
-        await link.send(wire.pack(["challenge", number, here]))
-        match await link.receive(_GREETING_BYTES, 0):
-            case ["hello", str(name), str(role), bytes(theirs), bytes(proof)]:
-                if not hmac.compare_digest(proof, _proof(token, "hello", number, theirs, name, role)):
-                    await link.send(wire.pack(["refused"]))
-                    raise WireError(f'{link.peer} called itself {role} "{name}" and does not know the token of this run')
-            case _:
-                raise WireError(f"{link.peer} sent something else than a greeting")
-        await link.send(wire.pack(["welcome", _proof(token, "welcome", number, theirs, here)]))
-    return name, role
-
-
-async def introduce(link: Link, token: str, name: str, role: str) -> str:
-    """The client's half of the handshake: the server's name. Raises as :func:`admit` does."""
-    async with asyncio.timeout(GREETING_SECONDS):
-        match await link.receive(_GREETING_BYTES, 0):
-            case ["challenge", bytes(theirs), str(there)]:
-                number = secrets.token_bytes(32)
-            case _:
-                raise WireError(f"{link.peer} is no server of Penstock")
-        await link.send(wire.pack(["hello", name, role, number, _proof(token, "hello", theirs, number, name, role)]))
-        match await link.receive(_GREETING_BYTES, 0):
-            case ["welcome", bytes(proof)] if hmac.compare_digest(proof, _proof(token, "welcome", theirs, number, there)):
-                return there
-            case ["refused"]:
-                raise WireError(f"{there} at {link.peer} refused the token; it is not the one of that run")
-            case _:
-                raise WireError(f"{link.peer} does not know the token of this run; it is another run's server")
-
-
-def _proof(token: str, *said: str | bytes) -> bytes:
-    return hmac.digest(token.encode(), b"".join(wire.pack(list(said))), "sha256")

@@ -1,36 +1,42 @@
 """Calls between processes of a run, over authenticated connections.
 
 A :class:`Server` runs handlers for its peers; :func:`connect` gives a :class:`Client` that calls them. Messages are lists:
-``call`` and ``tell`` with a number, a verb and values, ``cancel`` with a number, and exactly one ``value`` or ``error`` for
-each number. At most :data:`WINDOW` numbers of a client are open at a time, which bounds what waits at both ends; a tell
-is one of them until the server has carried it out. The server never stops reading, so that it sees a cancel or the end of
-a connection at once.
+``call`` with a number, a verb and values, ``cancel`` with a number, and exactly one ``value`` or ``error`` for each number,
+after as many ``item`` as the handler gives beside its value. At most :data:`WINDOW` numbers of a client are open at a time,
+which bounds what waits at both ends. The server never stops reading, so that it sees a cancel or the end of a connection at
+once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import itertools
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from penstock.core import errors
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RemoteError, WireError
 from penstock.net import wire
-from penstock.net.link import Link, admit, introduce
+from penstock.net.handshake import client_half, server_half
+from penstock.net.link import Link
 
 WINDOW = 256
-"""Calls and tells of one client that may be open at a time; further ones wait in the client.
+"""Calls of one client that may be open at a time; further ones wait in the client.
 
 A call whose handler waits holds its place: a client must not fill the window with calls that wait for what its next one brings.
 """
 
 GREETING_AT_ONCE = 64
 """Connections that may be in the handshake at a time."""
+
+CROWDED = 1.0
+"""Seconds until a server that found no room for a connection tries again."""
+
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,17 @@ Handler = Callable[..., Awaitable[Any]]
 """``async (peer, **values) -> value``; cancelled when the caller gives up or its connection ends."""
 
 
+@dataclass(frozen=True)
+class Many:
+    """What a handler returns, and a call then gives, where one frame may not hold it all: each item has a frame of its own.
+
+    The call gives all of it or fails.
+    """
+
+    value: Any
+    items: Sequence[Any]
+
+
 class Server:
     """Carries out calls of its peers.
 
@@ -56,7 +73,7 @@ class Server:
         handlers: a coroutine function for each verb.
         token: the run's secret, which every peer must know.
         on_leave: awaited once for each peer whose connection ended, after its handlers did.
-        report: told in one line what went wrong without a caller to hear of it: a stranger, garbage, a tell that failed.
+        report: told in one line what went wrong without a caller to hear of it: a stranger, garbage, silence.
         name: what peers call this server in their errors.
     """
 
@@ -70,6 +87,7 @@ class Server:
     ) -> None:
         self.handlers, self.name = dict(handlers), name
         self.peers: dict[int, Peer] = {}
+        self._links: dict[int, tuple[Link, asyncio.Task[Any] | None]] = {}
         self._token, self._on_leave = token, on_leave
         self.report = report or (lambda line: None)
         self._ids = itertools.count(1)
@@ -93,30 +111,41 @@ class Server:
         if self._listener is not None:
             self._listener.close()
 
+    async def drop(self, name: str) -> None:
+        """End the connections of the peers of that name, and wait until they have left; on behalf of a successor."""
+        dropped = [self._links[peer.id] for peer in self.peers.values() if peer.name == name]
+        for link, _ in dropped:
+            link.lose("another process takes its place")
+        await asyncio.gather(*(task for _, task in dropped if task), return_exceptions=True)
+
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, crowded = asyncio.get_running_loop(), False
         while True:
             await self._greeting.acquire()
             try:
                 connection, address = await loop.sock_accept(listener)
-            except ConnectionError:
-                self._greeting.release()  # it left before it was accepted
-                continue
             except OSError as cause:
-                self.report(f"{self.name} accepts no more connections: {cause}")
-                return
+                self._greeting.release()
+                if cause.errno not in _NO_ROOM:
+                    continue  # who knocked has left before it was accepted
+                if not crowded:
+                    self.report(f"{self.name} has no room for another connection, and tries again: {cause}; raise ulimit -n")
+                crowded = True
+                await asyncio.sleep(CROWDED)
+                continue
+            crowded = False
             self._spawn(self._serve(connection, "{}:{}".format(*address[:2])))
 
     async def _serve(self, connection: socket.socket, address: str) -> None:
         link = Link(connection, address)
         try:
             try:
-                name, role = await admit(link, self._token, self.name)
+                name, role = await link.shake_hands(server_half(self._token, self.name, address))
             except (WireError, ConnectionLost) as error:
                 return self.report(f"{self.name} refused a connection: {error}")
             except TimeoutError:
@@ -130,17 +159,18 @@ class Server:
             await link.close()
 
     async def _attend(self, peer: Peer, link: Link) -> None:
-        self.peers[peer.id] = peer
+        self.peers[peer.id], self._links[peer.id] = peer, (link, asyncio.current_task())
         session = _Session(self, peer, link)
         try:
             await session.run()
         except WireError as error:
             self.report(f"{self.name} ended a connection: {error}")
-        except ConnectionLost:
-            pass  # leaving is no error; on_leave hears of it
+        except ConnectionLost:  # leaving is no error; on_leave hears of it
+            if link.lost:
+                self.report(f"{self.name} ended the connection of {peer}: {link.reason}")
         finally:
             await session.end()
-            del self.peers[peer.id]
+            del self.peers[peer.id], self._links[peer.id]
             if self._on_leave is not None:
                 try:
                     await self._on_leave(peer)
@@ -158,37 +188,40 @@ class _Session:
     async def run(self) -> None:
         while True:
             match await self.link.receive():
-                case ["call" | "tell" as kind, int(number), str(verb), dict(values)] if number not in self.running:
+                case ["call", int(number), str(verb), dict(values)] if number not in self.running:
                     if len(self.running) + self.link.waiting >= WINDOW:
                         raise WireError(f"{self.link.peer} has more than {WINDOW} calls open")
-                    task = asyncio.create_task(self.carry_out(verb, values), name=f"{verb} of {self.peer}")
+                    task = asyncio.create_task(self.carry_out(number, verb, values), name=f"{verb} of {self.peer}")
                     self.running[number] = task
-                    task.add_done_callback(functools.partial(self.reply, number, verb if kind == "tell" else None))
+                    task.add_done_callback(functools.partial(self.reply, number))
                 case ["cancel", int(number)]:
                     if number in self.running:
                         self.running[number].cancel()
                 case _:
-                    raise WireError(f"{self.link.peer} sent a message that is neither call, tell nor cancel")
+                    raise WireError(f"{self.link.peer} sent a message that is neither call nor cancel")
 
-    async def carry_out(self, verb: str, values: dict[str, Any]) -> Any:
+    async def carry_out(self, number: int, verb: str, values: dict[str, Any]) -> Any:
         if verb not in self.server.handlers:
             raise WireError(f'{self.server.name} has no verb "{verb}"; it has {", ".join(sorted(self.server.handlers))}')
-        return await self.server.handlers[verb](self.peer, **values)
+        found = await self.server.handlers[verb](self.peer, **values)
+        if not isinstance(found, Many):
+            return found
+        for item in found.items:
+            await self.link.send(wire.pack(["item", number, item]))
+        return found.value
 
-    def reply(self, number: int, told: str | None, task: asyncio.Task[Any]) -> None:
-        """Answer for a task that is done, also for one that was cancelled before it began. ``told`` is the verb of a tell."""
+    def reply(self, number: int, task: asyncio.Task[Any]) -> None:
+        """Answer for a task that is done, also for one that was cancelled before it began."""
         del self.running[number]
         if self.link.lost:
             return
         error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         try:
-            frame = wire.pack(["value", number, None if told or error else task.result()])
+            frame = wire.pack(["value", number, None if error else task.result()])
         except WireError as cause:
             error = cause
         if error is not None:
             frame = wire.pack(["error", number, type(error).__name__, str(error)])
-            if told:
-                self.server.report(f'{self.server.name}: "{told}" of {self.peer} failed: {type(error).__name__}: {error}')
         self.link.post(frame)
 
     async def end(self) -> None:
@@ -212,7 +245,7 @@ async def connect(address: str, token: str, *, name: str, role: str, deadline: f
         async with asyncio.timeout(deadline):
             link = Link(await _dial(address), address)
             try:
-                there = await introduce(link, token, name, role)
+                there = await link.shake_hands(client_half(token, name, role, address))
             except BaseException:
                 await link.close()
                 raise
@@ -254,6 +287,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._window = asyncio.Semaphore(WINDOW)
         self._open: dict[int, asyncio.Future[Any]] = {}
+        self._items: dict[int, list[Any]] = {}
         self._reader = asyncio.create_task(self._read())
 
     async def until_lost(self) -> NoReturn:
@@ -261,7 +295,7 @@ class Client:
         await self.lost.wait()
         raise ConnectionLost(self.reason)
 
-    async def call(self, verb: str, /, *, deadline: float, **values: Any) -> Any:
+    async def call(self, verb: str, /, *, deadline: float = 60.0, **values: Any) -> Any:
         """What the server's handler of ``verb`` returns. Cancelling the call cancels the handler.
 
         A call that was cancelled or ran out of time may still have been carried out.
@@ -271,28 +305,16 @@ class Client:
             ConnectionLost: the connection ended.
             RemoteError: the handler failed with an error that is no PenstockError; those are raised as they are.
         """
-        async with self._limit(verb, deadline, "answer"):
-            number, reply = await self._request("call", verb, values)
-            try:
-                return await reply
-            finally:
-                if number in self._open and not self._link.lost:
-                    self._link.post(wire.pack(["cancel", number]))
-
-    async def tell(self, verb: str, /, *, deadline: float = 60.0, **values: Any) -> None:
-        """Have a handler run without waiting for it: begun in the order of calls and tells. What fails is reported there.
-
-        Returns when the message has left; waits while the window is full or the server does not read.
-
-        Raises:
-            DeadlinePassed: it could not be sent within ``deadline`` seconds.
-            ConnectionLost: the connection ended.
-        """
-        async with self._limit(verb, deadline, "take"):
-            sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            _, reply = await self._request("tell", verb, values, sent)
-            reply.cancel()  # nobody waits for it; its number stays open until the server is done
-            await sent
+        try:
+            async with asyncio.timeout(deadline):
+                number, reply = await self._request(verb, values)
+                try:
+                    return await reply
+                finally:
+                    if number in self._open and not self._link.lost:
+                        self._link.post(wire.pack(["cancel", number]))
+        except TimeoutError as cause:
+            raise DeadlinePassed(f'{self.server} did not answer "{verb}" within {deadline:g} s') from cause
 
     async def close(self) -> None:
         """End the connection; open calls fail."""
@@ -300,23 +322,13 @@ class Client:
         await asyncio.gather(self._reader, return_exceptions=True)
         await self._end()  # a reader that was cancelled before it began has ended nothing
 
-    @asynccontextmanager
-    async def _limit(self, verb: str, deadline: float, what: str) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(deadline):
-                yield
-        except TimeoutError as cause:
-            raise DeadlinePassed(f'{self.server} did not {what} "{verb}" within {deadline:g} s') from cause
-
-    async def _request(
-        self, kind: str, verb: str, values: dict[str, Any], sent: asyncio.Future[None] | None = None
-    ) -> tuple[int, asyncio.Future[Any]]:
+    async def _request(self, verb: str, values: dict[str, Any]) -> tuple[int, asyncio.Future[Any]]:
         await self._window.acquire()
         number = next(self._numbers)
         try:
             if self.lost.is_set():
                 raise ConnectionLost(self.reason)
-            self._link.post(wire.pack([kind, number, verb, values]), sent)
+            self._link.post(wire.pack(["call", number, verb, values]))
         except BaseException:
             self._window.release()
             raise
@@ -328,12 +340,16 @@ class Client:
         try:
             while True:
                 match await self._link.receive():
+                    case ["item", int(number), item] if number in self._open:
+                        self._items.setdefault(number, []).append(item)
                     case ["value", int(number), value] if number in self._open:
-                        self._settle(number, value)
+                        items = self._items.pop(number, None)
+                        self._settle(number, value if items is None else Many(value, items))
                     case ["error", int(number), str(kind), str(message)] if number in self._open:
+                        self._items.pop(number, None)
                         self._settle(number, self._error(kind, message))
                     case _:
-                        raise WireError(f"{self.server} sent a message that is neither value nor error of an open call")
+                        raise WireError(f"{self.server} sent a message that is no answer to an open call")
         except (ConnectionLost, WireError) as error:
             self.reason = str(error)
         finally:

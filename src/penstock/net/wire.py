@@ -2,19 +2,22 @@
 
 A frame is ``magic, version, header length, body length`` (16 bytes), the header, the body. The header is one value; each
 array in it names its dtype and shape, and its bytes are the next ones of the body, aligned to their item size. Nothing is
-pickled: a class travels only if it was registered, and by its name.
+pickled: a class travels only if it was registered, and by its name. A frame without header and body is a heartbeat.
 
-What travels: None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays of the dtypes in :data:`DTYPES`, and the
-registered nouns of :mod:`penstock.core.types`. All come back equal and of the same type, except that numpy scalars become
-numbers and a bytearray or memoryview becomes bytes.
+What travels: None, bool, int, float, str, bytes, list, tuple, frozenset, dict, numpy arrays of the dtypes in :data:`DTYPES`,
+and the registered nouns of :mod:`penstock.core.types`. All come back equal and of the same type, except that numpy scalars
+become numbers and a bytearray or memoryview becomes bytes. Between a learner and its ranks, which are one program,
+``importable`` dataclasses and functions travel as well, by module and name with their plain fields.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import operator
 import struct
+import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -35,11 +38,11 @@ from penstock.core.types import (
     Sampling,
 )
 
-MAX_HEADER = 1 << 26
-"""Bytes of a header: numbers, texts and bytes."""
+MAX_HEADER = 1 << 28
+"""Bytes of a header: numbers, texts and bytes of one group. What holds many groups sends each in a frame of its own."""
 
-MAX_BODY = 1 << 30
-"""Bytes of a body: arrays."""
+MAX_BODY = 1 << 34
+"""Bytes of a body: arrays of one group. Strangers are not read that far, see :mod:`penstock.net.link`."""
 
 PRELUDE = struct.Struct("<4sIQ")
 """Magic with version, header length, body length."""
@@ -55,15 +58,15 @@ SMALL = 1 << 16
 Buffer = bytes | bytearray | memoryview
 Noun = TypeVar("Noun", bound=type)
 
-_TUPLE, _NOUN, _ARRAY, _INTEGER = range(1, 5)  # codes of msgpack extension types
+_TUPLE, _NOUN, _ARRAY, _INTEGER, _SET, _RECORD, _FUNCTION = range(1, 8)  # codes of msgpack extension types
 _DTYPES = tuple(np.dtype(name) for name in DTYPES)
 _CODE = {name: code for code, name in enumerate(DTYPES)}
-_TUPLE_MARK = msgpack.ExtType(_TUPLE, b"")
+_TUPLE_MARK, _SET_MARK = msgpack.ExtType(_TUPLE, b""), msgpack.ExtType(_SET, b"")
 _PADDING = bytes(8)
 
 
 class _Mark:
-    """First element of a list that stands for a tuple or for a noun; no value that travels is one."""
+    """First element of a list that stands for a tuple, a set or a noun; no value that travels is one."""
 
     __slots__ = ("arity", "build", "name")
 
@@ -71,7 +74,7 @@ class _Mark:
         self.name, self.build, self.arity = name, build, arity
 
 
-_TUPLES = _Mark("tuple", lambda *items: items, None)
+_TUPLES, _SETS = _Mark("tuple", lambda *items: items, None), _Mark("set", lambda *items: frozenset(items), None)
 _marks: dict[bytes, _Mark] = {}  # by name on the wire
 _nouns: dict[type, tuple[Any, Callable[[Any], tuple[Any, ...]]]] = {}  # class -> extension, fields of an instance
 
@@ -104,13 +107,17 @@ for _noun in (PromptKey, SampleKey, Prompt, Sampling, Sample, Group, Request, Ro
     register(_noun)
 
 
-def pack(value: Any) -> list[Buffer]:
+HEARTBEAT = PRELUDE.pack(MAGIC, 0, 0)
+"""The frame that holds no value."""
+
+
+def pack(value: Any, importable: bool = False) -> list[Buffer]:
     """A value as the buffers of one frame. Large arrays are not copied: leave them alone until the frame was sent.
 
     Raises:
         WireError: something in it may not travel, or it is larger than a frame may be.
     """
-    writer = _Writer()
+    writer = _Writer(importable)
     try:
         header = msgpack.packb(value, default=writer.default, strict_types=True, unicode_errors="surrogatepass")
     except (ValueError, TypeError, OverflowError, RecursionError) as cause:
@@ -132,13 +139,13 @@ def lengths(prelude: Buffer, peer: str, max_header: int = MAX_HEADER, max_body: 
     return header, body
 
 
-def unpack(header: Buffer, body: Buffer, peer: str) -> Any:
+def unpack(header: Buffer, body: Buffer, peer: str, importable: bool = False) -> Any:
     """The value of a frame. Its arrays are views of ``body``, writable where that is.
 
     Raises:
         WireError: the bytes are no frame; names ``peer``, who sent it.
     """
-    reader = _Reader(body)
+    reader = _Reader(body, importable)
     try:
         value = msgpack.unpackb(
             header,
@@ -157,7 +164,8 @@ def unpack(header: Buffer, body: Buffer, peer: str) -> Any:
 class _Writer:
     """Turns what msgpack does not know into marked lists and extensions, and collects the body."""
 
-    def __init__(self) -> None:
+    def __init__(self, importable: bool) -> None:
+        self.importable = importable
         self.buffers: list[Buffer] = []
         self.tail = bytearray()  # small arrays since the last large one
         self.length = 0
@@ -171,11 +179,18 @@ class _Writer:
         if kind in _nouns:
             mark, get = _nouns[kind]
             return [mark, *get(value)]
+        if kind is frozenset:
+            return [_SET_MARK, *sorted(value)]
         if kind is int:  # beyond 64 bits
             return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
         if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
             plain = value.item()
             return plain if type(plain) in (bool, int, float, str, bytes) else self.refuse(value)
+        if self.importable and kind is types.FunctionType:
+            return msgpack.ExtType(_FUNCTION, _address(value))
+        if self.importable and is_dataclass(value):
+            held = {field.name: getattr(value, field.name) for field in fields(value)}
+            return [msgpack.ExtType(_RECORD, _address(kind)), held]
         return self.refuse(value)
 
     def refuse(self, value: Any) -> Any:
@@ -204,21 +219,28 @@ class _Writer:
 class _Reader:
     """The writer's reverse. Every claim is checked against the bytes that are there."""
 
-    def __init__(self, body: Buffer) -> None:
-        self.body, self.offset, self.open = body, 0, 0
+    def __init__(self, body: Buffer, importable: bool) -> None:
+        self.body, self.offset, self.open, self.importable = body, 0, 0, importable
 
     def extension(self, code: int, data: bytes) -> Any:
         if code == _ARRAY:
             return self.array(data)
         if code == _INTEGER:
             return int.from_bytes(data, "little", signed=True)
-        if code == _TUPLE:
+        if code == _FUNCTION and self.importable:
+            return _imported(data)
+        mark = self.mark(code, data)
+        if mark is not None:
             self.open += 1
-            return _TUPLES
-        if code == _NOUN and data in _marks:
-            self.open += 1
-            return _marks[data]
+            return mark
         raise ValueError(f"nothing is registered as {data[:40]!r} of kind {code}")
+
+    def mark(self, code: int, data: bytes) -> _Mark | None:
+        if code in (_TUPLE, _SET):
+            return _TUPLES if code == _TUPLE else _SETS
+        if code == _RECORD and self.importable:
+            return _Mark(data.decode(), functools.partial(_record, _imported(data)), 1)
+        return _marks.get(data) if code == _NOUN else None
 
     def list(self, items: list[Any]) -> Any:
         if not items or type(items[0]) is not _Mark:
@@ -240,6 +262,27 @@ class _Reader:
             raise ValueError("a mark of a tuple or noun stands where none may")
         if self.offset != len(self.body):
             raise ValueError(f"its arrays take {self.offset} bytes of a body of {len(self.body)}")
+
+
+def _address(named: Any) -> bytes:
+    if "<" in named.__qualname__ or named.__module__ == "__main__":
+        raise WireError(f"{named.__module__}.{named.__qualname__} cannot be imported by a rank; define it in a module")
+    return f"{named.__module__}:{named.__qualname__}".encode()
+
+
+def _imported(address: bytes) -> Any:
+    module, _, name = address.decode().partition(":")
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
+def _record(kind: type, values: dict[str, Any]) -> Any:
+    """A dataclass as it was: the checks of its constructor have seen it before."""
+    if not is_dataclass(kind):
+        raise ValueError(f"{kind} is no dataclass")
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 # The same few dtypes and shapes come thousands of times a second, hence the caches.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError, WeightError
 from penstock.core.types import Group, Version
-from penstock.net.rpc import Handler, Peer, Server
+from penstock.net.rpc import Handler, Many, Peer, Server
 from penstock.runtime.exams import Answer, Exam, Exams
 from penstock.stream.columns import Change
 from penstock.stream.rules import Lease, Rules, Ticket
@@ -194,8 +194,8 @@ class Hub:
     async def _withdrawn(self, peer: Peer) -> list[Ticket]:
         return await self._flowing().withdrawn(_maker(peer))
 
-    async def _take(self, peer: Peer, stage: str, most: int) -> list[tuple[Ticket, Group]]:
-        return await self._flowing().take(stage, _maker(peer), most)
+    async def _take(self, peer: Peer, stage: str, most: int) -> Many:
+        return Many(None, await self._flowing().take(stage, _maker(peer), most))
 
     async def _write(self, peer: Peer, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
         return await self._flowing().write(ticket, stage, found)
@@ -263,18 +263,18 @@ class Hub:
         self.notes.clear()
         return self._handed
 
-    async def _lease(self, peer: Peer, version: Version) -> dict[str, Any]:
+    async def _lease(self, peer: Peer, version: Version) -> Many:
         lease = await self._unless_broken(self._flowing().lease(version))
         self._numbers += 1
         self._leases[self._numbers] = lease
-        fields = {name: getattr(lease, name) for name in ("ordinals", "groups", "passed", "again", "version")}
-        return {
+        found = {
             "number": self._numbers,
-            "lease": fields,
+            "lease": {name: getattr(lease, name) for name in ("ordinals", "passed", "version")},
             "told": self.told,
             "held": [self.held.popleft() for _ in range(len(self.held))],
             "stats": asdict(self._flowing().stats),
         }
+        return Many(found, lease.groups + lease.again)
 
     async def _unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
         leasing, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._breaking.wait())

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.core.contracts import Generator, State
 from penstock.core.errors import GenerationError, PenstockError
 from penstock.core.types import Group, Version
-from penstock.net.rpc import Client, connect
+from penstock.net.rpc import Client, Many, connect
 from penstock.stream.columns import Change
 from penstock.stream.ledger import Ledger
 from penstock.stream.rules import UNLIMITED, Lease, Rules, Ticket
@@ -59,7 +59,8 @@ class RemoteColumns:
 
     async def take(self, stage: str, most: int) -> list[tuple[Ticket, Group]]:
         """Groups that lack a column."""
-        return list(await self.client.call("take", deadline=NEVER, stage=stage, most=most))
+        found: Many = await self.client.call("take", deadline=NEVER, stage=stage, most=most)
+        return list(found.items)
 
     async def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
         return bool(await self.client.call("write", deadline=ANSWER, ticket=ticket, stage=stage, found=list(found)))
@@ -109,10 +110,11 @@ class RemoteLeasing:
 
     async def lease(self, version: Version) -> Lease:
         """The next batch."""
-        found = await self.client.call("lease", deadline=self.deadline, version=version)
-        fields = found["lease"]
-        ordinals, groups, passed, again = (tuple(fields[name]) for name in ("ordinals", "groups", "passed", "again"))
-        lease = Lease(ordinals, groups, passed, again, int(fields["version"]))
+        leased: Many = await self.client.call("lease", deadline=self.deadline, version=version)
+        found, groups = leased.value, tuple(leased.items)
+        ordinals, passed = tuple(found["lease"]["ordinals"]), tuple(found["lease"]["passed"])
+        fresh, again = groups[: len(ordinals)], groups[len(ordinals) :]
+        lease = Lease(ordinals, fresh, passed, again, int(found["lease"]["version"]))
         self._numbers[id(lease)] = int(found["number"])
         self.told, self.stats = found["told"], found["stats"]
         self.held += found["held"]
@@ -154,7 +156,7 @@ async def joined(
 
     async def beat() -> None:
         while True:
-            await client.tell("alive", counts=dict(counts()))
+            await client.call("alive", counts=dict(counts()))
             await asyncio.sleep(BEAT)
 
     beating = asyncio.create_task(beat())

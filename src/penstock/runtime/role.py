@@ -218,7 +218,7 @@ class Notes:
             what, fields = await self.told.get()
             self.holding.loaded(fields.get("reason", ""))
             if what != "weights loaded":
-                await self.client.tell("tell_note", what=what, fields=fields)
+                await self.client.call("tell_note", what=what, fields=fields)
             elif fields["version"] % CHECKED == 0:
                 await self._tell_sums(fields["version"], fields["incarnation"])
 
@@ -228,7 +228,7 @@ class Notes:
         if order == (self.engine.incarnation, self.engine.version):
             sums = await self.sums()
             if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
-                await self.client.tell("held", version=version, incarnation=incarnation, sums=sums)
+                await self.client.call("held", version=version, incarnation=incarnation, sums=sums)
 
 
 async def reward(greeting: Greeting) -> None:

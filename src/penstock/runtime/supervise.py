@@ -166,7 +166,7 @@ class Supervised:
         while True:
             greeting = self._greeting("learner", "learner", resuming=self.resuming)
             learner = Role("learner", greeting, self.command, environment=self._environment("learner"))
-            self.learner = await self.place.spawn(learner)
+            self.learner = await self._spawn(learner)
             if self.asked:  # while there was none
                 self.learner.signal(signal.SIGTERM, alone=True)
             try:
@@ -225,7 +225,12 @@ class Supervised:
     # ---- the roles of a stage
 
     async def _spawn(self, role: Role) -> Child:
-        """Start a role. Raises SpecError where the learner's weights cannot reach it there."""
+        """Start a role; one before it of that name, wherever it still lives, is shut out.
+
+        Raises:
+            SpecError: the learner's weights cannot reach it there.
+        """
+        await self.hub.server.drop(role.name)
         child = await self.place.spawn(role)
         here = self.learner.address if self.learner else child.address
         reads = role.greeting["role"] in ("generator", "evaluator")
