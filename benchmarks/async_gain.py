@@ -33,6 +33,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -59,7 +60,7 @@ from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.files import load_model
 from penstock.observe.lanes import read_lanes
 from penstock.observe.timeline import account
-from penstock.runtime.supervise import Supervised
+from penstock.runtime import launch
 
 TASK = Path(__file__).with_name("async_gain_task.py").resolve()
 TEXT: dict[str, Any] = {"prompt": "{{ letters }}:", "completion": "{{ completion }}"}
@@ -71,7 +72,7 @@ FILLING = 4
 """Batches at the start that rates leave out."""
 HELD_OUT, ANSWER = 256, 16
 """Prompts, and tokens of an answer at most, by which the weights that a run ended with are measured."""
-DEADLINE = 600.0
+DEADLINE = 600
 """Seconds that one run may take."""
 
 
@@ -167,14 +168,6 @@ def reinforcement(arm: Arm, condition: Condition, seed: int, model: Path) -> Run
     return Run(name="arm", seed=seed, device="cpu", threads=arm.threads, stages=(stage,))
 
 
-class Forked(Supervised):
-    """A run in processes, which are forked under the conditions."""
-
-    def __init__(self, run: Run, folder: Path, command: tuple[str, ...]) -> None:
-        super().__init__(run, folder, resuming=False, progress=False)
-        self.command = command
-
-
 @contextlib.contextmanager
 def server() -> Iterator[str]:
     """Whoever forks the processes; gives its address."""
@@ -197,9 +190,12 @@ def carry_out(run: Run, folder: Path, where: str, imposed: Conditions) -> None:
     """One run from its first process to its last."""
     command = (*async_gain_roles.COMMAND, where, json.dumps(asdict(imposed)))
     if run.runtime == "procs":
-        code = asyncio.run(asyncio.wait_for(Forked(run, folder, (*command, "role")).execute(), DEADLINE))
-    else:
-        code = subprocess.run([*command, "run", json.dumps(plain(run)), str(folder)], timeout=DEADLINE, check=False).returncode
+        signal.alarm(DEADLINE)
+        launch(run, folder, command=(*command, "role"))
+        signal.alarm(0)
+        return
+    words = [*command, "run", json.dumps(plain(run)), str(folder)]
+    code = subprocess.run(words, timeout=DEADLINE, check=False).returncode
     if code:
         raise SystemExit(f"{folder}: ended with code {code}")
 

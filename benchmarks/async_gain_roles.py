@@ -38,7 +38,6 @@ def serve(where: str) -> None:
     """Fork a process for everyone who asks, until the standard input ends."""
     import async_gain_conditions  # noqa: F401
 
-    import penstock.cli.commands.train
     import penstock.engine.encoder_decoder
     import penstock.runtime.role
     import penstock.runtime.session
@@ -115,13 +114,12 @@ def work(words: list[str]) -> int:
 
     from penstock.config.run import Run
     from penstock.config.spec import parse
-    from penstock.runtime import role
-    from penstock.runtime.session import Session
+    from penstock.runtime import launch, role
 
     impose(Conditions(**json.loads(words[0])))
     if words[1] == "role":
         return role.main()
-    Session(parse(Run, json.loads(words[2])), Path(words[3])).execute()
+    launch(parse(Run, json.loads(words[2])), Path(words[3]))
     return 0
 
 

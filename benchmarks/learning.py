@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.cli.recipe import build
 from penstock.recipes.randomwalks import Algorithm
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -32,7 +32,7 @@ def carry_out(algorithm: str, seed: int, threads: int, folder: Path) -> None:
         )
         return
     run = build("randomwalks", ["--algorithm", algorithm, "--seed", str(seed), "--threads", str(threads)])
-    print(f"{algorithm} seed {seed}: {Session(run, folder).execute()['headline']}", flush=True)
+    print(f"{algorithm} seed {seed}: {launch(run, folder).headline}", flush=True)
 
 
 def summary_of(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import penstock.algos  # noqa: F401 - registers the algorithms that a spec may n
 from penstock.cli.recipe import build
 from penstock.config.run import Run
 from penstock.config.spec import parse, plain
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 
 def from_models(value: Any, models: Path) -> Any:
@@ -61,7 +61,7 @@ def main() -> None:
     for algorithm in chosen.algorithms:
         run = last_stage(algorithm, ["--seed", chosen.seed, "--threads", chosen.threads], chosen.run / "models")
         folder = chosen.runs / f"{algorithm}-seed-{chosen.seed}"
-        summary = Session(run, folder).execute(resume=folder.exists())
+        summary = launch(run, folder, resume=folder.exists()).summary
         print("\n".join(f"| {algorithm} {row}" for row in rows(summary)), flush=True)
 
 

@@ -35,7 +35,7 @@ from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
 from penstock.models.scratch import build_model
 from penstock.recipes.quickstart import quickstart
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 from penstock.weights.alias import AliasChannel
 from penstock.weights.channels import open_publisher, open_subscriber
 from penstock.weights.folder import PREFIX
@@ -217,10 +217,10 @@ def grpo_weights(folder: Path, preset: str, rate: float, steps: int) -> list[dic
 
     imitated = folder / f"sft-{preset}" / "model"
     if not imitated.exists():
-        Session(replace(recipe, stages=(sft,), headline=""), imitated.parent).execute()
+        launch(replace(recipe, stages=(sft,), headline=""), imitated.parent)
     stage = replace(grpo, model=ModelSpec(path=str(imitated)))
     with patch("penstock.runtime.online.AliasChannel", Recording):
-        Session(replace(recipe, stages=(stage,), headline=""), folder / f"grpo-{preset}-{rate}").execute()
+        launch(replace(recipe, stages=(stage,), headline=""), folder / f"grpo-{preset}-{rate}")
     return found
 
 

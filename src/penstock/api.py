@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.config.run import DataSpec, ModelSpec, RewardSpec, Run
 from penstock.core.errors import DataError, SpecError
-from penstock.core.events import Event, read_events
-from penstock.data.resolve import register
+from penstock.data.resolve import LOCAL, register
 from penstock.one_call import compose
+from penstock.runtime import Result as Result
+from penstock.runtime import launch
+from penstock.runtime.folder import free_folder
+from penstock.runtime.travelling import AT_HAND
 
 _LISTED: dict[str, Callable[[], list[dict[str, Any]]]] = {}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a run: its folder, its summary, and the event log behind them."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-
-    @property
-    def headline(self) -> str:
-        """The closing line."""
-        return str(self.summary["headline"])
-
-    @property
-    def model_path(self) -> Path:
-        """The trained model of the last stage, in Hugging Face format."""
-        return self.folder / "model"
-
-    @functools.cached_property
-    def model(self) -> Any:
-        """That model, loaded: a :class:`penstock.models.language_model.LanguageModel`."""
-        from penstock.models.files import load_model
-
-        return load_model(str(self.model_path))
-
-    @property
-    def metrics(self) -> list[Event]:
-        """The metric events in order: ``stage``, ``step`` and ``values``."""
-        return self._events("metrics")
-
-    @property
-    def samples(self) -> list[Event]:
-        """The sample events in order: ``stage``, ``step`` and ``rows`` (prompt, text, reward, …)."""
-        return self._events("samples")
-
-    def _events(self, kind: str) -> list[Event]:
-        return [event for event in read_events(self.folder / "events.jsonl") if event["kind"] == kind]
 
 
 def train(
@@ -85,20 +50,18 @@ def train(
         PenstockError: anything you can mend; a run that has begun can be resumed.
         KeyboardInterrupt: Ctrl-C; everything up to the last finished step is saved.
     """
-    from penstock.cli.commands.train import execute, free_folder
-    from penstock.runtime.session import Interrupted
+    from penstock.ui.progress import following
     from penstock.ui.report import write_report
 
     if isinstance(model, Run) and fields:
         raise SpecError(f"a run says everything itself; leave out {', '.join(fields)}, or use dataclasses.replace on the run")
     run = model if isinstance(model, Run) else compose(model, fields, rows, reward)
     where = Path(folder) if folder is not None else free_folder(Path("runs"), run.name, exact=resume)
-    try:
-        summary = execute(replace(run, name=where.name), where, resume, progress)
-    except Interrupted as stopped:
-        raise KeyboardInterrupt(f"{stopped}; go on with: penstock train --resume {where}") from None
+    with ExitStack() as showing:
+        listeners = showing.enter_context(following(run)) if progress else []
+        result = launch(replace(run, name=where.name), where, listeners, resume=resume)
     write_report(where)
-    return Result(where, summary)
+    return result
 
 
 def reward(function: Callable[..., Any] | str, weight: float = 1.0, **fields: Any) -> RewardSpec:
@@ -115,7 +78,8 @@ def rows(source: Callable[..., Any] | Iterable[Mapping[str, Any]] | str, **field
     """Data from a function that returns rows, from rows at hand, or from what ``DataSpec.source`` names.
 
     ``fields``: others of :class:`DataSpec`, above all the templates ``prompt`` and ``completion``. Rows at hand live in this
-    process only; to go on with ``penstock train --resume``, put them into a function at the top level of a file.
+    process only, unless the run has several (``runtime="procs"``), which find them in its folder; to go on with
+    ``penstock train --resume``, put them into a function at the top level of a file.
     """
     if isinstance(source, str):
         return DataSpec(source=source, **fields)
@@ -136,6 +100,6 @@ def _listed(given: list[Any]) -> Callable[[], list[dict[str, Any]]]:
         def listed() -> list[dict[str, Any]]:
             return kept
 
-        listed.__qualname__ = f"rows-{digest}"
+        listed.__qualname__ = f"{AT_HAND.removeprefix(LOCAL)}{digest}"
         _LISTED[digest] = listed
     return _LISTED[digest]

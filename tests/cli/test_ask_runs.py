@@ -14,7 +14,6 @@ from tiny_recipes import DATA, LEARNER, SETTINGS, sft
 pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.algos import BradleyTerry
-from penstock.cli.commands.train import execute
 from penstock.cli.main import main
 from penstock.config.ask import Ask, Judge, Simulated
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
@@ -25,8 +24,8 @@ from penstock.feedback.asked import read
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 from penstock.models.files import load_model, load_text
+from penstock.runtime import launch
 from penstock.runtime.judging import group_of
-from penstock.runtime.session import Interrupted
 
 HERE = __file__
 PEOPLE = tuple(Simulated(name=name, noise=0.1) for name in ("ann", "ben"))
@@ -77,7 +76,7 @@ def a_run(*stages, name="asks"):
 
 
 def carry_out(run, folder, resuming=False):
-    return execute(run, folder, resuming, progress=False)
+    return launch(run, folder, resume=resuming).summary
 
 
 def told(folder, what):
@@ -220,7 +219,7 @@ def test_ctrl_c_while_people_are_waited_for_stops_at_once_and_a_resume_waits_on(
     folder.mkdir()
     (folder / "events.jsonl").touch()
     waiting.start()
-    with pytest.raises(Interrupted, match="stopped after step 0 of 5 of stage ask-1"):
+    with pytest.raises(KeyboardInterrupt, match="stopped after step 0 of 5 of stage ask-1"):
         carry_out(run, folder)
     waiting.join(10)
     with Store.open(folder / "feedback.db") as store:

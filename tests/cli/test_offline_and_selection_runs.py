@@ -15,7 +15,8 @@ from penstock.cli.commands.eval import measure, pick
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.errors import ModelError
 from penstock.core.types import Sampling
-from penstock.runtime.session import Session
+from penstock.loops.learn import Trainer
+from penstock.runtime import launch
 
 
 def rated() -> list[dict[str, object]]:
@@ -56,7 +57,7 @@ def metrics(folder, name):
 def test_distillation_from_an_earlier_stage_lowers_the_divergence(tmp_path):
     teacher = replace(SFT, steps=12)
     student = online(Distillation(), name="student", model=tiny_recipes.MODEL, reference=ModelSpec(path="@sft"), steps=12)
-    Session(run_of(teacher, student), tmp_path / "run").execute()
+    launch(run_of(teacher, student), tmp_path / "run")
     seen = metrics(tmp_path / "run", "distillation/divergence")
     assert len(seen) == 12
     assert seen[-1] < 0.7 * seen[0]
@@ -66,12 +67,12 @@ def test_a_teacher_of_other_tokens_is_refused(tmp_path):
     other = replace(tiny_recipes.MODEL, vocabulary=270)
     student = online(Distillation(), name="student", model=other, reference=ModelSpec(path="@sft"))
     with pytest.raises(ModelError, match="vocabulary"):
-        Session(run_of(SFT, student), tmp_path / "run").execute()
+        launch(run_of(SFT, student), tmp_path / "run")
 
 
 def test_the_full_kl_is_zero_at_first_and_then_measured(tmp_path):
     kl = KLPenalty(place="loss", estimator="full", coefficient=0.1)
-    Session(run_of(SFT, online(GRPO(kl=kl), steps=3)), tmp_path / "run").execute()
+    launch(run_of(SFT, online(GRPO(kl=kl), steps=3)), tmp_path / "run")
     first, *later = metrics(tmp_path / "run", "kl/loss")
     assert first == pytest.approx(0.0, abs=1e-6)
     assert max(later) > 0
@@ -79,7 +80,7 @@ def test_the_full_kl_is_zero_at_first_and_then_measured(tmp_path):
 
 def test_selection_raises_its_quantile_from_batch_to_batch_and_learns(tmp_path):
     selection = online(RFT(start=0.0, end=0.9, rise=2), steps=8, samples=8, sampling=Sampling(max_new_tokens=4))
-    summary = Session(run_of(SFT, selection), tmp_path / "run").execute()
+    summary = launch(run_of(SFT, selection), tmp_path / "run").summary
     assert summary["stages"]["grpo"]["metrics"]["batch/units"] >= 1
     rows = metrics(tmp_path / "run", "batch/rows")
     assert len(rows) == 8
@@ -87,7 +88,7 @@ def test_selection_raises_its_quantile_from_batch_to_batch_and_learns(tmp_path):
 
 
 def test_an_ilql_run_saves_heads_that_the_next_stage_and_the_folder_have(tmp_path):
-    summary = Session(run_of(ilql()), tmp_path / "run").execute()
+    summary = launch(run_of(ilql()), tmp_path / "run").summary
     heads = load_file(tmp_path / "run" / "model" / "q_heads.safetensors")
     assert heads["online.0.outer.bias"].any()
     assert not torch.equal(heads["online.0.outer.bias"], heads["target.0.outer.bias"])
@@ -98,19 +99,22 @@ def test_an_ilql_run_saves_heads_that_the_next_stage_and_the_folder_have(tmp_pat
     }
 
 
-def test_an_ilql_run_that_was_cut_goes_on_bit_for_bit(tmp_path):
+def test_an_ilql_run_that_was_cut_goes_on_bit_for_bit(tmp_path, monkeypatch):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    Session(run_of(ilql(6)), whole).execute()
-    session = Session(run_of(ilql(6)), cut)
-    session.listeners = [lambda event: stop(event)]
+    launch(run_of(ilql(6)), whole)
+    step, calls = Trainer.step, []
 
-    def stop(event):
-        if event.get("kind") == "metrics" and event.get("step") == 5 and "q/loss" in event["values"]:
+    def stopped(*arguments, **more):
+        calls.append(None)
+        if len(calls) == 6:
             raise KeyboardInterrupt
+        return step(*arguments, **more)
 
-    with pytest.raises(KeyboardInterrupt):
-        session.execute()
-    Session(run_of(ilql(6)), cut).execute(resume=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            launch(run_of(ilql(6)), cut)
+    launch(run_of(ilql(6)), cut, resume=True)
     for name in ("model.safetensors", "q_heads.safetensors"):
         expected, found = load_file(whole / "model" / name), load_file(cut / "model" / name)
         assert all(torch.equal(found[key], expected[key]) for key in expected)

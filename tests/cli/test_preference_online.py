@@ -14,7 +14,7 @@ from penstock.cli.commands.generate import answer
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.errors import SpecError
 from penstock.core.types import Sampling
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEARNER = LearnerSpec(learning_rate=1e-3)
@@ -60,7 +60,7 @@ def online(algorithm: Any, *rewards: RewardSpec, **more: Any) -> Online:
 
 def execute(folder: Path, *stages: Any) -> list[dict[str, Any]]:
     """The metrics of the last stage."""
-    Session(Run(name="r", stages=stages, device="cpu", threads=1), folder / "run").execute()
+    launch(Run(name="r", stages=stages, device="cpu", threads=1), folder / "run")
     events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
     return [e["values"] for e in events if e["kind"] == "metrics" and e["stage"] == stages[-1].name]
 

@@ -14,8 +14,8 @@ from penstock.algos import DPO, KTO, SFT, SimPO
 from penstock.algos.dpo import MPO
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.core.errors import DataError, SpecError
+from penstock.runtime import launch
 from penstock.runtime.build import Models
-from penstock.runtime.session import Session
 from penstock.runtime.stages import prepare
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -95,7 +95,7 @@ def test_a_reference_may_be_another_stages_model(tmp_path: Path) -> None:
     more = Offline(name="more", model=ModelSpec(path="@sft"), data=DATA, algorithm=SFT(), batch=4, steps=1, learner=LEARNER)
     dpo = stage(DPO(), model=ModelSpec(path="@more"), reference=ModelSpec(path="@sft"), steps=1)
     run = Run(name="r", stages=(sft, more, dpo), device="cpu", threads=1)
-    summary = Session(run, tmp_path / "run").execute()
+    summary = launch(run, tmp_path / "run").summary
     first = summary["stages"]["prefer"]["first"]
     assert first["evaluation/pair/margin"] != 0.0
 

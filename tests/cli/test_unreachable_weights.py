@@ -12,6 +12,7 @@ from tiny_recipes import tiny
 
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.core.errors import SpecError
+from penstock.runtime.stopping import StopSignal
 from penstock.runtime.supervise import Supervised
 from penstock.runtime.supervisor import Role
 
@@ -43,7 +44,7 @@ def spawned(channel: str, kind: str, tmp_path: Path) -> Child:
     made = replace(tiny(), runtime="procs", roles=roles, checkpoint=CheckpointSpec(every=1))
 
     async def main() -> Child:
-        supervised, elsewhere = Supervised(made, tmp_path / "run", False, False), Elsewhere()
+        supervised, elsewhere = Supervised(made, tmp_path / "run", [], StopSignal(), resume=False, base=tmp_path), Elsewhere()
         supervised.place = elsewhere  # type: ignore[assignment]
         supervised.learner = await elsewhere.spawn(Role("learner", {"role": "learner"}))
         try:

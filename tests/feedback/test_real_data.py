@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.algos import BradleyTerry, LabelScore
-from penstock.cli.commands.train import execute
 from penstock.config.run import CheckpointSpec, DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.feedback.exchange import files, imports
 from penstock.feedback.exchange.snapshot import Labels, content_hash, labelled_completions, preference_pairs, snapshot
 from penstock.feedback.lineage import behind, influence, recorded, told
 from penstock.feedback.simulate import SimulatedAnnotator, answer_all
 from penstock.feedback.store import Store
+from penstock.runtime import launch
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 HH, REVIEWS = DATA / "hh-rlhf" / "harmless-base-test.jsonl.gz", DATA / "rt-polarity"
@@ -37,7 +37,7 @@ def trained(place, data, algorithm, folder, steps):
         steps=steps,
     )
     run = Run(name="real", stages=(stage,), threads=1, device="cpu", checkpoint=CheckpointSpec(every=0))
-    return execute(run, folder, False, progress=False)["stages"]["reward"]["metrics"]
+    return launch(run, folder).summary["stages"]["reward"]["metrics"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from penstock.cli.recipe import build
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.chat_preferences import HELD_OUT, chat_preferences, dialogues
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 
 def dialogue(*turns):
@@ -61,5 +61,5 @@ def test_the_whole_recipe_runs_and_an_obvious_preference_is_learned(write, tmp_p
     pairs = [(dialogue(f"ask {i}", "gladly"), dialogue(f"ask {i}", "never")) for i in range(HELD_OUT + 100)]
     words = f"--file {write(pairs)} --threads 1 --sft.model.vocabulary 300 --sft.steps 2 --sft.evaluation.data.size 10"
     more = "--reward.steps 30 --reward.batch 8 --reward.evaluation.data.size 10 --reward.evaluation.every 0"
-    summary = Session(build("chat_preferences", f"{words} {more}".split()), tmp_path / "run").execute()
+    summary = launch(build("chat_preferences", f"{words} {more}".split()), tmp_path / "run").summary
     assert summary["stages"]["reward"]["last"]["evaluation/pair/accuracy"] == 1.0

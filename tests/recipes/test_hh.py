@@ -5,7 +5,7 @@ import json
 from penstock.cli.recipe import build
 from penstock.data.sources import open_source
 from penstock.recipes.hh import HELD_OUT, hh
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 
 def write(folder, count):
@@ -26,6 +26,6 @@ def test_held_out_pairs_are_never_trained_on(tmp_path):
 def test_the_whole_recipe_runs_and_an_obvious_preference_is_learned(tmp_path):
     words = f"--file {write(tmp_path, HELD_OUT + 60)} --threads 1 --sft.model.vocabulary 300 --sft.steps 2"
     more = "--sft.evaluation.data.size 10 --dpo.steps 20 --dpo.batch 8 --dpo.evaluation.data.size 10 --dpo.evaluation.every 0"
-    summary = Session(build("hh", f"{words} {more}".split()), tmp_path / "run").execute()
+    summary = launch(build("hh", f"{words} {more}".split()), tmp_path / "run").summary
     assert summary["stages"]["dpo"]["first"]["evaluation/pair/accuracy"] == 0.5
     assert summary["stages"]["dpo"]["last"]["evaluation/pair/accuracy"] == 1.0

@@ -13,7 +13,7 @@ from penstock.config.run import Online
 from penstock.core.errors import SpecError
 from penstock.core.events import read_events
 from penstock.recipes.human_loop import PLACES, human_loop, pleasant, postcards, true_pairs
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 
 def test_a_postcard_is_as_pleasant_as_its_words_and_its_places_own_subject_counts_twice():
@@ -114,7 +114,7 @@ SMALL += [word for name in ("a", "b", "c", "-equal") for word in (f"--reward-1{n
 
 @pytest.mark.slow
 def test_the_whole_loop_runs_in_small_and_says_what_came_of_it(tmp_path):
-    summary = Session(build("human_loop", SMALL), tmp_path / "run").execute()
+    summary = launch(build("human_loop", SMALL), tmp_path / "run").summary
     assert summary["headline"].startswith("simulated votes: truth 0.")
     assert "promoted" in summary["headline"]
     cards = [event for event in read_events(tmp_path / "run" / "events.jsonl") if event.get("what") == "report card"]
@@ -125,7 +125,7 @@ def test_the_whole_loop_runs_in_small_and_says_what_came_of_it(tmp_path):
 
 @pytest.mark.slow
 def test_the_adversary_is_found_and_weighted_votes_teach_more_than_equal_ones(tmp_path):
-    summary = Session(build("human_loop", ["--rounds", "1", "--threads", "1"]), tmp_path / "run").execute()
+    summary = launch(build("human_loop", ["--rounds", "1", "--threads", "1"]), tmp_path / "run").summary
     stages = summary["stages"]
     said = {
         event["name"]: event for event in read_events(tmp_path / "run" / "events.jsonl") if event.get("what") == "annotator"
@@ -141,7 +141,7 @@ def test_the_adversary_is_found_and_weighted_votes_teach_more_than_equal_ones(tm
 @pytest.mark.slow
 def test_a_policy_trained_against_the_votes_is_not_promoted(tmp_path):
     spoilt = ["--rounds", "1", "--threads", "1", "--ppo-1.rewards.judges.weight", "-1"]
-    summary = Session(build("human_loop", spoilt), tmp_path / "run").execute()
+    summary = launch(build("human_loop", spoilt), tmp_path / "run").summary
     verdict = json.loads((tmp_path / "run" / "asked" / "ask-2.json").read_text())
     assert any("not surely better than the weights before" in reason for reason in verdict["card"]["failures"])
     assert verdict["card"]["wins"]["high"] < 0.5

@@ -8,7 +8,7 @@ from penstock.cli.recipe import build
 from penstock.core.errors import SpecError
 from penstock.core.types import PromptKey, Sample, SampleKey
 from penstock.recipes.math_prm import DIGITS, SLIP, attempt, math_prm, right_answer, solution, solutions
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 
 def sample(text):
@@ -68,7 +68,7 @@ def test_the_policy_is_never_told_which_answers_are_right():
 def test_a_run_starts(tmp_path):
     words = "--threads 1 --sft.steps 1 --sft.batch 8 --sft.evaluation.data.size 8 --prm.steps 1 --prm.batch 8"
     more = "--prm.evaluation.data.size 8 --steps 1 --grpo.batch 4 --grpo.evaluation.data.size 4"
-    summary = Session(build("math_prm", f"{words} {more}".split()), tmp_path / "run").execute()
+    summary = launch(build("math_prm", f"{words} {more}".split()), tmp_path / "run").summary
     last = summary["stages"]["grpo"]["last"]
     assert last["evaluation/best_of_1"] == pytest.approx(last["evaluation/reward"])
     assert 0 <= last["evaluation/best_of_8"] <= 1
@@ -84,7 +84,7 @@ def test_a_slip_that_is_no_chance_is_refused(slip):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_best_of_n_and_grpo_surpass_the_teacher(tmp_path):
-    stages = Session(build("math_prm", ["--threads", "1"]), tmp_path / "run").execute()["stages"]
+    stages = launch(build("math_prm", ["--threads", "1"]), tmp_path / "run").summary["stages"]
     first, last = stages["grpo"]["first"], stages["grpo"]["last"]
     assert stages["prm"]["last"]["evaluation/step/accuracy"] > 0.85
     assert first["evaluation/best_of_8"] > first["evaluation/reward"] + 0.2

@@ -22,7 +22,7 @@ from penstock.recipes.randomwalks import (
     starts,
     walks,
 )
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 # d → c → b → a, and the detour d → e → d.
 EDGES = {"a": "b", "b": "a", "c": "b", "d": "ce", "e": "d"}
@@ -116,7 +116,7 @@ def shortened(algorithm):
 
 @pytest.mark.parametrize("algorithm", [name for name in typing.get_args(Algorithm) if name != "sft"])
 def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm, tmp_path):
-    summary = Session(shortened(algorithm), tmp_path / "run").execute()
+    summary = launch(shortened(algorithm), tmp_path / "run").summary
     last = summary["stages"][algorithm]["last"]
     assert 0 <= last["evaluation/optimality"] <= 1
     assert summary["headline"].startswith("optimality 0.")
@@ -126,6 +126,6 @@ def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm,
 
 @pytest.mark.slow
 def test_grpo_finds_the_shortest_ways(tmp_path):
-    summary = Session(build("randomwalks", ["--algorithm", "grpo", "--threads", "1"]), tmp_path / "run").execute()
+    summary = launch(build("randomwalks", ["--algorithm", "grpo", "--threads", "1"]), tmp_path / "run").summary
     assert summary["stages"]["grpo"]["first"]["evaluation/reward"] < 0.4
     assert summary["stages"]["grpo"]["last"]["evaluation/reward"] > 0.95

@@ -10,7 +10,7 @@ from penstock.cli.recipe import build
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.sentiment import BETAS, PARTS, Algorithm, contests, reviews, sentiment
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 PRAISE = ("fine", "warm", "moving", "clever")
 BLAME = ("dull", "cold", "silly", "stale")
@@ -96,7 +96,7 @@ def shortened(folder, sft, classifier, ppo):
 
 
 def test_the_whole_recipe_runs(folder, tmp_path):
-    summary = Session(shortened(folder, 2, 2, 1), tmp_path / "run").execute()
+    summary = launch(shortened(folder, 2, 2, 1), tmp_path / "run").summary
     assert set(summary["stages"]) == {"sft", "reward-1", "reward-2", "reward-3", "gold", "ppo"}
     assert 0 < summary["stages"]["reward-1"]["last"]["evaluation/label/accuracy"] < 1
     assert summary["headline"].startswith("gold probability of praise 0.")
@@ -146,7 +146,7 @@ def starting(folder, algorithm, architecture="decoder"):
 
 @pytest.mark.parametrize("algorithm", [name for name in typing.get_args(Algorithm) if name != "ppo"])
 def test_a_run_of_each_algorithm_starts(algorithm, folder, tmp_path):
-    summary = Session(starting(folder, algorithm), tmp_path / "run").execute()
+    summary = launch(starting(folder, algorithm), tmp_path / "run").summary
     last = summary["stages"][algorithm]["last"]
     if algorithm == "sft":
         assert summary["headline"].startswith("held-out perplexity ")
@@ -164,13 +164,13 @@ def test_a_run_of_each_algorithm_starts(algorithm, folder, tmp_path):
 def test_an_encoder_decoder_reads_the_start_and_writes_the_rest(algorithm, folder, tmp_path):
     run = starting(folder, algorithm, "encoder-decoder")
     assert {stage.data.prompt for stage in run.stages} == {"{{ start }}"}
-    summary = Session(run, tmp_path / "run").execute()
+    summary = launch(run, tmp_path / "run").summary
     assert 0 < summary["stages"][algorithm]["last"]["evaluation/gold"] < 1
 
 
 @pytest.mark.slow
 def test_ppo_learns_to_praise_made_up_films(folder, tmp_path):
-    summary = Session(shortened(folder, 150, 150, 20), tmp_path / "run").execute()
+    summary = launch(shortened(folder, 150, 150, 20), tmp_path / "run").summary
     stages = summary["stages"]
     assert stages["reward-1"]["last"]["evaluation/label/accuracy"] > 0.95
     assert stages["ppo"]["first"]["evaluation/gold"] < 0.75

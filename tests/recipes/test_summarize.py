@@ -10,7 +10,7 @@ from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.summarize import BETAS, comparisons, judged, summarize
-from penstock.runtime.session import Session
+from penstock.runtime import launch
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def starting(file, algorithm):
 
 @pytest.mark.parametrize("algorithm", ["sft", "ppo", "ilql"])
 def test_a_run_of_each_algorithm_starts(algorithm, file, tmp_path):
-    summary = Session(starting(file, algorithm), tmp_path / "run").execute()
+    summary = launch(starting(file, algorithm), tmp_path / "run").summary
     assert list(summary["stages"]) == ["sft"] if algorithm == "sft" else ["sft", "reward", algorithm]
     last = summary["stages"][algorithm]["last"]
     assert summary["headline"].startswith("held-out perplexity " if algorithm == "sft" else "score of held-out summaries ")
@@ -103,5 +103,5 @@ def test_ppo_learns_the_summary_that_is_preferred(file, tmp_path):
         "--sft.model.context 128 --sft.data.completion {{rejected}} --sft.steps 60 --reward.steps 40 --steps 20 --ppo.batch 32 "
         "--ppo.sampling.max_new_tokens 16 --ppo.learner.learning_rate 3e-4 --ppo.evaluation.max_new_tokens 16".split(),
     )
-    ppo = Session(run, tmp_path / "run").execute()["stages"]["ppo"]
+    ppo = launch(run, tmp_path / "run").summary["stages"]["ppo"]
     assert ppo["last"]["evaluation/reward"] > ppo["first"]["evaluation/reward"] + 1

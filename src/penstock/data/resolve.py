@@ -24,13 +24,13 @@ _REGISTERED: dict[str, Callable[..., Any]] = {}
 _IMPORTED: dict[Path, ModuleType] = {}
 _LOCK = threading.RLock()
 
-_LOCAL = "callable:"
+LOCAL = "callable:"
 
 
 def is_reference(text: str) -> bool:
     """Whether ``text`` reads as the name of a function rather than as a file or another source."""
     place, colon, name = text.rpartition(":")
-    if text.startswith(_LOCAL):
+    if text.startswith(LOCAL):
         return True
     if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         return False
@@ -70,7 +70,7 @@ def _importable_name(function: Callable[..., Any]) -> str | None:
 
 def _local_name(function: Callable[..., Any]) -> str:
     given = getattr(function, "__qualname__", type(function).__qualname__)
-    base = _LOCAL + given.replace("<locals>.", "").replace("<lambda>", "lambda")
+    base = LOCAL + given.replace("<locals>.", "").replace("<lambda>", "lambda")
     name, count = base, 1
     while name in _REGISTERED:
         count += 1
@@ -90,7 +90,7 @@ def resolve(reference: str, base: Path | None = None) -> Callable[..., Any]:
     with _LOCK:
         if reference in _REGISTERED:
             return _REGISTERED[reference]
-        if reference.startswith(_LOCAL):
+        if reference.startswith(LOCAL):
             raise SpecError(
                 f'"{reference}" exists only in the process that registered it; '
                 "define the function at the top level of a file and name it FILE.py:FUNCTION"

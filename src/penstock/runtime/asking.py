@@ -30,8 +30,8 @@ from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.around import Around
 from penstock.runtime.build import Models, StageRewards, environments, model_reward, prompt_text, seed_of
+from penstock.runtime.context import StageContext
 from penstock.runtime.folder import write_json
 from penstock.runtime.judging import Heard, ask_judges, reports, truths
 
@@ -71,12 +71,12 @@ class Unscored:
 class Asking:
     """One Ask stage on its way. ``model`` is what later stages start from, known once the votes are in."""
 
-    def __init__(self, stage: Ask, run: Run, models: Models, base: Path, around: Around) -> None:
-        if around.folder is None:
+    def __init__(self, stage: Ask, run: Run, models: Models, base: Path, context: StageContext) -> None:
+        if context.folder is None:
             raise DataError(f"{stage.name}: asks within a run only; penstock train")
-        self.stage, self.run, self.models, self.base, self.around = stage, run, models, base, around
-        self.folder = around.folder / "asked"
-        self.place = place_of(stage.store, base, around.folder)
+        self.stage, self.run, self.models, self.base, self.context = stage, run, models, base, context
+        self.folder = context.folder / "asked"
+        self.place = place_of(stage.store, base, context.folder)
         self.seed = seed_of(run.seed, stage.name)
         self.labels = Labels(natures=("simulated",) if stage.simulated else ("human", "imported"))
         self.model = self._load(stage.model.path)
@@ -158,7 +158,7 @@ class Asking:
         with open_store(self.place) as store:
             store.ask(tasks)
             who = "simulated annotators" if self.stage.simulated else "people"
-            self.around.report("asked", of=who, questions=len(tasks), store=self.place, guideline=self.stage.guideline)
+            self.context.report("asked", of=who, questions=len(tasks), store=self.place, guideline=self.stage.guideline)
             heard = await self._answer(store, asked)
             tally = Tally(tasks)
             async with aclosing(self._waited(store, tally)) as waited:
@@ -200,14 +200,14 @@ class Asking:
             tally.hear(store.events(after=tally.heard))
             if tally.answered == len(tally.wanted):
                 return
-            stopped = self.around.stopped()
+            stopped = self.context.stopped()
             if stopped or last < tally.answered < stage.steps:
                 last = min(tally.answered, stage.steps - 1)
                 yield last
             if time.monotonic() >= ends:
                 wanted = stage.least or sum(tally.wanted.values())
                 if tally.votes >= wanted:
-                    self.around.report("deadline passed", votes=tally.votes, wanted=sum(tally.wanted.values()))
+                    self.context.report("deadline passed", votes=tally.votes, wanted=sum(tally.wanted.values()))
                     return
                 raise FeedbackError(
                     f"{tally.votes} votes ({_told(tally.by_annotator())}) of at least {wanted} after {stage.deadline:g} s; "
@@ -233,13 +233,13 @@ class Asking:
             {**verdict.plain(), "asked": self.origin(stage.model.path), "promoted": promoted, "until": taken.until},
         )
         for found in reports(asked, heard, taken, votes):
-            self.around.report("judge beside people", **found.line())
+            self.context.report("judge beside people", **found.line())
         for line in verdict.told():
-            self.around.report(line.pop("what"), **line)
+            self.context.report(line.pop("what"), **line)
         if stage.against is not None:
             word = "promoted" if passed else "not promoted"
             weights = f"version {promoted['version']} of {promoted['stage'] or promoted['path']}"
-            self.around.report(word, goes_on_with=weights, because=verdict.because() or "the report card passed")
+            self.context.report(word, goes_on_with=weights, because=verdict.because() or "the report card passed")
         if chosen != stage.model.path:
             self.model = self._load(chosen)
         return verdict

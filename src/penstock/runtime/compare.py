@@ -73,8 +73,8 @@ async def carry_out(
 ) -> tuple[int, str]:
     """How many steps differ, and what is to be said of the weights."""
     from penstock.models.files import save_model
-    from penstock.runtime.around import alone
     from penstock.runtime.build import Models
+    from penstock.runtime.context import in_one_process
     from penstock.runtime.online import online_parts
     from penstock.runtime.replay import replay, threads_recorded
     from penstock.train.device import set_up
@@ -82,7 +82,7 @@ async def carry_out(
     schedule = folder.schedule / stage.name
     device = set_up(made.device, threads_recorded(schedule))
     models = Models(lambda name: folder.stage_model(made, name), device, made.seed)
-    parts = online_parts(stage, alone(made), models, Path.cwd())
+    parts = online_parts(stage, in_one_process(made), models, Path.cwd())
     save_model(parts.model, place)
     different = 0
     try:

@@ -26,6 +26,15 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(temporary, path)
 
 
+def free_folder(runs: Path, name: str, exact: bool) -> Path:
+    """``runs/name``, numbered on where that is taken and the name was not chosen by the user."""
+    folder, number = runs / name, 1
+    while not exact and folder.exists():
+        number += 1
+        folder = runs / f"{name}-{number}"
+    return folder
+
+
 class RunFolder:
     """Paths of a run and the two small files that say what it is and what came of it."""
 
@@ -41,6 +50,11 @@ class RunFolder:
         self._lock = path / ".lock"
         self._made: list[Path] = []
         """Folders that :meth:`begin` created, innermost first."""
+
+    @property
+    def way_on(self) -> str:
+        """How to go on with the run, for messages; or that there is none."""
+        return f"go on with: penstock train --resume {self.path}" if self.spec.exists() else "nothing was begun"
 
     def stage_model(self, run: Run, name: str) -> Path:
         """Where a stage's model goes: the last one to ``model``, those before it to ``models/NAME``."""

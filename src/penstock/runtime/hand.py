@@ -47,11 +47,11 @@ class Hand:
             return json.dumps({"error": str(error)})
 
     async def _start(
-        self, name: str, command: list[str], greeting: dict[str, Any], log: str, environment: dict[str, str], driver: str
+        self, name: str, command: list[str], bootstrap: dict[str, Any], log: str, environment: dict[str, str], driver: str
     ) -> str:
         """Start the role; gives the node's address. ``driver`` is the driver's Python; a node has one of its own."""
         address = self.address()
-        folder, base = Path(greeting["folder"]), Path(greeting["base"])
+        folder, base = Path(bootstrap["folder"]), Path(bootstrap["base"])
         if not base.is_dir() or (name.partition("-")[0] not in BEFORE and not (folder / "run.json").exists()):
             raise RoleError(
                 f"{name}: node {address} does not see {folder if base.is_dir() else base}; start in a folder that all "
@@ -76,7 +76,7 @@ class Hand:
         self._readers = [asyncio.ensure_future(self._read(kind, pipe)) for kind, pipe in pipes.items() if pipe is not None]
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):  # it died at once: whoever waits for it finds out
-            self._process.stdin.write(json.dumps({**greeting, "tethered": True}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({**bootstrap, "die_with_parent": True}).encode() + b"\n")
             await self._process.stdin.drain()
         return address
 

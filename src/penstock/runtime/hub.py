@@ -70,10 +70,14 @@ class Hub:
         open_stage: OpenStage,
         close_stage: OpenStage,
         deadline: float = DEADLINE,
+        handlers: Mapping[str, Handler] | None = None,
     ) -> None:
+        """``handlers``: further verbs, of whoever made the hub."""
         self.rules, self.deadline = rules, deadline
         self.open_stage, self.close_stage = open_stage, close_stage
-        self.server = Server(self._handlers(), token, self._left, lambda line: self.note("refused", reason=line), "hub")
+        self.server = Server(
+            {**self._handlers(), **(handlers or {})}, token, self._left, lambda line: self.note("refused", reason=line), "hub"
+        )
         self.stage = ""
         self.stream: Stream | None = None
         self.board = Board()

@@ -21,8 +21,8 @@ from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.observe.rules import EXACT, ROUNDED
 from penstock.observe.sentinels import Sentinels
-from penstock.runtime.around import Around
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
+from penstock.runtime.context import StageContext
 from penstock.runtime.supervise import rules_of
 from penstock.stream.stream import Stream
 from penstock.train.device import threads
@@ -118,11 +118,11 @@ class RefreshingChannel:
 class LocalFlow:
     """All roles in one process: the generator aliases the learner's parameters, or its copy of them where they are sharded."""
 
-    def __init__(self, parts: OnlineParts, around: Around) -> None:
-        self.parts, self.around, schedule = parts, around, around.schedule
+    def __init__(self, parts: OnlineParts, context: StageContext) -> None:
+        self.parts, self.context, schedule = parts, context, context.schedule
         self.stream = Stream(rules_of(parts.stage))
         self.generator = embedded_generator(parts.model, slots=parts.stage.slots)
-        self.generator.spans = around.recorder.role("generator-0")
+        self.generator.spans = context.recorder.role("generator-0")
         self.generator.tape = Tape.next_take(schedule, "generator-0") if schedule else Tape()
 
     aside: Any = None
@@ -139,7 +139,7 @@ class LocalFlow:
         generator.tape.load(start, 0)
         channel = RefreshingChannel(parts.learner, AliasChannel([generator], parts.stage.kv))
         before = generator.stats()
-        spans, leases = self.around.recorder.role("learner"), LeaseLog(self.around.schedule, threads())
+        spans, leases = self.context.recorder.role("learner"), LeaseLog(self.context.schedule, threads())
         async with aclosing(
             learn(self.stream, parts.labeller, parts.trainer, channel, parts.plan, start, spans, leases)
         ) as trained:

@@ -16,7 +16,8 @@ from penstock.core.tape import LeaseLog
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
-from penstock.runtime.around import Around, Processes
+from penstock.runtime.bootstrap import Bootstrap
+from penstock.runtime.context import StageContext
 from penstock.runtime.engine_choice import members, sends_adapters
 from penstock.runtime.exams import Answer
 from penstock.runtime.online import OnlineParts
@@ -66,16 +67,16 @@ class Aside:
 class ProcsFlow:
     """The learner's flow: batches come from the hub, weights go out through a channel."""
 
-    def __init__(self, parts: OnlineParts, run: Run, processes: Processes, around: Around) -> None:
-        self.parts, self.run, self.processes, self.around = parts, run, processes, around
+    def __init__(self, parts: OnlineParts, run: Run, bootstrap: Bootstrap, context: StageContext) -> None:
+        self.parts, self.run, self.bootstrap, self.context = parts, run, bootstrap, context
         rules = rules_of(parts.stage, processes=True, references=run.roles.references)
-        self.stream = RemoteLeasing(rules, around.report)
-        self._aside = Aside(self.stream, partial(self._publisher, exam_folder(processes.weights)))
+        self.stream = RemoteLeasing(rules, context.report)
+        self._aside = Aside(self.stream, partial(self._publisher, exam_folder(bootstrap.weights)))
 
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
         kind = self.run.roles.channel
-        options = {"generators": members(self.run)} if kind == "process group" and folder == self.processes.weights else {}
-        trained = folder == self.processes.weights and sends_adapters(self.run, self.parts.stage)
+        options = {"generators": members(self.run)} if kind == "process group" and folder == self.bootstrap.weights else {}
+        trained = folder == self.bootstrap.weights and sends_adapters(self.run, self.parts.stage)
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
         return open_publisher(kind, weights, folder, post, incarnation, **options)
 
@@ -90,18 +91,18 @@ class ProcsFlow:
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Hand the model over, begin the stage at the hub, train, end it."""
         parts, name, stream = self.parts, self.parts.stage.name, self.stream
-        if not (self.processes.handed(name) / "config.json").exists():
-            save_model(parts.model, self.processes.handed(name), adapted=not sends_adapters(self.run, parts.stage))
-        async with joined(self.processes.hub, "learner", "learner", dict) as client:
+        if not (self.bootstrap.stage_start(name) / "config.json").exists():
+            save_model(parts.model, self.bootstrap.stage_start(name), adapted=not sends_adapters(self.run, parts.stage))
+        async with joined(self.bootstrap, "learner", "learner", dict) as client:
             incarnation = await stream.begin(client, name)
-            publisher = self._publisher(self.processes.weights, stream.post, incarnation)
+            publisher = self._publisher(self.bootstrap.weights, stream.post, incarnation)
             self._aside.incarnation = incarnation
             listening = asyncio.create_task(stream.listen())
             try:
                 await publisher.publish(start)
                 before = self._counts()
-                spans = self.around.recorder.role("learner")
-                leases = LeaseLog(self.around.schedule, threads())
+                spans = self.context.recorder.role("learner")
+                leases = LeaseLog(self.context.schedule, threads())
                 trained = learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases)
                 async with aclosing(trained):
                     async for step in trained:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from penstock.core.errors import WireError
+from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.local import run_roles
 from penstock.runtime.remote import joined
 from penstock.train.rank_meeting import Meeting, introduce
@@ -17,17 +15,17 @@ LOOK = 0.1
 """Seconds between two looks for a learner that waits."""
 
 
-async def rank(greeting: Mapping[str, Any]) -> None:
+async def rank(bootstrap: Bootstrap) -> None:
     """Keep a rank. Ends when the run does, or when it is told to."""
-    async with joined(greeting["hub"], greeting["name"], "rank", dict) as client:
+    async with joined(bootstrap, bootstrap.name, "rank", dict) as client:
         await client.call("ready_now", deadline=30.0)
-        await run_roles(_serve(greeting), client.until_lost())
+        await run_roles(_serve(bootstrap), client.until_lost())
 
 
-async def _serve(greeting: Mapping[str, Any]) -> None:
+async def _serve(bootstrap: Bootstrap) -> None:
     """Be the rank of one learner after another."""
-    number = int(greeting["name"].rpartition("-")[2])
-    files, token = Meeting(Path(greeting["folder"]) / "ranks"), greeting["hub"]["token"]
+    number = int(bootstrap.name.rpartition("-")[2])
+    files, token = Meeting(bootstrap.folder / "ranks"), bootstrap.token
     while True:
         if (place := await asyncio.to_thread(files.address)) is not None:
             await _be(number, place, token)

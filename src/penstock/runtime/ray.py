@@ -2,7 +2,7 @@
 
 An actor is a hand on its node: it holds the resources, starts the role as a process of its own, and passes on how that ended.
 So a role is the same program here as on one machine, with its own main thread, signals and, for a foreign engine, Python. Its
-standard input ends with the actor; it then ends at once with all it has started (``tethered`` in its greeting), so nothing
+standard input ends with the actor; it then ends at once with all it has started (``die_with_parent``), so nothing
 outlives an actor, a node or the driver. What goes to an actor and comes back is JSON text; groups go over our own sockets and
 weights through a channel, neither through Ray.
 
@@ -82,7 +82,7 @@ class RayChild:
         if role.log:
             role.log.parent.mkdir(parents=True, exist_ok=True)
         self.address = await self.ask(
-            "start", name=role.name, command=role.command, greeting=dict(role.greeting), log=log,
+            "start", name=role.name, command=role.command, bootstrap=dict(role.bootstrap), log=log,
             environment=dict(role.environment), driver=sys.executable,
         )  # fmt: skip
 

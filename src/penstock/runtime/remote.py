@@ -11,6 +11,7 @@ from penstock.core.contracts import Generator, State
 from penstock.core.errors import GenerationError, PenstockError
 from penstock.core.types import Group, Version
 from penstock.net.rpc import Client, Many, connect
+from penstock.runtime.bootstrap import Bootstrap
 from penstock.stream.columns import Change
 from penstock.stream.ledger import Ledger
 from penstock.stream.rules import UNLIMITED, Lease, Rules, Ticket
@@ -149,10 +150,10 @@ class RemoteLeasing:
 
 @contextlib.asynccontextmanager
 async def joined(
-    hub: Mapping[str, str], name: str, role: str, counts: Callable[[], Mapping[str, float]]
+    bootstrap: Bootstrap, name: str, role: str, counts: Callable[[], Mapping[str, float]]
 ) -> AsyncIterator[Client]:
     """A connection to the hub, with signs of life as long as the event loop turns; ``counts`` go with them."""
-    client = await connect(hub["address"], hub["token"], name=name, role=role)
+    client = await connect(bootstrap.hub, bootstrap.token, name=name, role=role)
 
     async def beat() -> None:
         while True:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.main import guarded
-from penstock.config.run import Online, Run
-from penstock.config.spec import parse
 from penstock.core.errors import ConnectionLost, PenstockError, RanksLost, RoleError
 from penstock.core.types import Group
-from penstock.runtime.around import AGAIN, Processes
+from penstock.runtime.bootstrap import RANKS_LOST, Bootstrap
+from penstock.runtime.launching import IN_A_ROLE
 from penstock.runtime.local import run_roles
 
 if TYPE_CHECKING:
@@ -35,19 +31,16 @@ SHOWN = 8
 GROUPS = 16
 """Groups that a reward worker scores at a time."""
 
-Greeting = Mapping[str, Any]
-
 
 def main() -> int:
     """Take up the role; gives the exit code."""
-    import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
-
-    greeting = json.loads(_first_line())
-    threading.Thread(target=_end_with_parent, args=[greeting.get("tethered", False)], name="parent", daemon=True).start()
-    if greeting["role"] == "learner":
-        return guarded(lambda: learner(greeting))
+    os.environ[IN_A_ROLE] = "1"
+    bootstrap = Bootstrap.read(_first_line())
+    threading.Thread(target=_end_with_parent, args=[bootstrap.die_with_parent], name="parent", daemon=True).start()
+    if bootstrap.role == "learner":
+        return learner(bootstrap)
     try:
-        asyncio.run(_until_told(ROLES[greeting["role"]](greeting)))
+        asyncio.run(_until_told(ROLES[bootstrap.role](bootstrap)))
     except ConnectionLost as error:  # the run is over, or the hub has let go of us
         print(error, file=sys.stderr, flush=True)
         return 0
@@ -63,19 +56,19 @@ def _first_line() -> bytes:
     while not line.endswith(b"\n"):
         said = os.read(STANDARD_INPUT, 1)
         if not said:
-            raise RoleError("the standard input ended before it said what to do; roles are started by penstock train")
+            raise RoleError("the standard input ended before it said what to do; roles are started by their run")
         line += said
     return line
 
 
-def _end_with_parent(tethered: bool) -> None:
+def _end_with_parent(at_once: bool) -> None:
     """The supervisor holds the other end of our input: when it ends, it is gone or wants us to go.
 
-    Where it is a hand on another node (``tethered``) it is gone, and a successor may have started: end at once.
+    ``at_once``: it is gone, and a successor may have started.
     """
     while os.read(STANDARD_INPUT, 4096):
         pass
-    if tethered:
+    if at_once:
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(PARTING)
@@ -90,33 +83,34 @@ async def _until_told(work: Coroutine[Any, Any, None]) -> None:
         await task
 
 
-def read_run(greeting: Greeting) -> tuple[Run, Online]:
-    """The run and the stage that a greeting names."""
-    run = parse(Run, greeting["run"])
-    return run, next(stage for stage in run.stages if stage.name == greeting["stage"] and isinstance(stage, Online))
+def learner(bootstrap: Bootstrap) -> int:
+    """Carry the run out, with the other roles in processes of their own; gives the exit code.
 
+    Events, and how the run ended, go to the process that launched it.
+    """
+    from penstock.runtime.listeners import EventSender
+    from penstock.runtime.session import Session
+    from penstock.runtime.stopping import Interrupted, StopSignal
 
-def learner(greeting: Greeting) -> int:
-    """Carry the run out as ``penstock train`` does, with the other roles in processes of their own."""
-    from penstock.cli.commands.train import carry_out
-
-    run, folder = parse(Run, greeting["run"]), Path(greeting["folder"])
-    if greeting["rank_threads"]:
+    if bootstrap.rank_threads:
         from penstock.train.fleet import start_ranks_by
         from penstock.train.rank_elsewhere import Elsewhere
         from penstock.train.rank_meeting import host_of_this_node
 
-        start_ranks_by(Elsewhere(folder, host_of_this_node(), greeting["hub"]["token"], greeting["rank_threads"]))
-    try:
-        return carry_out(run, folder, greeting["resuming"], greeting["progress"], processes_of(greeting))
-    except RanksLost as lost:
-        print(f"penstock: {lost}", file=sys.stderr, flush=True)
-        return AGAIN
-
-
-def processes_of(greeting: Greeting) -> Processes:
-    """What a greeting says of the run's other processes."""
-    return Processes(greeting["hub"], Path(greeting["weights"]), Path(greeting["folder"]), greeting["threads"])
+        start_ranks_by(Elsewhere(bootstrap.folder, host_of_this_node(), bootstrap.token, bootstrap.rank_threads))
+    sender = EventSender(bootstrap)
+    with StopSignal() as stop:
+        session = Session(bootstrap.run, bootstrap.folder, [sender], bootstrap.base, stop=stop, bootstrap=bootstrap)
+        try:
+            session.execute(bootstrap.resuming)
+        except RanksLost as lost:
+            print(f"penstock: {lost}", file=sys.stderr, flush=True)
+            return RANKS_LOST
+        except (Interrupted, PenstockError) as error:
+            sender.close(error)
+            return 130 if isinstance(error, Interrupted) else 2
+        sender.close()
+    return 0
 
 
 async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -126,24 +120,24 @@ async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[A
     await work()
 
 
-async def generator(greeting: Greeting) -> None:
+async def generator(bootstrap: Bootstrap) -> None:
     """Draw groups with an engine of its own, whose weights follow the learner's."""
     from penstock.runtime.engine_choice import sends_adapters, takes_part
     from penstock.runtime.engines import Rounds, opened
     from penstock.train.device import set_up
 
-    run, stage = read_run(greeting)
-    device = set_up(run.device, greeting["threads"])
-    handed, weights = processes_of(greeting).handed(stage.name), Path(greeting["weights"])
-    shared = weights.with_name(f"{weights.name}-{greeting['name']}")
+    run, stage = bootstrap.run, bootstrap.online
+    device = set_up(run.device, bootstrap.threads)
+    start, weights = bootstrap.stage_start(stage.name), bootstrap.weights
+    shared = weights.with_name(f"{weights.name}-{bootstrap.name}")
     alone = sends_adapters(run, stage)
-    rounds = Rounds(weights, greeting["name"]) if takes_part(run) else None
+    rounds = Rounds(weights, bootstrap.name) if takes_part(run) else None
     ways: Any = {"shared": shared, "adapters": alone, "rounds": rounds}
-    async with opened(run.roles.engine, handed, device, slots=stage.slots, **ways) as found:
-        await draw(greeting, found)
+    async with opened(run.roles.engine, start, device, slots=stage.slots, **ways) as found:
+        await draw(bootstrap, found)
 
 
-async def draw(greeting: Greeting, found: Opened) -> None:
+async def draw(bootstrap: Bootstrap, found: Opened) -> None:
     """Draw groups for ever, with an engine that is open."""
     from penstock.core.spans import Spans
     from penstock.core.tape import Tape
@@ -154,8 +148,8 @@ async def draw(greeting: Greeting, found: Opened) -> None:
     from penstock.weights.channels import open_subscriber
     from penstock.weights.follow import Border, follow
 
-    run, stage = read_run(greeting)
-    folder, name = Path(greeting["folder"]), greeting["name"]
+    run, stage = bootstrap.run, bootstrap.online
+    folder, name = bootstrap.folder, bootstrap.name
     engine = found.engine
     engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
     engine.tape = Tape.next_take(folder / "schedule" / stage.name, name)
@@ -163,15 +157,15 @@ async def draw(greeting: Greeting, found: Opened) -> None:
     seed = seed_of(run.seed, stage.name)
     roll = Rollout(
         engine,
-        environments(found.text, stage.environment, Path(greeting["base"])),
+        environments(found.text, stage.environment, bootstrap.base),
         Unscored(),
         replace(stage.sampling, seed=seed),
         stage.samples,
         "greedy" in algorithm.needs,
         engine.tape,
     )
-    source = prompts(stage.data, Path(greeting["base"]), seed)
-    subscriber = found.subscriber or open_subscriber(run.roles.channel, greeting["weights"], name)
+    source = prompts(stage.data, bootstrap.base, seed)
+    subscriber = found.subscriber or open_subscriber(run.roles.channel, bootstrap.weights, name)
     holding = Holding(engine)
     border = Border()
 
@@ -179,7 +173,7 @@ async def draw(greeting: Greeting, found: Opened) -> None:
         stats = engine.stats()
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
-    async with joined(greeting["hub"], name, "generator", counts) as client:
+    async with joined(bootstrap, name, "generator", counts) as client:
         drawing = RemoteDrawing(client)
         notes = Notes(client, holding, found)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
@@ -231,7 +225,7 @@ class Notes:
                 await self.client.call("held", version=version, incarnation=incarnation, sums=sums)
 
 
-async def reward(greeting: Greeting) -> None:
+async def reward(bootstrap: Bootstrap) -> None:
     """Score groups as they come."""
     from penstock.core.spans import Spans
     from penstock.models.files import load_text
@@ -242,15 +236,14 @@ async def reward(greeting: Greeting) -> None:
     from penstock.stream.rules import Ticket
     from penstock.train.device import set_up
 
-    run, stage = read_run(greeting)
-    folder, name = RunFolder(Path(greeting["folder"])), greeting["name"]
-    device = set_up(run.device, greeting["threads"])
-    processes = processes_of(greeting)
-    text = load_text(str(processes.handed(stage.name)))
+    run, stage = bootstrap.run, bootstrap.online
+    folder, name = RunFolder(bootstrap.folder), bootstrap.name
+    device = set_up(run.device, bootstrap.threads)
+    text = load_text(str(bootstrap.stage_start(stage.name)))
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
-    rewards = StageRewards(stage.rewards, models, text, Path(greeting["base"]))
+    rewards = StageRewards(stage.rewards, models, text, bootstrap.base)
     rewards.spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with joined(greeting["hub"], name, "reward", dict) as client:
+    async with joined(bootstrap, name, "reward", dict) as client:
         columns = RemoteColumns(client)
         await client.call("ready_now", deadline=30.0)
 
@@ -283,7 +276,7 @@ async def each(columns: Any, stage: str, work: Callable[..., Coroutine[Any, Any,
             task.cancel()
 
 
-async def reference(greeting: Greeting) -> None:
+async def reference(bootstrap: Bootstrap) -> None:
     """Compute the log-probs of the reference model for groups as they come."""
     from penstock.core.spans import Spans
     from penstock.loops.learn import reference_column
@@ -294,13 +287,13 @@ async def reference(greeting: Greeting) -> None:
     from penstock.stream.rules import Ticket
     from penstock.train.device import set_up
 
-    run, stage = read_run(greeting)
-    folder, name, base = RunFolder(Path(greeting["folder"])), greeting["name"], Path(greeting["base"])
-    device = set_up(run.device, greeting["threads"])
+    run, stage = bootstrap.run, bootstrap.online
+    folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
+    device = set_up(run.device, bootstrap.threads)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     scorer = models.reference(stage, models.load(stage.model, corpus_of(stage.data, base)))
     spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with joined(greeting["hub"], name, "reference", dict) as client:
+    async with joined(bootstrap, name, "reference", dict) as client:
         columns = RemoteColumns(client)
         await client.call("ready_now", deadline=30.0)
 
@@ -312,7 +305,7 @@ async def reference(greeting: Greeting) -> None:
         await run_roles(each(columns, REFERENCE.name, one), client.until_lost())
 
 
-async def evaluator(greeting: Greeting) -> None:
+async def evaluator(bootstrap: Bootstrap) -> None:
     """Measure the versions that the learner asks for, on the held-out prompts of the stage."""
     from penstock.core.spans import Spans
     from penstock.engine.encoder_decoder import embedded_generator
@@ -326,11 +319,10 @@ async def evaluator(greeting: Greeting) -> None:
     from penstock.train.device import set_up
     from penstock.weights.channels import open_subscriber
 
-    run, stage = read_run(greeting)
-    folder, name, base = RunFolder(Path(greeting["folder"])), greeting["name"], Path(greeting["base"])
-    device = set_up(run.device, greeting["threads"])
-    processes = processes_of(greeting)
-    model = load_model(str(processes.handed(stage.name))).to(device)
+    run, stage = bootstrap.run, bootstrap.online
+    folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
+    device = set_up(run.device, bootstrap.threads)
+    model = load_model(str(bootstrap.stage_start(stage.name))).to(device)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
@@ -338,9 +330,9 @@ async def evaluator(greeting: Greeting) -> None:
     roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
     measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
     assert measure is not None
-    subscriber = open_subscriber(run.roles.channel, exam_folder(processes.weights), name)
+    subscriber = open_subscriber(run.roles.channel, exam_folder(bootstrap.weights), name)
     spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with joined(greeting["hub"], name, "evaluator", dict) as client:
+    async with joined(bootstrap, name, "evaluator", dict) as client:
         await client.call("ready_now", deadline=30.0)
 
         async def work() -> None:
@@ -361,14 +353,14 @@ async def evaluator(greeting: Greeting) -> None:
                 await made.close()
 
 
-async def rank(greeting: Greeting) -> None:
+async def rank(bootstrap: Bootstrap) -> None:
     """Keep one rank of the learner on a node of its own."""
     from penstock.runtime.rank_role import rank as keep
 
-    await keep(greeting)
+    await keep(bootstrap)
 
 
-ROLES: Mapping[str, Callable[[Greeting], Coroutine[Any, Any, None]]] = {
+ROLES: Mapping[str, Callable[[Bootstrap], Coroutine[Any, Any, None]]] = {
     "generator": generator,
     "reward": reward,
     "reference": reference,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from penstock.ckpt.store import CheckpointStore, Loaded, Position
 from penstock.config.ask import Ask
 from penstock.config.run import Run, Stage
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, blame
+from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame
 from penstock.core.events import Event, EventLog
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
@@ -26,55 +22,15 @@ from penstock.core.types import Group, Metrics
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, rows_of
 from penstock.models.files import save_model
-from penstock.runtime.around import Around, Processes
+from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models
 from penstock.runtime.check import check_stages, named
+from penstock.runtime.context import StageContext
 from penstock.runtime.folder import RunFolder, write_json
 from penstock.runtime.pinning import GROWING, settled
 from penstock.runtime.stages import Ready, prepare, step_through
+from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.train.device import RandomStates, set_up
-
-
-class Interrupted(Exception):
-    """The run was stopped by Ctrl-C or SIGTERM; everything up to the last finished step is saved."""
-
-
-class StopSignal:
-    """Ctrl-C (or SIGTERM, which clusters send) once: finish the step, save, stop. Twice, or while no step runs: at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._stepping = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignal:
-        with contextlib.suppress(ValueError):  # not the main thread: whoever owns it handles signals
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, signal.SIG_DFL if before is None else before)
-
-    @contextlib.contextmanager
-    def between_saves(self) -> Iterator[None]:
-        """Within it there is something to save, so the first signal only asks."""
-        self._stepping = True
-        try:
-            yield
-        finally:
-            self._stepping = False
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked or not self._stepping:
-            raise KeyboardInterrupt
-        self.asked = True
-        with contextlib.suppress(OSError):  # no print: a handler may interrupt one
-            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, STOPPING)
-
-
-STOPPING = b"\npenstock: finishing the step, then saving; once more stops at once\n"
 
 
 @dataclass
@@ -95,10 +51,10 @@ class Progressed:
 
 
 class Session:
-    """Carries a run out in a folder; call :meth:`execute`.
+    """Carries a run out in a folder, in this process; :func:`penstock.runtime.launch` makes one and calls :meth:`execute`.
 
     ``listeners`` see every event as it is logged. ``base`` is the folder that relative paths of the spec start from.
-    ``processes`` are the other roles of ``runtime="procs"``.
+    ``bootstrap`` is what the learner of a run of processes was told. ``stop`` says whether the run was asked to stop.
     ``begun`` says whether the first stage was made ready, so that there is something to go on with.
     """
 
@@ -106,15 +62,18 @@ class Session:
         self,
         run: Run,
         folder: Path,
-        listeners: Sequence[Callable[[Event], None]] = (),
-        base: Path | None = None,
-        processes: Processes | None = None,
+        listeners: Sequence[Callable[[Event], None]],
+        base: Path,
+        *,
+        stop: StopSignal,
+        bootstrap: Bootstrap | None = None,
     ) -> None:
         self.run = run
         self.folder = RunFolder(folder)
-        self.base = base or Path.cwd()
+        self.base = base
         self.listeners = listeners
-        self.processes = processes
+        self.bootstrap = bootstrap
+        self.stop = stop
         self.step = 0
         self.begun = False
 
@@ -124,16 +83,29 @@ class Session:
         A new run that fails before its first stage is ready leaves no folder behind.
 
         Raises:
-            PenstockError: anything the user can mend; once ``begun``, the folder can be resumed from its last checkpoint.
-            Interrupted: Ctrl-C or SIGTERM; everything is saved.
+            PenstockError: anything the user can mend; once ``begun``, it says how to go on from the last checkpoint.
+            Interrupted: Ctrl-C or SIGTERM; everything is saved, or nothing was begun.
         """
+        try:
+            return self._in_folder(resume)
+        except Interrupted as stopped:
+            raise Interrupted(f"{stopped}; {self.folder.way_on}") from None
+        except KeyboardInterrupt:
+            raise Interrupted(f"stopped; {self.folder.way_on}") from None
+        except PenstockError as error:
+            if not self.begun or (self.bootstrap is not None and isinstance(error, RanksLost)):  # its supervisor goes on
+                raise
+            raise type(error)(f"{error}; mend that and {self.folder.way_on}") from error
+
+    def _in_folder(self, resume: bool) -> dict[str, Any]:
+        """Hold the folder, open what a run writes, and go through the stages."""
         if resume:
             self.folder.require_same(self.run)
             if done := self.folder.finished(self.run):
                 return done
         else:
             self.folder.require_free()
-        device = set_up(self.run.device, self.processes.threads if self.processes else self.run.threads)
+        device = set_up(self.run.device, self.bootstrap.threads if self.bootstrap else self.run.threads)
         check_stages(self.run, self.base)
         handle = self.folder.lock() if resume else self.folder.begin(self.run)
         try:
@@ -142,8 +114,8 @@ class Session:
             self.summary = self.folder.read_summary()
             self.recorder = Recorder(self.folder.spans)
             log = EventLog(self.folder.events, self.listeners)
-            with contextlib.closing(self.recorder), contextlib.closing(log) as self.log, StopSignal() as stop:
-                self._stages(resume, stop)
+            with contextlib.closing(self.recorder), contextlib.closing(log) as self.log:
+                self._stages(resume)
         except OSError as error:
             raise CheckpointError(f"{self.folder.path}: {error}") from error
         finally:
@@ -155,8 +127,8 @@ class Session:
     def _report(self, what: str, **fields: Any) -> None:
         self.log.lifecycle(self.step, what, **fields)
 
-    def _stages(self, resume: bool, stop: StopSignal) -> None:
-        self.stop = stop
+    def _stages(self, resume: bool) -> None:
+        stop = self.stop
         loaded = self.store.load_newest() if resume else None
         self.begun = resume
         for number, stage in enumerate(self.run.stages):
@@ -168,7 +140,7 @@ class Session:
             with named(stage.name):
                 stage = settled(stage, self.run, self.base, self.folder.path)
                 self._tell_votes(stage)
-                ready = prepare(stage, self.run, self.models, self.base, self._around(stage))
+                ready = prepare(stage, self.run, self.models, self.base, self._context(stage))
             self.begun = True
             if resume:  # without a checkpoint the evaluation before the first step comes again as well
                 self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
@@ -188,9 +160,9 @@ class Session:
             what = "reads votes" if form in ("pairs", "completions", "corrections") else f"reads {form}"
             self.log.lifecycle(0, what, events=f"1 to {options.get('until')}", content=options.get("content"))
 
-    def _around(self, stage: Stage) -> Around:
-        schedule, stopped = self.folder.schedule / stage.name, lambda: self.stop.asked
-        return Around(self.recorder, self._report, self.processes, schedule, self.folder.path, stopped)
+    def _context(self, stage: Stage) -> StageContext:
+        schedule, stopped = self.folder.schedule / stage.name, lambda: self.stop.asked > 0
+        return StageContext(self.recorder, self._report, self.bootstrap, schedule, self.folder.path, stopped)
 
     def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
         self.step = loaded.entry.position.step if loaded is not None else 0

@@ -22,9 +22,9 @@ from penstock.loops.learn import Step
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
-from penstock.runtime.around import NOTHING_AROUND, Around
 from penstock.runtime.audit import reward_accuracy
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
+from penstock.runtime.context import NO_CONTEXT, StageContext
 from penstock.runtime.local import run_roles
 from penstock.runtime.online import LocalFlow, online_parts, trainer_of
 from penstock.runtime.procs import Aside, ProcsFlow
@@ -56,15 +56,15 @@ class Ready:
     """Units in one pass over the data."""
 
 
-def prepare(stage: Stage, run: Run, models: Models, base: Path, around: Around = NOTHING_AROUND) -> Ready:
+def prepare(stage: Stage, run: Run, models: Models, base: Path, context: StageContext = NO_CONTEXT) -> Ready:
     """Load and build everything a stage needs; errors in data, models or rewards surface here."""
     if isinstance(stage, Ask):
-        return prepare_ask(stage, run, models, base, around)
+        return prepare_ask(stage, run, models, base, context)
     if isinstance(stage, Offline):
-        return prepare_offline(stage, run, models, base, around.recorder)
-    if run.runtime != "local" and around.processes is None:
-        raise SpecError(f'runtime="{run.runtime}" needs the supervisor of penstock train; here, set runtime="local"')
-    return prepare_online(stage, run, models, base, around)
+        return prepare_offline(stage, run, models, base, context.recorder)
+    if run.runtime != "local" and context.bootstrap is None:
+        raise SpecError(f'runtime="{run.runtime}" needs a supervisor (penstock.runtime.launch); here, set runtime="local"')
+    return prepare_online(stage, run, models, base, context)
 
 
 def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, recorder: Recorder) -> Ready:
@@ -117,11 +117,11 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
     return Ready(model, {"learner": learner, "sentinels": trainer.watcher}, steps, assess, close, epoch=epoch)
 
 
-def prepare_ask(stage: Ask, run: Run, models: Models, base: Path, around: Around) -> Ready:
+def prepare_ask(stage: Ask, run: Run, models: Models, base: Path, context: StageContext) -> Ready:
     """Asking people; the extra ``feedback`` is needed only here."""
     from penstock.runtime.asking import Asking, evaluated
 
-    asking = Asking(stage, run, models, base, around)
+    asking = Asking(stage, run, models, base, context)
 
     async def steps(start: int) -> AsyncGenerator[Step, None]:
         async with aclosing(asking.steps(start)) as asked:
@@ -140,14 +140,14 @@ def prepare_ask(stage: Ask, run: Run, models: Models, base: Path, around: Around
     return ready
 
 
-def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: Around) -> Ready:
+def prepare_online(stage: Online, run: Run, models: Models, base: Path, context: StageContext) -> Ready:
     """PPO, GRPO and their kin, with the other roles in this process or in others."""
-    processes = around.processes
-    parts = online_parts(stage, run, models, base, reference_elsewhere=processes is not None and run.roles.references > 0)
-    flow = LocalFlow(parts, around) if processes is None else ProcsFlow(parts, run, processes, around)
+    bootstrap = context.bootstrap
+    parts = online_parts(stage, run, models, base, reference_elsewhere=bootstrap is not None and run.roles.references > 0)
+    flow = LocalFlow(parts, context) if bootstrap is None else ProcsFlow(parts, run, bootstrap, context)
     measure, closing = measured(stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
     for reward in closing:
-        reward.spans = around.recorder.role("reward-0" if processes is None else "evaluation")
+        reward.spans = context.recorder.role("reward-0" if bootstrap is None else "evaluation")
 
     async def steps(start: int) -> AsyncGenerator[Step, None]:
         async with aclosing(flow.steps(start)) as trained:
@@ -159,7 +159,7 @@ def prepare_online(stage: Online, run: Run, models: Models, base: Path, around: 
         parts.learner.close()
         for reward in closing:
             await reward.close()
-        around.recorder.end("generator-0", "reward-0", "evaluation")
+        context.recorder.end("generator-0", "reward-0", "evaluation")
 
     return Ready(
         parts.model,

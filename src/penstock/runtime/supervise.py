@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 import secrets
 import shutil
 import signal
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.config.placement import bundles, most_ranks, ranks_apart
 from penstock.config.run import Online, Run
-from penstock.config.spec import plain
+from penstock.core import errors
 from penstock.core.errors import RoleError, SpecError
-from penstock.runtime.around import AGAIN
+from penstock.core.events import Event
+from penstock.net.rpc import Handler, Peer
+from penstock.runtime.bootstrap import RANKS_LOST, Bootstrap
 from penstock.runtime.engine_choice import command_of, require_engine
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
-from penstock.runtime.supervisor import STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
+from penstock.runtime.listeners import Listener
+from penstock.runtime.stopping import Interrupted, StopSignal
+from penstock.runtime.supervisor import COMMAND, STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
 from penstock.stream.columns import REFERENCE, REWARD
 from penstock.stream.rules import Rules
 from penstock.train.rank_meeting import Meeting
@@ -33,15 +37,26 @@ NOTICING = 20.0
 """Seconds in which the learner may notice by itself that one of its ranks is gone."""
 
 
-def supervise(run: Run, folder: Path, resuming: bool, progress: bool = True) -> int:
-    """Carry a run out in processes; gives the learner's exit code.
+def supervise(
+    run: Run,
+    folder: Path,
+    listeners: Sequence[Listener],
+    stop: StopSignal,
+    *,
+    resume: bool,
+    base: Path,
+    command: tuple[str, ...] = (),
+) -> None:
+    """Carry a run out in processes, to its end.
 
     Raises:
         RoleError: the learner died again and again without getting on.
         SpecError: the generators' engine cannot be started.
+        PenstockError: what ended the learner.
+        Interrupted: ``stop`` was asked to.
     """
     require_engine(run)
-    return asyncio.run(Supervised(run, folder, resuming, progress).execute())
+    asyncio.run(Supervised(run, folder, listeners, stop, resume=resume, base=base, command=command or COMMAND).execute())
 
 
 def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> Rules:
@@ -95,39 +110,51 @@ def threads_of(run: Run, name: str = "learner") -> int:
 class Supervised:
     """One run on its way."""
 
-    command: tuple[str, ...] = Role.command
-    """What starts a process."""
-
-    def __init__(self, run: Run, folder: Path, resuming: bool, progress: bool) -> None:
-        self.run, self.folder, self.resuming, self.progress = run, RunFolder(folder), resuming, progress
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        listeners: Sequence[Listener],
+        stop: StopSignal,
+        *,
+        resume: bool,
+        base: Path,
+        command: tuple[str, ...] = COMMAND,
+    ) -> None:
+        self.run, self.folder, self.listeners, self.stop = run, RunFolder(folder), listeners, stop
+        self.resuming, self.base, self.command = resume, base, command
         self.token = secrets.token_hex(32)
         self.place = place_of(run)
-        self.hub = Hub(self._rules, self.token, self._open, self._close)
+        handlers: dict[str, Handler] = {"event": self._event, "outcome": self._outcome}
+        self.hub = Hub(self._rules, self.token, self._open, self._close, handlers=handlers)
         self.address = ""
+        self.error: Exception | None = None
+        """What ended the learner, in its own words."""
         self._ranks = ranks_apart(run) and most_ranks(run) > 1
         """Whether the learner has ranks on other nodes."""
         self.learner: Child | None = None
         self._leaving: list[asyncio.Task[None]] = []
         self._watches: list[asyncio.Task[None]] = []
         """Over learners of which a rank has died."""
-        self.asked = 0
-        """How often the user asked to stop."""
 
-    async def execute(self) -> int:
-        """From the first process to the last; all are gone when this returns."""
+    async def execute(self) -> None:
+        """From the first process to the last; all are gone when this returns. Raises as :func:`supervise` does."""
         try:
             await self.place.open(self.hub.note)
-            return await self._attend()
+            code = await self._attend()
         finally:
             await self.place.close()
+        if self.error is not None:
+            raise self.error
+        if code:
+            raise RoleError(f"the learner ended with exit code {code}; {self.folder.way_on}")
 
     async def _attend(self) -> int:
         self.address = await self.hub.start(self.place.host)
         self.supervisor = Supervisor(self._note, self.hub.readiness, self.hub.seen, spawn=self._spawn, moments=self.hub.moments)
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._ask)
+        self.stop.on_ask = functools.partial(loop.call_soon_threadsafe, self._ask)
         for rank in range(1, most_ranks(self.run) if self._ranks else 1):
             self.supervisor.start(self._role("rank", f"rank-{rank}"))
         try:
@@ -137,11 +164,20 @@ class Supervised:
                 watch.cancel()
             await asyncio.gather(self.supervisor.stop(), *self._leaving)
             await self.hub.stop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            self.stop.on_ask = None
             weights = weights_folder(self.run, self.folder.path)
             for folder in (weights, exam_folder(weights)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    async def _event(self, peer: Peer, event: Event) -> None:
+        """An event of the learner's log, for the listeners here."""
+        for listener in self.listeners:
+            listener(event)
+
+    async def _outcome(self, peer: Peer, kind: str, message: str) -> None:
+        """How the learner ended: the kind of its error and what it says; none if ``kind`` is empty."""
+        known = {"Interrupted": Interrupted, "": None}.get(kind, vars(errors).get(kind, RoleError))
+        self.error = known(message) if known is not None else None
 
     def _rules(self, name: str) -> Rules:
         return rules_of(self._stage(name), processes=True, references=self.run.roles.references)
@@ -150,12 +186,11 @@ class Supervised:
         return next(stage for stage in self.run.stages if stage.name == name and isinstance(stage, Online))
 
     def _ask(self) -> None:
-        """Ctrl-C reached the supervisor alone: the learner finishes its step and saves; the others follow.
+        """Ctrl-C reached this process alone: the learner finishes its step and saves; the others follow.
 
         The second one ends the learner at once, as soon as it listens; the third one whatever it does.
         """
-        self.asked += 1
-        if self.learner is not None and self.asked > 2:
+        if self.learner is not None and self.stop.asked > 2:
             self.learner.signal(signal.SIGKILL)
         elif self.learner is not None:
             self.learner.signal(signal.SIGTERM, alone=True)
@@ -164,10 +199,10 @@ class Supervised:
         """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
         fruitless, before = 0, (-1, "")
         while True:
-            greeting = self._greeting("learner", "learner", resuming=self.resuming)
-            learner = Role("learner", greeting, self.command, environment=self._environment("learner"))
+            bootstrap = self._bootstrap("learner", "learner", resuming=self.resuming)
+            learner = Role("learner", bootstrap, self.command, environment=self._environment("learner"))
             self.learner = await self._spawn(learner)
-            if self.asked:  # while there was none
+            if self.stop.asked:  # while there was none
                 self.learner.signal(signal.SIGTERM, alone=True)
             try:
                 code = await self._ended(self.learner)
@@ -175,10 +210,10 @@ class Supervised:
                 await self.learner.stop()
                 raise
             self.learner.signal(signal.SIGKILL)  # whatever it had started
-            if code >= 0 and code != AGAIN:
+            if code >= 0 and code != RANKS_LOST:
                 return code
-            if self.asked:
-                return self._stopped()
+            if self.stop.asked:  # it ended before it could say so itself
+                raise Interrupted(f"stopped; {self.folder.way_on}")
             self.hub.note("role restarted", role="learner", code=code, words="")
             reached = self._reached()
             fruitless, before = (0 if reached > before else fruitless + 1), reached
@@ -215,13 +250,6 @@ class Supervised:
         saved = (folder.name for folder in self.folder.checkpoints.glob("stage-*"))
         return self.hub.reached, max(saved, default="")
 
-    def _stopped(self) -> int:
-        """The learner ended before it could say so itself."""
-        there = self.folder.spec.exists()
-        told = f"go on with: penstock train --resume {self.folder.path}" if there else "nothing was begun"
-        print(f"penstock: stopped; {told}", file=sys.stderr)
-        return 130
-
     # ---- the roles of a stage
 
     async def _spawn(self, role: Role) -> Child:
@@ -233,7 +261,7 @@ class Supervised:
         await self.hub.server.drop(role.name)
         child = await self.place.spawn(role)
         here = self.learner.address if self.learner else child.address
-        reads = role.greeting["role"] in ("generator", "evaluator")
+        reads = role.bootstrap["role"] in ("generator", "evaluator")
         if reads and child.address not in ("", here) and self.run.roles.channel == "shared memory":
             await child.stop()
             raise SpecError(
@@ -263,24 +291,24 @@ class Supervised:
 
     def _role(self, kind: str, name: str, **more: Any) -> Role:
         log = self.folder.path / "logs" / f"{name}.log"
-        greeting = self._greeting(kind, name, **more)
-        return Role(name, greeting, command_of(self.run, kind, self.command), log, self._environment(name))
+        bootstrap = self._bootstrap(kind, name, **more)
+        return Role(name, bootstrap, command_of(self.run, kind, self.command), log, self._environment(name))
 
-    def _greeting(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
+    def _bootstrap(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""
-        return {
-            "role": role,
-            "name": name,
-            "hub": {"address": self.address, "token": self.token},
-            "run": plain(self.run),
-            "folder": str(self.folder.path.resolve() if self.run.runtime == "ray" else self.folder.path),
-            "base": str(Path.cwd()),
-            "threads": threads_of(self.run, name),
-            "weights": str(weights_folder(self.run, self.folder.path)),
-            "progress": self.progress,
-            "rank_threads": threads_of(self.run, "rank-1") if self._ranks else 0,
+        return Bootstrap(
+            role=role,
+            name=name,
+            run=self.run,
+            folder=self.folder.path.resolve() if self.run.runtime == "ray" else self.folder.path,
+            base=self.base,
+            hub=self.address,
+            token=self.token,
+            weights=weights_folder(self.run, self.folder.path),
+            threads=threads_of(self.run, name),
+            rank_threads=threads_of(self.run, "rank-1") if self._ranks else 0,
             **more,
-        }
+        ).plain()
 
     def _environment(self, name: str) -> dict[str, str]:
         return {"OMP_NUM_THREADS": str(threads_of(self.run, name))}

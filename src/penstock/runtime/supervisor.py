@@ -30,13 +30,17 @@ READING = 4000
 """Bytes of a role's log that are looked at for its last words."""
 
 
+COMMAND = (sys.executable, "-m", "penstock.runtime.role")
+"""What starts a process of a run."""
+
+
 @dataclass(frozen=True)
 class Role:
-    """A process of the run: ``greeting`` tells it who it is, ``log`` takes what it prints (None: the terminal)."""
+    """A process of the run: ``bootstrap`` tells it who it is, ``log`` takes what it prints (None: the terminal)."""
 
     name: str
-    greeting: Mapping[str, Any]
-    command: tuple[str, ...] = (sys.executable, "-m", "penstock.runtime.role")
+    bootstrap: Mapping[str, Any]
+    command: tuple[str, ...] = COMMAND
     log: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -143,7 +147,7 @@ async def spawn(role: Role) -> ProcessChild:
     assert process.stdin is not None
     child = ProcessChild(role, process)
     try:
-        process.stdin.write(json.dumps(dict(role.greeting)).encode() + b"\n")
+        process.stdin.write(json.dumps(dict(role.bootstrap)).encode() + b"\n")
         await process.stdin.drain()
     except ConnectionError:  # it died at once: whoever waits for it finds out
         pass

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from penstock.config.run import Run
 from penstock.core.events import Event
 from penstock.ui.metrics import KNOWN, duration, numbers, order, shown, value_of
 
@@ -236,3 +237,13 @@ class Progress:
     def _print(self, line: Text) -> None:
         """Print above the bar, or just print."""
         self._console.print(line, soft_wrap=not self._console.is_terminal)
+
+
+@contextmanager
+def following(run: Run) -> Iterator[list[Progress]]:
+    """The listeners of a launch that show it live, until the block ends."""
+    shown = Progress([(stage.name, stage.steps) for stage in run.stages])
+    try:
+        yield [shown]
+    finally:
+        shown.close()

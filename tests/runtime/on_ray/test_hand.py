@@ -38,14 +38,14 @@ class Here:
 
 
 def role(folder: Path, name: str = "learner", code: str = ECHO, log: Path | None = None) -> Role:
-    greeting = {"word": "hello", "folder": str(folder), "base": str(folder)}
-    return Role(name, greeting, (sys.executable, "-c", code), log)
+    bootstrap = {"word": "hello", "folder": str(folder), "base": str(folder)}
+    return Role(name, bootstrap, (sys.executable, "-c", code), log)
 
 
 def test_a_call_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:
     async def main() -> None:
         hand, made = Hand(), role(tmp_path)
-        values = {"name": made.name, "command": made.command, "greeting": made.greeting, "log": "",
+        values = {"name": made.name, "command": made.command, "bootstrap": made.bootstrap, "log": "",
                   "environment": {}, "driver": sys.executable}  # fmt: skip
         first, second = await asyncio.gather(*(hand.call(1, "start", json.dumps(values)) for _ in range(2)))
         assert first == second

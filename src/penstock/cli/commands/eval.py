@@ -83,15 +83,15 @@ def pick(made: Run, name: str) -> Stage:
 def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
     """Metrics and groups of one evaluation."""
     from penstock.config.run import ModelSpec
-    from penstock.runtime.around import alone
     from penstock.runtime.build import Models
+    from penstock.runtime.context import in_one_process
     from penstock.runtime.folder import RunFolder
     from penstock.runtime.stages import prepare
     from penstock.train.device import set_up
 
     device = set_up(made.device, made.threads)
     models = Models(lambda name: RunFolder(folder).stage_model(made, name), device, made.seed)
-    ready = prepare(replace(stage, model=ModelSpec(path=model)), alone(made), models, Path.cwd())
+    ready = prepare(replace(stage, model=ModelSpec(path=model)), in_one_process(made), models, Path.cwd())
 
     async def once() -> tuple[dict[str, float], Sequence[Any]]:
         try:

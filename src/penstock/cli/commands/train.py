@@ -6,15 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from penstock.cli.command import HELP, called
 from penstock.cli.recipe import Placeable, is_named, show_help, with_name
-from penstock.core.errors import PenstockError, RanksLost, SpecError
+from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
     from penstock.config.run import Run
-    from penstock.runtime.around import Processes
 
 
 @dataclass(kw_only=True)
@@ -58,9 +57,11 @@ class Train(Placeable):
             raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
         made = self.made()
         if self.debug:
-            from penstock.runtime.around import alone
+            from penstock.runtime.context import in_one_process
 
-            made = alone(made)
+            made = in_one_process(made)
+        from penstock.runtime.folder import free_folder
+
         folder = free_folder(self.runs, self.name or made.name, exact=bool(self.name))
         return carry_out(with_name(made, folder), folder, resuming=False)
 
@@ -84,65 +85,21 @@ class Train(Placeable):
         return 0
 
 
-def free_folder(runs: Path, name: str, exact: bool) -> Path:
-    """``runs/name``, numbered on where that is taken and the name was not chosen by the user."""
-    folder, number = runs / name, 1
-    while not exact and folder.exists():
-        number += 1
-        folder = runs / f"{name}-{number}"
-    return folder
-
-
-def carry_out(made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None) -> int:
-    """Execute with live progress, write the report, close with the headline.
-
-    A run of processes is carried out by a supervisor, whose learner comes here again with its ``processes``.
-    """
-    from penstock.runtime.pinning import pinned
-
-    if not resuming:
-        made = pinned(made, Path.cwd())
-    if made.runtime != "local" and processes is None:
-        from penstock.runtime.supervise import supervise
-
-        return supervise(made, folder, resuming, progress)
-    from penstock.runtime.session import Interrupted
+def carry_out(made: Run, folder: Path, resuming: bool) -> int:
+    """Launch with live progress, write the report, close with the headline."""
+    from penstock.runtime import launch
+    from penstock.ui.progress import following
     from penstock.ui.report import write_report
 
     try:
-        summary = execute(made, folder, resuming, progress, processes)
-    except Interrupted as stopped:
-        return stop(f"{stopped}; go on with: penstock train --resume {folder}")
-    except KeyboardInterrupt:
-        kept = (folder / "run.json").exists()
-        return stop(f"stopped; {f'go on with: penstock train --resume {folder}' if kept else 'nothing was begun'}")
+        with following(made) as listeners:
+            result = launch(made, folder, listeners, resume=resuming)
+    except KeyboardInterrupt as stopped:
+        return stop(str(stopped) or "stopped")
     page = write_report(folder)
-    print(f"model {folder / 'model'}, report {page}")
-    print(summary["headline"])
+    print(f"model {result.model_path}, report {page}")
+    print(result.headline)
     return 0
-
-
-def execute(
-    made: Run, folder: Path, resuming: bool, progress: bool = True, processes: Processes | None = None
-) -> dict[str, Any]:
-    """Carry a run out, shown live if wanted; gives its summary. Errors of a run that has begun say how to go on."""
-    from penstock.runtime.folder import RunFolder
-    from penstock.runtime.pinning import pinned
-    from penstock.runtime.session import Session
-    from penstock.ui.progress import Progress
-
-    made = pinned(made, Path.cwd(), RunFolder(folder).read() if resuming else None)
-    shown = Progress([(stage.name, stage.steps) for stage in made.stages]) if progress else None
-    session = Session(made, folder, listeners=[shown] if shown else [], processes=processes)
-    try:
-        return session.execute(resume=resuming)
-    except PenstockError as error:
-        if not session.begun or (processes is not None and isinstance(error, RanksLost)):  # the supervisor starts it again
-            raise
-        raise type(error)(f"{error}; mend that and go on with: penstock train --resume {folder}") from error
-    finally:
-        if shown:
-            shown.close()
 
 
 def stop(message: str) -> int:

@@ -1,0 +1,158 @@
+"""The one door to a run: ``launch(run, folder, listeners)``, for the command line, Python, benchmarks and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.config.run import Run
+from penstock.core.errors import SpecError
+from penstock.core.events import Event, read_events
+from penstock.runtime.folder import RunFolder
+from penstock.runtime.listeners import Delivery, Listener, delivering
+from penstock.runtime.pinning import pinned
+from penstock.runtime.stopping import Interrupted, StopSignal
+
+IN_A_ROLE = "PENSTOCK_ROLE"
+"""Environment variable that every process of a run has."""
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run: its folder, its summary, and the event log behind them."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def headline(self) -> str:
+        """The closing line."""
+        return str(self.summary["headline"])
+
+    @property
+    def model_path(self) -> Path:
+        """The trained model of the last stage, in Hugging Face format."""
+        return self.folder / "model"
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """That model, loaded: a :class:`penstock.models.language_model.LanguageModel`."""
+        from penstock.models.files import load_model
+
+        return load_model(str(self.model_path))
+
+    @property
+    def metrics(self) -> list[Event]:
+        """The metric events in order: ``stage``, ``step`` and ``values``."""
+        return self._events("metrics")
+
+    @property
+    def samples(self) -> list[Event]:
+        """The sample events in order: ``stage``, ``step`` and ``rows`` (prompt, text, reward, …)."""
+        return self._events("samples")
+
+    def _events(self, kind: str) -> list[Event]:
+        return [event for event in read_events(self.folder / "events.jsonl") if event["kind"] == kind]
+
+
+def launch(
+    run: Run,
+    folder: Path | str,
+    listeners: Sequence[Listener] = (),
+    *,
+    resume: bool = False,
+    base: Path | None = None,
+    command: Sequence[str] = (),
+) -> Result:
+    """Carry a run out in its folder, wherever its roles live; returns when it is finished.
+
+    Works in any thread, and in one whose event loop is running (a notebook's cell): the work then has a thread of its own.
+
+    Args:
+        run: the spec.
+        folder: where the run lives; it is made.
+        listeners: called with every event of the log, each in a thread of its own. One that is slow or fails slows or ends
+            nothing: it misses events, and a warning says so.
+        resume: go on with the run in ``folder``. One that is finished is left as it is.
+        base: where relative paths of the spec start from; None: the working directory.
+        command: what starts the process of a role; empty: this Python.
+
+    Raises:
+        PenstockError: anything the user can mend; the message says how to go on with a run that has begun.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; what was saved and how to go on.
+    """
+    if os.environ.get(IN_A_ROLE):
+        raise SpecError('a process of a run began a run: put penstock.train(…) of your script below if __name__ == "__main__":')
+    folder, base = Path(folder), base or Path.cwd()
+    with delivering(listeners) as deliveries, StopSignal(elsewhere=_in_a_loop()) as stop:
+        try:
+            return _off_loop(lambda: _carry_out(run, folder, deliveries, resume, base, tuple(command), stop))
+        except Interrupted as stopped:
+            raise KeyboardInterrupt(str(stopped)) from None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"stopped; {RunFolder(folder).way_on}") from None
+
+
+def _carry_out(
+    run: Run,
+    folder: Path,
+    deliveries: Sequence[Delivery],
+    resume: bool,
+    base: Path,
+    command: tuple[str, ...],
+    stop: StopSignal,
+) -> Result:
+    target = RunFolder(folder)
+    if run.runtime == "local":
+        from penstock.runtime.session import Session
+
+        made = pinned(run, base, target.read() if resume else None)
+        return Result(folder, Session(made, folder, deliveries, base, stop=stop).execute(resume))
+    from penstock.runtime.supervise import supervise
+    from penstock.runtime.travelling import travelling
+
+    with travelling(run, folder) as able:
+        made = pinned(able, base, target.read() if resume else None)
+        supervise(made, folder, deliveries, stop, resume=resume, base=base, command=command)
+    return Result(folder, target.read_summary())
+
+
+def _in_a_loop() -> bool:
+    """Whether this thread's event loop is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _off_loop(work: Callable[[], Found]) -> Found:
+    """Do some work here; where this thread's event loop is running, in a thread of its own, which is waited for.
+
+    A KeyboardInterrupt leaves that thread to end by itself, at its next step.
+    """
+    if not _in_a_loop():
+        return work()
+    found: list[Found] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="run", daemon=True)
+    thread.start()
+    thread.join()
+    for error in failed:
+        raise error
+    return found[0]
