@@ -21,8 +21,8 @@ import numpy as np
 
 from penstock.algos import BradleyTerry
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
-from penstock.data.layout import lay_out
 from penstock.feedback.select import Mix, select
+from penstock.models.language_policy import LanguagePolicy
 from penstock.recipes.human_loop import true_pairs
 from penstock.runtime.build import Models
 from penstock.runtime.stages import prepare
@@ -58,7 +58,7 @@ def fitted(model: str, rows: list[dict], folder: Path, seed: int, member: int, e
         await ready.close()
 
     asyncio.run(train())
-    return Scoring(ready.model.eval().requires_grad_(False), lay_out)
+    return Scoring(LanguagePolicy(ready.model.eval().requires_grad_(False)))
 
 
 def scores(scorer: Scoring, rows: list[dict], text: object) -> np.ndarray:

@@ -21,10 +21,12 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from penstock.algos.grpo import GRPO
 from penstock.config.run import LearnerSpec
+from penstock.core.contracts import Denominator
 from penstock.core.types import PromptKey, Request, Row, SampleKey, Sampling, WeightUpdate
-from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.models.text import train_tokenizer
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -173,7 +175,7 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
     """One GRPO step over the samples: gap of log-probs, FLOP utilisation, peak memory."""
     device = model.device
     spec = LearnerSpec(learning_rate=1e-6, token_budget=16384, compute="bfloat16")
-    learner = DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=10))
+    learner = DeviceLearner(LanguagePolicy(model), spec, LearnerPlan(total_steps=10))
     rows = [Row(s.columns, s.action_T) for s in samples]
     scores = learner.score([(row,) for row in rows], frozenset({"logp"}))
     gaps = np.concatenate([abs(scored - s.logp_T[s.action_T]) for scored, s in zip(scores["logp"], samples, strict=True)])
@@ -194,7 +196,7 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
         units.append(tuple(unit))
 
     def step() -> None:
-        denominator = count(units)
+        denominator = Denominator.of(units)
         for batch in lay_out(units, spec.token_budget, spec.share_prefix, padding=1.0):
             learner.accumulate(batch, algorithm.loss(), denominator)
         learner.step()

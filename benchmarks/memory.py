@@ -20,6 +20,7 @@ from typing import Any
 
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.memory import Footprint, footprint
 from penstock.models.presets import PRESETS, Shape
 
@@ -50,10 +51,10 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
 
     from penstock.models.branches import bytes_held, reference_branch, share_frozen
     from penstock.models.language_model import LanguageModel
+    from penstock.models.restrict import restrict
     from penstock.models.scratch import build_model
     from penstock.models.text import train_tokenizer
     from penstock.train.learner import DeviceLearner, LearnerPlan
-    from penstock.train.restrict import restrict
 
     letters = random.Random(0)
     text = train_tokenizer(
@@ -73,7 +74,7 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
         models.append(reference_branch(policy))
     elif spec.lora is None:
         models.append(model().requires_grad_(False))
-    learner = DeviceLearner(policy, spec, lambda *_: [], LearnerPlan(total_steps=1))
+    learner = DeviceLearner(LanguagePolicy(policy), spec, LearnerPlan(total_steps=1))
     for master in learner.masters.masters:
         master.grad = torch.ones_like(master)
     gradients = sum(master.grad.nbytes for master in learner.masters.masters if master.grad is not None)

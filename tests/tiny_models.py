@@ -84,3 +84,8 @@ def row(prompt: np.ndarray, answer: np.ndarray, **fields: float | FloatArray) ->
     """A labelled row whose actions are ``answer``."""
     tokens_T = np.concatenate([prompt, answer]).astype(np.int32)
     return Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) >= len(prompt), fields)
+
+
+def bytes_held(modules):
+    """Bytes of the parameters of modules; a tensor that several of them share counts once."""
+    return sum({id(p): p.nbytes for module in modules for p in module.parameters()}.values())

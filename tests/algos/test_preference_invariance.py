@@ -20,10 +20,9 @@ from penstock.algos.dpo import MPO
 from penstock.algos.pair_losses import PAIR_LOSSES
 from penstock.config.run import LearnerSpec
 from penstock.core.types import Row
-from penstock.data.layout import count as real_count
-from penstock.data.layout import lay_out
 from penstock.loops.learn import Trainer
 from penstock.loops.offline import OfflineLabeller
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 SMOOTHING = {"robust": 0.1, "exo": 0.01}
@@ -46,7 +45,7 @@ class Noise:
     def __init__(self, seed):
         self.table = np.random.default_rng(seed).normal(-1.5, 0.5, (8, 8))
 
-    def score(self, units, needs, temperature=1.0):
+    def score(self, units, needs):
         rows = [row for unit in units for row in unit]
         logp = [self.table[row.tokens_T[:-1], row.tokens_T[1:]][row.action_T[1:]] for row in rows]
         return {"logp": logp}
@@ -119,10 +118,10 @@ def test_token_budget_and_shared_prefix_change_neither_loss_nor_gradient(name, t
             for parameter in model.network.parameters():
                 parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
         spec = LearnerSpec(learning_rate=1e-3, token_budget=budget, share_prefix=share, clip_norm=0)
-        learner = DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=1))
-        reference = DeviceLearner(frozen, spec, lay_out, LearnerPlan(total_steps=1))
+        learner = DeviceLearner(LanguagePolicy(model, share_prefix=share), spec, LearnerPlan(total_steps=1))
+        reference = DeviceLearner(LanguagePolicy(frozen, share_prefix=share), spec, LearnerPlan(total_steps=1))
         units = OfflineLabeller(algorithm, learner, reference).label(real_units(algorithm, tiny_models.tokens))
-        metrics = Trainer(learner, algorithm.loss(), lay_out, real_count, budget, share).step(units)
+        metrics = Trainer(learner, algorithm.loss()).step(units)
         found.append((metrics["loss"], metrics["gradient_norm"]))
     assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
     assert found[2] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
@@ -130,11 +129,11 @@ def test_token_budget_and_shared_prefix_change_neither_loss_nor_gradient(name, t
 
 def test_at_the_reference_the_loss_of_dpo_is_log_two_and_half_the_pairs_are_right(text):
     model, frozen, algorithm = tiny_models.build("qwen2", text), tiny_models.build("qwen2", text), DPO()
-    learner = DeviceLearner(model, LearnerSpec(), lay_out, LearnerPlan(total_steps=1))
+    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(), LearnerPlan(total_steps=1))
     units = OfflineLabeller(
-        algorithm, learner, DeviceLearner(frozen, LearnerSpec(), lay_out, LearnerPlan(total_steps=1))
+        algorithm, learner, DeviceLearner(LanguagePolicy(frozen), LearnerSpec(), LearnerPlan(total_steps=1))
     ).label(real_units(algorithm, tiny_models.tokens))
-    metrics = Trainer(learner, algorithm.loss(), lay_out, real_count, 4096).step(units)
+    metrics = Trainer(learner, algorithm.loss()).step(units)
     assert metrics["loss"] == pytest.approx(float(np.log(2)), abs=1e-6)
     assert metrics["pair/margin"] == pytest.approx(0.0, abs=1e-4)
 

@@ -11,10 +11,9 @@ import tiny_models
 from penstock.algos import ProcessReward
 from penstock.config.run import LearnerSpec
 from penstock.core.errors import DataError, SpecError, TrainingError
-from penstock.data.layout import count as real_count
-from penstock.data.layout import lay_out as real_lay_out
 from penstock.loops.learn import Trainer
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 TOKENIZER = Letters()
@@ -93,7 +92,7 @@ def score_model(text):
 
 
 def test_a_steps_score_reads_the_text_up_to_its_end_and_nothing_after(text):
-    learner = DeviceLearner(score_model(text), LearnerSpec(), real_lay_out, LearnerPlan(total_steps=1))
+    learner = DeviceLearner(LanguagePolicy(score_model(text)), LearnerSpec(), LearnerPlan(total_steps=1))
     steps = ["2 + 2 = 4", "4 + 3 = 7"]
     rows = ProcessReward().rows({"prompt": "sum", "steps": steps, "labels": [1, 1]}, text)
     found = learner.score([rows], frozenset({"step"}))["step"][0]
@@ -103,9 +102,9 @@ def test_a_steps_score_reads_the_text_up_to_its_end_and_nothing_after(text):
 
 
 def test_right_and_wrong_steps_are_told_apart_after_some_training(text):
-    learner = DeviceLearner(score_model(text), LearnerSpec(learning_rate=3e-3), real_lay_out, LearnerPlan(total_steps=15))
+    learner = DeviceLearner(LanguagePolicy(score_model(text)), LearnerSpec(learning_rate=3e-3), LearnerPlan(total_steps=15))
     algorithm = ProcessReward()
-    trainer = Trainer(learner, algorithm.loss(), real_lay_out, real_count, 4096)
+    trainer = Trainer(learner, algorithm.loss())
     units = [
         algorithm.rows({"prompt": "sum", "steps": ["the lazy dog", f"{i} = {i + wrong}"], "labels": [1, 1 - wrong]}, text)
         for i in range(4)

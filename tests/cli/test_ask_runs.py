@@ -24,6 +24,7 @@ from penstock.feedback.asked import read
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 from penstock.models.files import load_model, load_text
+from penstock.models.language_policy import LanguagePolicy
 from penstock.runtime import launch
 from penstock.runtime.judging import group_of
 
@@ -111,12 +112,11 @@ def test_every_response_is_kept_with_its_exact_tokens_and_where_it_comes_from(on
 
 def test_kept_log_probs_are_those_of_the_weights(once):
     from penstock.core.types import Row
-    from penstock.data.layout import lay_out
     from penstock.train.learner import Scoring
 
     asked = read(once / "asked" / "ask-1.jsonl")
     group = group_of(asked[0].task.item)
-    scorer = Scoring(load_model(str(once / "models" / "sft")), lay_out)
+    scorer = Scoring(LanguagePolicy(load_model(str(once / "models" / "sft"))))
     rows = tuple(Row(sample.columns, sample.action_T) for sample in group.samples)
     for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"}))["logp"], strict=True):
         assert sample.logp_T[sample.action_T] == pytest.approx(logp_A, abs=1e-4)

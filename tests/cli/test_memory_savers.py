@@ -13,17 +13,17 @@ import pytest
 import tiny_recipes
 import torch
 
+import tiny_models
 from penstock.algos import PPO, BradleyTerry, KLPenalty
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
-from penstock.models.branches import bytes_held
 from penstock.models.files import load_model, save_model
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import AdapterOffPolicy, SharedTrunkPolicy
 from penstock.models.scratch import build_model
 from penstock.runtime.build import Models
 from penstock.runtime.stages import Ready, prepare, step_through
-from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
 
 FROZEN = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1, critic="branch")
 SAVERS = {
@@ -139,15 +139,15 @@ def test_a_resume_is_exact(saver: str, models: Models) -> None:
 
 
 def test_reference_critic_and_reward_model_share_the_frozen_part(models: Models) -> None:
-    alone = bytes_held([load_model(models.path("@sft"))])
+    alone = tiny_models.bytes_held([load_model(models.path("@sft"))])
     stage, loading = ppo(FROZEN), replica(models)
     model = loading.load(stage.model, ())
     reference = loading.reference(stage, model)
-    scorer = loading.scorer("@reward").model
-    assert isinstance(reference, SharedTrunkScoring)
+    scorer = loading.scorer("@reward").policy.model
+    assert isinstance(reference, SharedTrunkPolicy)
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     score_head = scorer.network.score.weight.nbytes
-    assert bytes_held([model, reference.model, scorer]) == alone + 2 * trained + score_head
+    assert tiny_models.bytes_held([model, reference.model, scorer]) == alone + 2 * trained + score_head
 
 
 def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
@@ -159,7 +159,7 @@ def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
     units = [(tiny_row(length),) for length in (3, 7)]
     found, wanted = (each.score(units, frozenset({"score"}))["score"] for each in (shared, expected))
     assert found == wanted
-    assert bytes_held([model, shared.model]) < bytes_held([model, expected.model])
+    assert tiny_models.bytes_held([model, shared.policy.model]) < tiny_models.bytes_held([model, expected.policy.model])
 
 
 def tiny_row(length: int) -> Any:
@@ -173,7 +173,7 @@ def test_with_adapters_the_reference_holds_no_weight_of_its_own(models: Models) 
     stage, loading = ppo(SAVERS["adapters"]), replica(models)
     model = loading.load(stage.model, ())
     reference = loading.reference(stage, model)
-    assert isinstance(reference, AdapterOffScoring)
+    assert isinstance(reference, AdapterOffPolicy)
     assert reference.model is model
 
 
@@ -182,5 +182,5 @@ def test_a_named_reference_is_loaded_and_shares_what_is_equal(models: Models) ->
     model = loading.load(stage.model, ())
     reference = loading.reference(stage, model)
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    assert not isinstance(reference, SharedTrunkScoring)
-    assert bytes_held([model, reference.model]) == bytes_held([model]) + trained
+    assert not isinstance(reference, SharedTrunkPolicy)
+    assert tiny_models.bytes_held([model, reference.model]) == tiny_models.bytes_held([model]) + trained

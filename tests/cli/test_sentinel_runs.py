@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from cli_examples import RECIPES, Penstock
 from processes import events
 
-from penstock.train.learner import DeviceLearner, LearnerPlan
+from penstock.train.learner import DeviceLearner
 
 
 def alarms(folder: Path) -> list[tuple[str, str, str, int]]:
@@ -26,8 +25,9 @@ def wrong_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     made = DeviceLearner.__init__
 
     @functools.wraps(made)
-    def init(self: Any, model: Any, spec: Any, lay_out: Any, plan: LearnerPlan) -> None:
-        made(self, model, spec, lay_out, replace(plan, temperature=3.0))
+    def init(self: Any, policy: Any, spec: Any, plan: Any) -> None:
+        policy.temperature = 3.0
+        made(self, policy, spec, plan)
 
     monkeypatch.setattr(DeviceLearner, "__init__", init)
 

@@ -20,8 +20,8 @@ import tiny_t5
 from penstock.core.contracts import Generator
 from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import Request, WeightUpdate
-from penstock.data.layout import lay_out
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.updates import checksum
 from penstock.train.learner import Scoring
 from tiny_models import CONTEXT, request, row
@@ -166,7 +166,7 @@ def test_log_probs_are_those_of_score(using, temperature):
 def test_log_probs_are_those_of_the_learner(using, tiny):
     samples = using(lambda g: generate(g, requests()))
     units = [(row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]),) for s in samples]
-    expected = Scoring(tiny(), lay_out).score(units, frozenset({"logp"}))["logp"]
+    expected = Scoring(LanguagePolicy(tiny())).score(units, frozenset({"logp"}))["logp"]
     for sample, logp_A in zip(samples, expected, strict=True):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], logp_A, atol=CLOSE)
 
@@ -175,7 +175,7 @@ def test_log_probs_are_those_of_the_learner(using, tiny):
 def test_limits_cut_what_is_drawn_but_not_the_log_probs(using, tiny, limits):
     samples = using(lambda g: generate(g, requests(**limits)))
     units = [(row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]),) for s in samples]
-    expected = Scoring(tiny(), lay_out).score(units, frozenset({"logp"}))["logp"]
+    expected = Scoring(LanguagePolicy(tiny())).score(units, frozenset({"logp"}))["logp"]
     for sample, logp_A in zip(samples, expected, strict=True):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], logp_A, atol=CLOSE)
 
@@ -262,7 +262,7 @@ def test_new_weights_are_the_ones_that_score(using, tiny):
         return before, await generator.score(tokens_T, prompt=1)
 
     before, after = using(scenario)
-    expected = Scoring(new, lay_out).score([(row(tokens_T[:1], tokens_T[1:]),)], frozenset({"logp"}))["logp"][0]
+    expected = Scoring(LanguagePolicy(new)).score([(row(tokens_T[:1], tokens_T[1:]),)], frozenset({"logp"}))["logp"][0]
     np.testing.assert_allclose(after[1:], expected, atol=CLOSE)
     assert np.abs(after - before).max() > 0.1
 

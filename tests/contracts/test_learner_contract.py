@@ -15,41 +15,42 @@ import tiny_models
 import tiny_t5
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
-from penstock.core.contracts import Learner, State
+from penstock.core.contracts import Denominator, Learner, State
 from penstock.core.errors import TrainingError
 from penstock.core.types import added
-from penstock.data.layout import count, lay_out
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.train.fleet import fleet_of
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
 
 
-def on_one_device(model, spec):
-    return DeviceLearner(model, spec, lay_out, LearnerPlan(total_steps=10))
+def on_one_device(policy, spec):
+    return DeviceLearner(policy, spec, LearnerPlan(total_steps=10))
 
 
-def with_frozen_layers(model, spec):
-    return on_one_device(model, replace(spec, unfrozen_layers=1))
+def with_frozen_layers(policy, spec):
+    return on_one_device(policy, replace(spec, unfrozen_layers=1))
 
 
-def with_adapters(model, spec):
+def with_adapters(policy, spec):
     pytest.importorskip("peft")
     critic = "shared" if spec.critic == "separate" else spec.critic  # the spec refuses whole layers beside adapters
-    return on_one_device(model, replace(spec, lora=LoRA(rank=4), critic=critic))
+    return on_one_device(policy, replace(spec, lora=LoRA(rank=4), critic=critic))
 
 
-def with_8_bit_moments(model, spec):
+def with_8_bit_moments(policy, spec):
     pytest.importorskip("torchao")
-    return on_one_device(model, replace(spec, optimizer="adamw8bit"))
+    return on_one_device(policy, replace(spec, optimizer="adamw8bit"))
 
 
 def on_ranks(strategy, package=None):
     """On two ranks; a learner of one test may be closed while the ranks stay for the next."""
 
-    def made(model, spec):
+    def made(policy, spec):
         if package:
             pytest.importorskip(package)
-        return learner_of(model, replace(spec, strategy=strategy), lay_out, LearnerPlan(total_steps=10))
+        return learner_of(policy, replace(spec, strategy=strategy), LearnerPlan(total_steps=10))
 
     return made
 
@@ -91,14 +92,14 @@ def two_ranks():
 
 @pytest.fixture(params=[*(pytest.param(entry, id=name) for name, entry in LEARNERS.items()), *RANKED])
 def make(request, tiny, text):
-    """``make(**spec)``: a learner over the same tiny model every time."""
+    """``make(temperature, **spec)``: a learner over the same tiny model every time."""
     learner, kind = request.param
     if request.node.get_closest_marker("slow"):
         request.getfixturevalue("two_ranks")
 
-    def made(**spec):
+    def made(temperature=1.0, **spec):
         model = tiny_t5.build(text, kind) if kind in tiny_t5.ARCHITECTURES else tiny(kind)
-        return learner(model, LearnerSpec(**({"learning_rate": 1e-3} | spec)))
+        return learner(LanguagePolicy(model, temperature), LearnerSpec(**({"learning_rate": 1e-3} | spec)))
 
     return made
 
@@ -131,7 +132,7 @@ def train(learner, units, *, budget=4096, share=True, loss=None):
     """One optimizer step over all micro-batches; gives the summed metrics and those of the step."""
     totals = {}
     for batch in lay_out(units, budget, share):
-        for name, value in learner.accumulate(batch, loss or Likelihood(), count(units)).items():
+        for name, value in learner.accumulate(batch, loss or Likelihood(), Denominator.of(units)).items():
             totals[name] = totals.get(name, 0.0) + value
     return added(totals, learner.flush()), learner.step()
 
@@ -159,7 +160,7 @@ def test_accumulating_changes_no_weight(make):
     learner = make()
     before = weights(learner)
     for batch in lay_out(units_of(), 4096, True):
-        learner.accumulate(batch, Likelihood(), count(units_of()))
+        learner.accumulate(batch, Likelihood(), Denominator.of(units_of()))
     assert_equal_bits(weights(learner), before)
 
 
@@ -237,8 +238,7 @@ def test_scoring_leaves_the_learner_as_it_is(make):
 
 
 def test_a_temperature_flattens_the_scores(make):
-    learner = make()
-    hot, cold = (learner.score(units_of(), frozenset({"entropy"}), t)["entropy"] for t in (3.0, 0.3))
+    hot, cold = (make(temperature).score(units_of(), frozenset({"entropy"}))["entropy"] for temperature in (3.0, 0.3))
     assert all((one > other).all() for one, other in zip(hot, cold, strict=True))
 
 

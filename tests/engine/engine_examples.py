@@ -10,8 +10,8 @@ import numpy as np
 
 import tiny_models
 from penstock.core.types import Request, Row, Sample
-from penstock.data.layout import lay_out
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import Scoring
 
 
@@ -50,7 +50,7 @@ def ragged(count: int = 6, seed: int = 0, longest: int = 24, **sampling: Any) ->
 def learner_logp(model: LanguageModel, sample: Sample, temperature: float = 1.0) -> np.ndarray:
     """What a learner computes for the action tokens of a sample."""
     unit = (Row(sample.columns, sample.action_T, {}),)
-    return Scoring(model, lay_out).score([unit], frozenset({"logp"}), temperature)["logp"][0]
+    return Scoring(LanguagePolicy(model, temperature)).score([unit], frozenset({"logp"}))["logp"][0]
 
 
 def assert_each_token_is_its_versions(samples: Sequence[Sample], models: Sequence[LanguageModel]) -> None:

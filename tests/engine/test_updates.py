@@ -10,10 +10,12 @@ from engine_examples import assert_each_token_is_its_versions, assert_same_draws
 import tiny_models
 from penstock.algos.sft import SFT
 from penstock.config.run import LearnerSpec
+from penstock.core.contracts import Denominator
 from penstock.core.errors import WeightError
 from penstock.core.types import Request, Sampling, WeightUpdate
-from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.models.updates import checksum
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from tiny_models import request
@@ -195,11 +197,11 @@ def test_the_generator_reads_the_parameters_that_a_learner_trains(tiny):
     """Aliasing: one optimizer step, and the next token's log-prob is that of the new weights, with nothing copied."""
     model = tiny()
     generator = EmbeddedGenerator(model)
-    learner = DeviceLearner(model, LearnerSpec(learning_rate=0.05), lay_out, LearnerPlan(total_steps=1))
+    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=0.05), LearnerPlan(total_steps=1))
     (before,) = run(generator, LONG[:1])
     unit = (tiny_models.row(np.arange(20, 26), np.arange(40, 50), weight=np.ones(10, np.float32)),)
     (batch,) = lay_out([unit], 4096, True)
-    learner.accumulate(batch, SFT().loss(), count([unit]))
+    learner.accumulate(batch, SFT().loss(), Denominator.of([unit]))
     learner.step()
     asyncio.run(generator.load(WeightUpdate(1)))
     (after,) = run(generator, LONG[:1])

@@ -14,13 +14,14 @@ import torch
 from penstock.config.run import NO_SCALING
 from penstock.core.contracts import State
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
-from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.single_turn import SingleTurn
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime.local import run_roles
 from penstock.stream.rules import Rules
@@ -66,8 +67,9 @@ def small_tokens(sample: Sample) -> float:
 class CountingLearner:
     """Fulfils the learner contract and notes what it was asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int = 4096) -> None:
         self.calls: list[Any] = []
+        self.budget = budget
 
     def accumulate(self, batch, loss, denominator):
         rows = len(batch.row_ids)
@@ -81,7 +83,10 @@ class CountingLearner:
         self.calls.append("step")
         return {"gradient_norm": 1.0}
 
-    def score(self, units, needs, temperature=1.0):
+    def lay_out(self, units):
+        return lay_out(units, self.budget, True)
+
+    def score(self, units, needs):
         raise AssertionError("nothing here needs scores")
 
     def weights(self):
@@ -141,14 +146,14 @@ def online(
     """``more``: ``sampling``, ``kv``, ``steps``, ``make_env``, ``dynamic_sampling``, ``scaling``."""
     sampling: Sampling = more.get("sampling", Sampling(max_new_tokens=6, temperature=0.8))
     learner = DeviceLearner(
-        model, learner_spec, lay_out, LearnerPlan(total_steps=more.get("steps", 100), temperature=sampling.temperature)
+        LanguagePolicy(model, sampling.temperature, learner_spec.share_prefix),
+        learner_spec,
+        LearnerPlan(total_steps=more.get("steps", 100)),
     )
     generator = embedded_generator(model, slots=64)
     control, scaling = algorithm.initial_coefficients(), more.get("scaling", NO_SCALING)
-    labeller = Labeller(algorithm, learner, None, sampling.temperature, control, scaling)
-    trainer = Trainer(
-        learner, algorithm.loss(), lay_out, count, learner_spec.token_budget, learner_spec.share_prefix, watcher=Sentinels()
-    )
+    labeller = Labeller(algorithm, learner, None, control, scaling)
+    trainer = Trainer(learner, algorithm.loss(), watcher=Sentinels())
     roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
     dynamic_sampling = more.get("dynamic_sampling", 0)
     stream = Stream(

@@ -27,10 +27,10 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
 from penstock.core.errors import TrainingError
 from penstock.core.types import Row, Sampling
-from penstock.data.layout import count, lay_out
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.learn import Plan, Trainer
 from penstock.loops.offline import offline
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -100,8 +100,8 @@ def test_several_turns_are_refused_before_anything_is_trained_on(t5):
 
 def fit(model, algorithm, unit_of, steps, **spec):
     """Train offline; gives the learner and the steps' metrics."""
-    learner = DeviceLearner(model, LearnerSpec(**spec), lay_out, LearnerPlan(total_steps=steps))
-    trainer = Trainer(learner, algorithm.loss(), lay_out, count, 4096)
+    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(**spec), LearnerPlan(total_steps=steps))
+    trainer = Trainer(learner, algorithm.loss())
 
     async def run():
         return [step.metrics async for step in offline(unit_of, trainer, batch=32, steps=steps)]

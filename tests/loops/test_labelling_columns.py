@@ -29,7 +29,7 @@ def test_own_log_probs_are_the_learner_s_before_the_update(tiny):
     parts = online(tiny(), GRPO(correction=(ImportanceWeight(),)), FAST)
     found = parts.labeller.columns(cut_and_ended())["proximal"]
     rows = [(Row(s.columns, s.action_T),) for s in cut_and_ended()[0].samples]
-    expected = parts.learner.score(rows, frozenset({"logp"}), 0.8)["logp"]
+    expected = parts.learner.score(rows, frozenset({"logp"}))["logp"]
     for one, other in zip(found[0], expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -40,7 +40,7 @@ def test_without_a_correction_nothing_is_scored(tiny):
 
 def test_a_cut_sample_gets_the_value_of_the_state_after_its_last_action(tiny):
     parts = online(tiny(), PPO(bootstrap=True), CRITIC)
-    parts.learner.model.value_head.linear.weight.data.normal_()
+    parts.learner.policy.model.value_head.linear.weight.data.normal_()
     groups = cut_and_ended()
     (found,) = parts.labeller.columns(groups)["bootstrap"]
     longer = np.append(groups[0].samples[0].tokens_T, 99)  # whatever comes next, the state before it is the same

@@ -11,7 +11,6 @@ from loop_examples import BareRows, CountingLearner, prompt_of, sample_of
 
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Row
-from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, sample_metrics
 from penstock.loops.offline import offline
 from penstock.observe.sentinels import Sentinels
@@ -29,8 +28,8 @@ class NotedChannel:
         self.calls.append(("publish", version))
 
 
-def trainer_of(learner, budget=4096):
-    return Trainer(learner, None, lay_out, count, budget, watcher=Sentinels())
+def trainer_of(learner):
+    return Trainer(learner, None, watcher=Sentinels())
 
 
 def unit(length=3):
@@ -53,7 +52,7 @@ def groups_of(count, batch=2):
 async def steps_over(groups, learner, plan, *, channel=None):
     """Run the learn loop in batches of two beside a rollout that delivers ready groups; gives its steps and labeller."""
     stream = Stream(Rules(2))
-    labeller = Labeller(BareRows(), learner, None, 1.0)
+    labeller = Labeller(BareRows(), learner, None)
 
     async def deliver():
         while True:
@@ -90,16 +89,16 @@ def test_a_single_minibatch_keeps_the_order():
 
 
 def test_metrics_of_micro_batches_are_added_and_peaks_are_maxima():
-    learner = CountingLearner()
-    metrics = trainer_of(learner, budget=16).step([unit(10), unit(5), unit(5)])
+    learner = CountingLearner(budget=16)
+    metrics = trainer_of(learner).step([unit(10), unit(5), unit(5)])
     micro_batches = [call for call in learner.calls if call != "step"]
     assert len(micro_batches) == 2
     assert metrics == {"share": pytest.approx(1.0), "max/peak": 2.0, "gradient_norm": 1.0}
 
 
 def test_every_micro_batch_knows_the_denominator_of_all():
-    learner = CountingLearner()
-    trainer_of(learner, budget=16).step([unit(10), unit(10), unit(10)])
+    learner = CountingLearner(budget=16)
+    trainer_of(learner).step([unit(10), unit(10), unit(10)])
     assert learner.calls == [("accumulate", 1, 3.0)] * 3 + ["step"]
 
 
@@ -133,7 +132,7 @@ def test_slots_stay_closed_while_the_caller_holds_a_step():
         stream = Stream(Rules(1))
         learner = CountingLearner()
         await stream.put((await stream.admit())[0], groups_of(1)[0])
-        steps = learn(stream, Labeller(BareRows(), learner, None, 1.0), trainer_of(learner), NotedChannel(), Plan(steps=2))
+        steps = learn(stream, Labeller(BareRows(), learner, None), trainer_of(learner), NotedChannel(), Plan(steps=2))
         await anext(steps)
         waiting = asyncio.create_task(stream.admit())
         for _ in range(5):
@@ -171,9 +170,9 @@ def test_the_controller_moves_once_a_batch():
 
 
 def test_the_state_of_the_labeller_is_its_control():
-    labeller = Labeller(BareRows(), CountingLearner(), None, 1.0)
+    labeller = Labeller(BareRows(), CountingLearner(), None)
     labeller.coefficients["kl"] = 0.25
-    other = Labeller(BareRows(), CountingLearner(), None, 1.0)
+    other = Labeller(BareRows(), CountingLearner(), None)
     other.load_state(labeller.state())
     assert other.coefficients["kl"] == 0.25
 

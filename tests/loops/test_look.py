@@ -40,8 +40,8 @@ class Learner:
     def __init__(self) -> None:
         self.asked: list[tuple[Sequence[Unit], frozenset[str], float]] = []
 
-    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
-        self.asked.append((units, needs, temperature))
+    def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores:
+        self.asked.append((units, needs))
         logp = [np.full(int(row.action_T.sum()), -1.25, np.float32) for unit in units for row in unit]
         return {"logp": logp}
 
@@ -63,24 +63,24 @@ def test_about_a_hundred_steps_of_a_stage_are_shown(steps: int, shown: int) -> N
 
 def test_the_gap_of_a_token_is_the_learners_log_prob_less_the_generators() -> None:
     learner = Learner()
-    (row, *_) = rows_of(look(learner, [group(0, 1)], 0.7), decode)
+    (row, *_) = rows_of(look(learner, [group(0, 1)]), decode)
     assert (row["tokens"]["pieces"], row["tokens"]["gap"]) == (["na", " cat"], [0.25, 0.25])
     assert unpacked(row["tokens"]["logp"], "<f4") == [-1.5, -1.5]
-    assert learner.asked[0][1:] == (frozenset({"logp"}), 0.7)
+    assert learner.asked[0][1] == frozenset({"logp"})
     assert (row["key"], row["version"], row["length"], row["held_out"]) == ("rows/0/0#0", 4, 2, False)
 
 
 def test_a_sample_without_an_action_is_shown_and_not_scored() -> None:
     empty = Group(Prompt(PromptKey("rows", 0, 0), "?"), (sample(0, 0),))
     learner = Learner()
-    (row,) = rows_of(look(learner, [empty], 1.0), decode)
+    (row,) = rows_of(look(learner, [empty]), decode)
     assert "tokens" not in row
     assert learner.asked == []
 
 
 def test_tokens_of_a_long_sample_are_bounded() -> None:
     long = Group(Prompt(PromptKey("rows", 0, 0), "?"), (sample(0, 0, *[1] * (TOKENS + 50)),))
-    (row,) = rows_of(look(Learner(), [long], 1.0), decode)
+    (row,) = rows_of(look(Learner(), [long]), decode)
     assert [len(row["tokens"][name]) for name in ("pieces", "gap")] == [TOKENS] * 2
     assert row["length"] == TOKENS + 50
 

@@ -62,7 +62,7 @@ def test_a_wrong_temperature_stops_the_run_before_anything_is_trained(algorithm,
     critic = "separate" if "value" in algorithm.needs else "none"
     parts = online(tiny(), algorithm, replace(FAST, critic=critic), sampling=Sampling(max_new_tokens=6, temperature=0.7))
     parts.labeller.reference = parts.learner
-    parts.learner.plan = replace(parts.learner.plan, temperature=1.0)
+    parts.learner.policy.temperature = 1.0
     before = weights_of(parts.model)
     with pytest.raises(SentinelError, match=r"sentinel log-prob gap, step 1: .* same temperature"):
         train(parts, Plan(steps=2, minibatches=2))
@@ -342,7 +342,7 @@ def test_a_loss_that_is_not_finite_offline_names_the_step(tiny):
     async def run():
         async for step in offline(unit_of, trainer, batch=5, steps=3):
             with torch.no_grad():
-                next(learner.model.network.parameters()).fill_(float("nan"))
+                next(learner.policy.model.network.parameters()).fill_(float("nan"))
             assert step.alarms == ()
 
     with pytest.raises(SentinelError, match="sentinel non-finite, step 2: the loss is nan at optimizer step 1"):
@@ -396,7 +396,7 @@ def test_means_of_the_start_are_those_of_the_first_batches():
 
 def test_told_to_warn_a_fatal_sentinel_warns_once(tiny):
     parts = online(tiny(), GRPO(), SLOW, sampling=Sampling(max_new_tokens=6, temperature=0.5))
-    parts.learner.plan = replace(parts.learner.plan, temperature=1.0)
+    parts.learner.policy.temperature = 1.0
     parts.trainer.watcher.mode = "warn"
     steps = train(parts, Plan(steps=3))
     alarms = [alarm for step in steps for alarm in step.alarms if alarm.sentinel == "log-prob gap"]

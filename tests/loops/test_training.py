@@ -24,9 +24,9 @@ from penstock.algos.sft import SFT
 from penstock.config.run import LearnerSpec
 from penstock.core.errors import TrainingError
 from penstock.core.types import Row, Sampling
-from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Plan, Trainer
 from penstock.loops.offline import offline
+from penstock.models.language_policy import LanguagePolicy
 from penstock.observe.sentinels import Sentinels
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -137,9 +137,9 @@ def supervised(model, seed=0):
         return (Row({"tokens_T": tokens_T}, np.arange(8) >= 3, {"weight": np.ones(5, np.float32)}),)
 
     learner = DeviceLearner(
-        model, LearnerSpec(learning_rate=0.01, dropout=0.05), lay_out, LearnerPlan(total_steps=30, seed=seed)
+        LanguagePolicy(model), LearnerSpec(learning_rate=0.01, dropout=0.05), LearnerPlan(total_steps=30, seed=seed)
     )
-    return unit_of, learner, Trainer(learner, SFT().loss(), lay_out, count, 4096, watcher=Sentinels())
+    return unit_of, learner, Trainer(learner, SFT().loss(), watcher=Sentinels())
 
 
 def fine_tune(parts, steps, start=0):

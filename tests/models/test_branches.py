@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 import tiny_models
 from penstock.core.errors import ModelError
 from penstock.models.attention import single_row_plan
-from penstock.models.branches import bytes_held, critic_branch, reference_branch, share_frozen
+from penstock.models.branches import critic_branch, reference_branch, share_frozen
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel
 
@@ -92,7 +92,7 @@ def test_only_what_trains_is_held_twice(architecture, layers, text):
     model = built(architecture, text)
     freeze_below(model, layers)
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    assert bytes_held([model, reference_branch(model)]) == bytes_held([model]) + trained
+    assert tiny_models.bytes_held([model, reference_branch(model)]) == tiny_models.bytes_held([model]) + trained
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
@@ -197,7 +197,7 @@ def test_a_reward_model_shares_the_blocks_it_has_in_common(architecture, text):
     border = freeze_below(model, 1)
     scorer = scorer_of(model, architecture, text)
     expected = scorer.scores(hidden(scorer)[0])
-    apart = bytes_held([model, scorer])
+    apart = tiny_models.bytes_held([model, scorer])
     saved = share_frozen(scorer, model)
     runs = []
     border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
@@ -206,7 +206,7 @@ def test_a_reward_model_shares_the_blocks_it_has_in_common(architecture, text):
         assert torch.equal(scorer.scores(hidden(scorer)[0]), expected)
     assert len(runs) == 1
     assert torch.equal(scorer.scores(hidden(scorer)[0]), expected)
-    assert saved == apart - bytes_held([model, scorer]) > 0
+    assert saved == apart - tiny_models.bytes_held([model, scorer]) > 0
 
 
 def test_a_reward_model_takes_the_compute_type_of_the_blocks_it_shares(text):

@@ -16,13 +16,14 @@ import tiny_models
 import tiny_t5
 from penstock.core.errors import ModelError, TrainingError
 from penstock.core.types import Row
-from penstock.data import layout
-from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel, check_encoder_decoder, plan_of
+from penstock.models import packing
+from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel, check_encoder_decoder
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.relative_attention import Segments, Spans, relative_bucket
 from penstock.train.learner import Scoring
 from tiny_models import row, tokens
 
-lay_out = partial(layout.lay_out, padding=1.0)
+lay_out = partial(packing.lay_out, padding=1.0)
 """Rows of all lengths in one micro-batch."""
 
 each_architecture = pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)
@@ -85,7 +86,7 @@ def test_our_layers_give_the_logits_of_transformers(architecture, text):
     model = tiny_t5.build(text, architecture)
     check_encoder_decoder(model)
     units = some_units()
-    found = Scoring(model, lay_out).score(units, frozenset({"logp", "entropy"}), 0.7)
+    found = Scoring(LanguagePolicy(model, 0.7)).score(units, frozenset({"logp", "entropy"}))
     rows = [one for unit in units for one in unit]
     logps, entropies = tiny_t5.token_outputs(model, rows, 0.7)
     for ours, theirs in zip(found["logp"], logps, strict=True):
@@ -109,7 +110,7 @@ def test_a_hidden_state_stands_where_its_token_was_read_last(t5):
     """From the last prompt token on, packed hidden states are the decoder's: after start, after each answer token."""
     units = some_units(1)
     (batch,) = lay_out(units, 4096, True)
-    hidden_NH = t5.hidden(torch.from_numpy(batch.tokens_N).long()[None], None, plan_of(t5, batch))[0]
+    hidden_NH = t5.hidden(torch.from_numpy(batch.tokens_N).long()[None], None, t5.plan(batch))[0]
     rows = [one for unit in units for one in unit]
     network = naive.plain(t5)
     for place, index in enumerate(batch.row_ids):
@@ -124,7 +125,7 @@ def test_a_row_without_actions_is_read_whole_and_scored_after_the_start_token(te
     rng = np.random.default_rng(3)
     common = tokens(rng, 5)
     rows = [Row({"tokens_T": np.concatenate([common, tokens(rng, n)]).astype(np.int32)}, np.zeros(5 + n, bool)) for n in (4, 9)]
-    found = Scoring(model, lay_out).score([tuple(rows)], frozenset({"score"}))["score"]
+    found = Scoring(LanguagePolicy(model)).score([tuple(rows)], frozenset({"score"}))["score"]
     network = naive.plain(model)
     for ours, one in zip(found, rows, strict=True):
         hidden = tiny_t5.decoder_hidden(network, one, model.start)
@@ -137,16 +138,16 @@ def test_the_rows_of_a_prompt_share_one_encoding(t5):
     (shared,) = lay_out([unit], 4096, True)
     (apart,) = lay_out([unit], 4096, False)
     prompt = int(unit[0].action_T.argmax())
-    assert len(plan_of(t5, shared).read_S) == prompt
-    assert len(plan_of(t5, apart).read_S) == 4 * prompt
+    assert len(t5.plan(shared).read_S) == prompt
+    assert len(t5.plan(apart).read_S) == 4 * prompt
 
 
 @given(seed=st.integers(0, 50), budget=st.sampled_from([16, 40, 4096]), share=st.booleans())
 def test_neither_packing_nor_sharing_nor_row_order_changes_a_score(t5, seed, budget, share):
     units = some_units(seed, groups=(2, 1, 3))
-    expected = Scoring(t5, lay_out, 4096).score(units, frozenset({"logp"}))["logp"]
+    expected = Scoring(LanguagePolicy(t5), 4096).score(units, frozenset({"logp"}))["logp"]
     turned = [unit[::-1] for unit in units[::-1]]
-    found = Scoring(t5, lay_out, budget, share).score(turned, frozenset({"logp"}))["logp"]
+    found = Scoring(LanguagePolicy(t5, share_prefix=share), budget).score(turned, frozenset({"logp"}))["logp"]
     for ours, theirs in zip(found[::-1], expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
@@ -155,7 +156,7 @@ def test_rows_with_observations_after_the_first_action_are_refused(t5):
     one = some_units(groups=(1,))[0][0]
     turns = Row({"tokens_T": np.append(one.tokens_T, [30, 31]).astype(np.int32)}, np.append(one.action_T, [False, True]))
     with pytest.raises(TrainingError, match="row 0: an encoder-decoder answers once"):
-        Scoring(t5, lay_out).score([(turns,)], frozenset({"logp"}))
+        Scoring(LanguagePolicy(t5)).score([(turns,)], frozenset({"logp"}))
 
 
 def test_other_encoder_decoders_are_refused_by_name(text):
@@ -178,7 +179,7 @@ def test_a_separate_critic_starts_as_a_copy_of_both_halves(text):
     model.add_critic("separate")
     units = some_units()
     (batch,) = lay_out(units, 4096, True)
-    arguments = torch.from_numpy(batch.tokens_N).long()[None], None, plan_of(model, batch)
+    arguments = torch.from_numpy(batch.tokens_N).long()[None], None, model.plan(batch)
     torch.testing.assert_close(model.hidden(*arguments), model.hidden(*arguments, model.critic_trunk))
     with torch.no_grad():
         model.network.shared.weight.mul_(2)
@@ -191,7 +192,7 @@ def test_the_value_head_reads_the_decoder(text):
     model.add_critic("shared")
     torch.nn.init.normal_(model.value_head.linear.weight)
     units = some_units()
-    found = Scoring(model, lay_out).score(units, frozenset({"value"}))["value"]
+    found = Scoring(LanguagePolicy(model)).score(units, frozenset({"value"}))["value"]
     network = naive.plain(model)
     for ours, one in zip(found, [one for unit in units for one in unit], strict=True):
         hidden = tiny_t5.decoder_hidden(network, one, model.start)[:-1]

@@ -12,9 +12,9 @@ import tiny_models
 import tiny_t5
 from penstock.config.run import ModelSpec
 from penstock.core.errors import SpecError
-from penstock.data.layout import lay_out
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.files import load_model, save_model
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.presets import preset_shape, shape_of
 from penstock.models.scratch import build_model
 from penstock.train.learner import Scoring
@@ -29,7 +29,7 @@ def units():
 
 
 def scored(model, name="logp"):
-    return Scoring(model, lay_out).score(units(), frozenset({name}))[name]
+    return Scoring(LanguagePolicy(model)).score(units(), frozenset({name}))[name]
 
 
 @pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, Gemma
 import tiny_models
 from penstock.config.run import ModelSpec
 from penstock.core.errors import ModelError
-from penstock.data.layout import lay_out
 from penstock.models.files import load_model, load_text, save_model
 from penstock.models.language_model import LanguageModel, check_architecture
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
 from penstock.train.learner import Scoring
 
@@ -62,7 +62,7 @@ def test_plain_transformers_reads_the_same_model(saved):
     plain = AutoModelForCausalLM.from_pretrained(path)
     theirs = plain(torch.tensor([tokens])).logits[0].log_softmax(-1)
     row = tiny_models.row(np.array(tokens[:1]), np.array(tokens[1:]))
-    ours = Scoring(model, lay_out).score([(row,)], frozenset({"logp"}))["logp"][0]
+    ours = Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))["logp"][0]
     expected = theirs[:-1].gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].detach().numpy()
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 
@@ -74,7 +74,7 @@ def test_the_saved_config_names_nothing_of_ours(saved):
 def test_saving_leaves_the_model_able_to_attend(saved):
     check_architecture(saved[0])
     row = tiny_models.row(np.array([20, 21]), np.array([22]))
-    assert np.isfinite(Scoring(saved[0], lay_out).score([(row,)], frozenset({"logp"}))["logp"][0]).all()
+    assert np.isfinite(Scoring(LanguagePolicy(saved[0])).score([(row,)], frozenset({"logp"}))["logp"][0]).all()
 
 
 def test_saving_again_replaces_the_folder_whole(saved, folder):

@@ -56,7 +56,7 @@ def test_an_answer_without_a_step_is_worth_nothing(use):
 class Judge:
     """Gives the first step of a row the score ln 3, the next ones 0."""
 
-    def score(self, units, needs, temperature=1.0):
+    def score(self, units, needs):
         rows = [row for unit in units for row in unit]
         scores = [np.array([math.log(3), 0.0, 0.0][: int(row.action_T.sum())]) for row in rows]
         return {"step": scores}

@@ -19,7 +19,7 @@ class Summing:
         self.calls = []
         self.drop = drop
 
-    def score(self, units, needs, temperature=1.0):
+    def score(self, units, needs):
         self.calls.append(units)
         assert needs == {"score"}
         assert not any(row.action_T.any() for unit in units for row in unit)
@@ -34,9 +34,9 @@ class Held(Summing):
         super().__init__()
         self.release = threading.Event()
 
-    def score(self, units, needs, temperature=1.0):
+    def score(self, units, needs):
         assert self.release.wait(5)
-        return super().score(units, needs, temperature)
+        return super().score(units, needs)
 
 
 def mixture(model):
@@ -119,7 +119,7 @@ def test_a_group_that_gave_up_does_not_disturb_those_that_wait():
 
 def test_a_failing_model_fails_the_groups_that_asked_and_recovers():
     class Once(Summing):
-        def score(self, units, needs, temperature=1.0):
+        def score(self, units, needs):
             if not self.calls:
                 self.calls.append(units)
                 raise RuntimeError("out of memory")

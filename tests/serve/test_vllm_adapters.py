@@ -17,7 +17,7 @@ from penstock.core.errors import WeightError
 from penstock.core.types import WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.files import save_model
-from penstock.train.restrict import restrict
+from penstock.models.restrict import restrict
 from penstock.weights.image import Layout
 from tiny_models import request
 from vllm_engine import WIDE

@@ -17,7 +17,7 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import WeightError
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.files import save_model
-from penstock.train.restrict import restrict
+from penstock.models.restrict import restrict
 from penstock.weights.folder import PREFIX
 from penstock.weights.handover import Handover
 from penstock.weights.image import Superseded, sums_of

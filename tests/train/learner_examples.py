@@ -14,9 +14,10 @@ import tiny_models
 from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.types import Row, Sample, Unit
-from penstock.data.layout import count, lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 
@@ -53,14 +54,14 @@ def labelled(rng: np.random.Generator, prompt: np.ndarray) -> Row:
 
 
 def learner_of(model: LanguageModel, *, total_steps: int = 10, temperature: float = 1.0, **spec: Any) -> DeviceLearner:
-    return DeviceLearner(model, LearnerSpec(**spec), lay_out, LearnerPlan(total_steps=total_steps, temperature=temperature))
+    return DeviceLearner(LanguagePolicy(model, temperature), LearnerSpec(**spec), LearnerPlan(total_steps=total_steps))
 
 
 def accumulate(
     learner: DeviceLearner, units: Sequence[Unit], loss: Any = None, budget: int = 4096, share: bool = True
 ) -> float:
     """Accumulate all micro-batches; gives the summed loss."""
-    denominator = count(units)
+    denominator = Denominator.of(units)
     batches = lay_out(units, budget, share)
     return sum(learner.accumulate(batch, loss or WeightedLoss(), denominator)["loss"] for batch in batches)
 
@@ -84,7 +85,7 @@ def assert_same_gradients(
 def assert_draws_are_the_learners(learner: DeviceLearner, between: Callable[[list[Unit]], object] = lambda units: None) -> None:
     """A generator over the learner's model draws with the log-probs that the learner gives, before a step and after it;
     ``between``: what happens to the samples before they are scored."""
-    generator = EmbeddedGenerator(learner.model, slots=4)
+    generator = EmbeddedGenerator(learner.policy.model, slots=4)
 
     async def draw(ordinal: int) -> list[Sample]:
         prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)

@@ -18,8 +18,10 @@ import tiny_models
 from penstock.algos.sft import SFT
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2
-from penstock.data.layout import count, lay_out
+from penstock.core.contracts import Denominator
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.models.text import train_tokenizer
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
@@ -46,13 +48,13 @@ def measure(sequence: int, tokens: int) -> tuple[float, float]:
     )  # fmt: skip
     model = LanguageModel(LlamaForCausalLM(config).eval(), train_tokenizer(tiny_models.CORPUS, 300))
     spec = LearnerSpec(strategy=FSDP2(ranks=max(2, sequence), sequence=sequence), token_budget=tokens)
-    learner = learner_of(model, spec, lay_out, LearnerPlan(total_steps=2))
+    learner = learner_of(LanguagePolicy(model), spec, LearnerPlan(total_steps=2))
     try:
         for length in (64, tokens):
             units = [unit(length)] * learner.copies
             before, start = peak(), time.perf_counter()
             for batch in [lay_out([one], tokens, True)[0] for one in units]:
-                learner.accumulate(batch, SFT().loss(), count(units))
+                learner.accumulate(batch, SFT().loss(), Denominator.of(units))
             found = (peak() - before) / 1e6, time.perf_counter() - start
             learner.step()
         return found

@@ -16,10 +16,11 @@ from penstock.algos.dpo import DPO
 from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
 from penstock.config.learner import LearnerSpec
-from penstock.core.contracts import State
+from penstock.core.contracts import Denominator, State
 from penstock.core.types import Metrics, Unit, added
-from penstock.data.layout import count, lay_out
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.train.fleet import Fleet, fleet_of
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
@@ -39,7 +40,7 @@ def units_for(algorithm: str, seed: int, model: LanguageModel) -> list[Unit]:
         prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
         answers = [tiny_models.tokens(rng, int(rng.integers(1, 12))) for _ in range(size)]
         units.append(tuple(tiny_models.row(prompt, answer) for answer in answers))
-    logp = iter(DeviceLearner(model, LearnerSpec(), lay_out, LearnerPlan(total_steps=1)).score(units, LOGP)["logp"])
+    logp = iter(DeviceLearner(LanguagePolicy(model), LearnerSpec(), LearnerPlan(total_steps=1)).score(units, LOGP)["logp"])
 
     def labelled(index: int, row: Any) -> Any:
         near_A = next(logp) + 0.1 * rng.normal(size=int(row.action_T.sum())).astype(np.float32)
@@ -58,7 +59,7 @@ def train(learner: Any, units: Sequence[Unit], loss: Any, budget: int = BUDGET) 
     """One optimizer step; metrics of the loss and of the step."""
     totals: Metrics = {}
     for batch in lay_out(units, budget, True):
-        totals = added(totals, learner.accumulate(batch, loss, count(units)))
+        totals = added(totals, learner.accumulate(batch, loss, Denominator.of(units)))
     return added(totals, learner.flush()) | learner.step()
 
 
@@ -82,7 +83,7 @@ def learners(model: Any, strategies: Sequence[Any], total_steps: int = 20, **spe
     try:
         for strategy in strategies:
             given = LearnerSpec(**{"learning_rate": 1e-3, **spec, "strategy": strategy})
-            made.append(learner_of(model(), given, lay_out, LearnerPlan(total_steps=total_steps)))
+            made.append(learner_of(LanguagePolicy(model()), given, LearnerPlan(total_steps=total_steps)))
         yield made
     finally:
         for learner in made:

@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.train.dropout import dropped
+from penstock.models.dropout import dropped
 
 
 def test_token_dropout_never_zeroes_an_end_token(tiny):

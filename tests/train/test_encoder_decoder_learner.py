@@ -13,9 +13,10 @@ import naive
 import tiny_models
 import tiny_t5
 from penstock.algos.bradley_terry import BradleyTerry
+from penstock.core.contracts import Denominator
 from penstock.core.types import Row
-from penstock.data.layout import count, lay_out
-from penstock.train.dropout import dropped
+from penstock.models.dropout import dropped
+from penstock.models.packing import lay_out
 
 LOGP, VALUE, SCORE = frozenset({"logp"}), frozenset({"logp", "value"}), frozenset({"score"})
 each_architecture = pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)
@@ -33,7 +34,7 @@ def plain_loss(network, rows, start, units, temperature=1.0):
         (torch.from_numpy(row.fields["weight"]) * (logp + entropy)).sum()
         for row, logp, entropy in zip(rows, logps, entropies, strict=True)
     ]
-    return sum(terms) / count(units).tokens
+    return sum(terms) / Denominator.of(units).tokens
 
 
 @each_architecture
@@ -62,7 +63,7 @@ def test_the_value_gradient_reaches_encoder_and_decoder(critic, t5):
     total = 0.0
     for row in (row for unit in units for row in unit):
         value_A = t5.value_head(tiny_t5.decoder_hidden(network, row, t5.start)[:-1])
-        total = total + (torch.from_numpy(row.fields["weight"]) * (value_A - 1).square()).sum() / count(units).tokens
+        total = total + (torch.from_numpy(row.fields["weight"]) * (value_A - 1).square()).sum() / Denominator.of(units).tokens
     total.backward()
     expected = {name: gradient for name, gradient in gradients(network).items() if name in found}
     assert any("encoder" in name for name in found)
@@ -82,7 +83,7 @@ def test_no_layout_changes_loss_or_gradient(text, seed, budget, share, turned):
 
 def test_two_ranks_that_share_the_units_add_up(text):
     units = some_units(4, groups=(2, 3, 1))
-    denominator = count(units)
+    denominator = Denominator.of(units)
     whole, ranks = tiny_t5.build(text), [tiny_t5.build(text) for _ in range(2)]
     accumulate(learner_of(whole), units, WeightedLoss(LOGP))
     for model, part in zip(ranks, (units[:1], units[1:]), strict=True):
@@ -155,5 +156,5 @@ def test_a_resume_goes_on_bit_by_bit(text):
     state = copy.deepcopy(whole.state())
     resumed.load_state(state)
     assert steps(whole, range(2, 4)) == steps(resumed, range(2, 4))
-    expected = dict(whole.model.named_parameters())
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.model.named_parameters())
+    expected = dict(whole.policy.model.named_parameters())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.policy.model.named_parameters())

@@ -11,8 +11,9 @@ from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gr
 
 import naive
 import tiny_models
+from penstock.core.contracts import Denominator
 from penstock.core.errors import CheckpointError, TrainingError
-from penstock.data.layout import count, lay_out
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import Scoring
 from penstock.train.schedule import rate_at
 
@@ -84,7 +85,7 @@ def test_steps_equal_torch_adamw_run_by_hand(tiny):
         logps, _ = naive.token_outputs(network, rows)
         (
             sum((torch.from_numpy(r.fields["weight"]) * lp).sum() for r, lp in zip(rows, logps, strict=True))
-            / count(units).tokens
+            / Denominator.of(units).tokens
         ).backward()
         norm = torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
         for group in adam.param_groups:
@@ -310,7 +311,7 @@ def test_a_shared_critic_trains_the_trunk(tiny):
         (torch.from_numpy(row.fields["weight"]) * (head(hidden_AH) - 1).square()).sum()
         for row, hidden_AH in zip(rows, hidden, strict=True)
     ]
-    (sum(terms) / count(units).tokens).backward()
+    (sum(terms) / Denominator.of(units).tokens).backward()
     assert_same_gradients(gradients(model.network), gradients(network))
     assert_same_gradients(gradients(model.value_head), gradients(head))
 
@@ -346,7 +347,7 @@ def test_scores_read_the_last_token_of_each_row(tiny, tmp_path):
 
     scorer = load_model(str(save_model(tiny(), tmp_path / "rm")), "score")
     units = some_units()
-    found = Scoring(scorer, lay_out).score(units, frozenset({"score"}))["score"]
+    found = Scoring(LanguagePolicy(scorer)).score(units, frozenset({"score"}))["score"]
     rows = [row for unit in units for row in unit]
     with torch.no_grad():
         hidden = naive.plain(scorer).base_model(**naive.padded(rows), use_cache=False).last_hidden_state
@@ -364,7 +365,7 @@ def test_dropout_changes_what_is_accumulated(kind, architecture, tiny):
 def test_dropout_leaves_scores_alone(tiny):
     model = tiny()
     learner = learner_of(model, dropout=0.3, token_dropout=0.3)
-    found, expected = learner.score(some_units(), LOGP), Scoring(tiny(), lay_out).score(some_units(), LOGP)
+    found, expected = learner.score(some_units(), LOGP), Scoring(LanguagePolicy(tiny())).score(some_units(), LOGP)
     for ours, theirs in zip(found["logp"], expected["logp"], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

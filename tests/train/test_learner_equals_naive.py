@@ -13,9 +13,11 @@ import naive
 import tiny_models
 from penstock.algos.kl import IN_REWARD
 from penstock.algos.policy import PolicyLoss
+from penstock.core.contracts import Denominator
 from penstock.core.errors import ModelError
 from penstock.core.types import Row
-from penstock.data.layout import count, lay_out
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.train.learner import Scoring
 
 each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
@@ -26,7 +28,7 @@ each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITEC
 def test_log_probs_and_entropies(architecture, share_prefix, tiny):
     model, units = tiny(architecture), some_units()
     rows = [row for unit in units for row in unit]
-    found = Scoring(model, lay_out, share_prefix=share_prefix).score(units, frozenset({"logp", "entropy"}))
+    found = Scoring(LanguagePolicy(model, share_prefix=share_prefix)).score(units, frozenset({"logp", "entropy"}))
     with torch.no_grad():
         logps, entropies = naive.token_outputs(naive.plain(model), rows)
     for ours, theirs in zip(found["logp"] + found["entropy"], logps + entropies, strict=True):
@@ -36,7 +38,7 @@ def test_log_probs_and_entropies(architecture, share_prefix, tiny):
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_log_probs_at_a_temperature(temperature, tiny):
     model, units = tiny(), some_units()
-    found = Scoring(model, lay_out).score(units, frozenset({"logp"}), temperature)["logp"]
+    found = Scoring(LanguagePolicy(model, temperature)).score(units, frozenset({"logp"}))["logp"]
     with torch.no_grad():
         expected, _ = naive.token_outputs(naive.plain(model), [row for unit in units for row in unit], temperature)
     for ours, theirs in zip(found, expected, strict=True):
@@ -54,7 +56,7 @@ def test_loss_and_gradients(architecture, tiny):
     logps, entropies = naive.token_outputs(network, rows, 0.7)
     weights = [torch.from_numpy(row.fields["weight"]) for row in rows]
     terms = [(w * (logp + entropy)).sum() for w, logp, entropy in zip(weights, logps, entropies, strict=True)]
-    expected = sum(terms) / count(units).tokens
+    expected = sum(terms) / Denominator.of(units).tokens
     expected.backward()
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     assert_same_gradients(gradients(model.network), gradients(network))
@@ -74,7 +76,7 @@ def test_the_clipped_policy_loss(tiny):
         units.append((Row(row.columns, row.action_T, fields),))
         ratio_A = (logp_A - torch.from_numpy(old_A)).exp()
         terms.append(torch.minimum(ratio_A * advantage, ratio_A.clamp(0.8, 1.28) * advantage).sum())
-    expected = -sum(terms) / count(units).tokens
+    expected = -sum(terms) / Denominator.of(units).tokens
     expected.backward()
     loss = accumulate(learner_of(model), units, PolicyLoss(clip=(0.2, 0.28), kl=IN_REWARD))
     assert loss == pytest.approx(expected.item(), abs=1e-5)
@@ -112,12 +114,14 @@ def test_metrics_of_micro_batches_add_up_to_those_of_the_batch(tiny):
     learner = learner_of(tiny())
     batches = lay_out(units, 32, True)
     assert len(batches) > 1
-    assert sum(learner.accumulate(batch, WeightedLoss(), count(units))["seen"] for batch in batches) == pytest.approx(1.0)
+    assert sum(learner.accumulate(batch, WeightedLoss(), Denominator.of(units))["seen"] for batch in batches) == pytest.approx(
+        1.0
+    )
 
 
 def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
     units = some_units(groups=(3, 2, 2))
-    scoring = Scoring(tiny(), lay_out)
+    scoring = Scoring(LanguagePolicy(tiny()))
     together = scoring.score(units, frozenset({"logp"}))["logp"]
     alone = [scoring.score([(row,)], frozenset({"logp"}))["logp"][0] for unit in units for row in unit]
     for one, other in zip(together, alone, strict=True):
@@ -126,7 +130,7 @@ def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
 
 def test_scores_come_in_the_order_of_the_rows(tiny):
     rows = [row for unit in some_units(groups=(1, 1, 1, 1)) for row in unit]
-    scoring = Scoring(tiny(), lay_out, token_budget=16)
+    scoring = Scoring(LanguagePolicy(tiny()))
     found = scoring.score([(row,) for row in rows], frozenset({"logp"}))["logp"]
     assert [len(logp_A) for logp_A in found] == [int(row.action_T.sum()) for row in rows]
 
@@ -136,7 +140,7 @@ def test_actions_after_an_observation_are_predicted_from_it(tiny):
     tokens_T = np.arange(20, 30, dtype=np.int32)
     action_T = np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], bool)
     row = Row({"tokens_T": tokens_T}, action_T, {})
-    found = Scoring(model, lay_out).score([(row,)], frozenset({"logp"}))["logp"][0]
+    found = Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))["logp"][0]
     with torch.no_grad():
         expected, _ = naive.token_outputs(naive.plain(model), [row])
     np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
@@ -146,7 +150,7 @@ def test_actions_after_an_observation_are_predicted_from_it(tiny):
 def test_a_row_longer_than_the_sliding_window_is_refused(length, text):
     model = tiny_models.build("qwen2", text, use_sliding_window=True, sliding_window=8, max_window_layers=0)
     row = tiny_models.row(np.arange(20, 22), np.arange(30, 30 + length - 2))
-    scoring = Scoring(model, lay_out)
+    scoring = Scoring(LanguagePolicy(model))
     if length > 8:
         with pytest.raises(ModelError, match=r"a sequence of 9 tokens is longer than the sliding window \(8\)"):
             scoring.score([(row,)], frozenset({"logp"}))

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from learner_examples import WeightedLoss, assert_same_gradients, gradients, some_units
 
 import tiny_t5
-from penstock.data.layout import count, lay_out
-from penstock.train.learner import forward, on_device
+from penstock.core.contracts import Denominator
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
+from penstock.train.learner import on_device
 
 LOGP = WeightedLoss(frozenset({"logp"}))
 
@@ -25,8 +27,8 @@ def gradient_of(model, units, denominator=None, budget=4096, share=True):
     """Loss and gradients over all micro-batches, in the model's own type; the learner's masters are float32."""
     total = 0.0
     for batch in lay_out(units, budget, share):
-        tensors = on_device(batch, model)
-        value, _ = LOGP(forward(model, tensors, LOGP.needs, 1.0), tensors.fields, tensors, denominator or count(units))
+        seen, outputs = on_device(batch, model.device), LanguagePolicy(model).outputs(batch, LOGP.needs)
+        value, _ = LOGP(outputs, seen.fields, seen, denominator or Denominator.of(units))
         value.backward()
         total += value.item()
     return total, gradients(model)
@@ -47,5 +49,5 @@ def test_no_micro_batch_sharing_or_order_changes_loss_or_gradient(double, archit
 def test_ranks_that_share_the_units_add_up(double, architecture):
     units = some_units(4, groups=(2, 3, 1))
     _, expected = gradient_of(double(architecture), units)
-    one, other = (gradient_of(double(architecture), part, count(units))[1] for part in (units[:1], units[1:]))
+    one, other = (gradient_of(double(architecture), part, Denominator.of(units))[1] for part in (units[:1], units[1:]))
     assert_same_gradients({name: one[name] + other[name] for name in one}, expected, within=1e-6)

@@ -21,12 +21,11 @@ import tiny_models
 import tiny_t5
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import ModelError, SpecError
-from penstock.data.layout import lay_out
 from penstock.models.attention import single_row_plan
 from penstock.models.files import load_model, save_model
+from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy
 from penstock.models.lora import adapted_layers, adapter_off
 from penstock.train.learner import Scoring
-from penstock.train.shared_trunk import AdapterOffScoring
 
 SPEC = LoRA(rank=2, alpha=8.0)
 LOGP = frozenset({"logp"})
@@ -102,7 +101,7 @@ def test_the_first_weights_are_a_function_of_the_seed(tiny):
     for seed in (1, 1, 2):
         torch.manual_seed(len(found))
         model = tiny()
-        from penstock.train.restrict import restrict
+        from penstock.models.restrict import restrict
 
         restrict(model, LearnerSpec(lora=SPEC), seed)
         found.append(next(p for n, p in model.network.named_parameters() if "lora_A" in n))
@@ -114,10 +113,10 @@ def test_the_first_weights_are_a_function_of_the_seed(tiny):
 def test_the_reference_is_the_model_without_adapters(architecture, tiny):
     model = tiny(architecture)
     start = copy.deepcopy(model)
-    reference = AdapterOffScoring(model, lay_out)
+    reference = Scoring(AdapterOffPolicy(model))
     learner = trained(model)
     units = some_units(7)
-    expected = Scoring(start, lay_out).score(units, LOGP)["logp"]
+    expected = Scoring(LanguagePolicy(start)).score(units, LOGP)["logp"]
     assert all(map(np.array_equal, reference.score(units, LOGP)["logp"], expected))
     assert not any(map(np.array_equal, learner.score(units, LOGP)["logp"], expected))
 
@@ -131,7 +130,7 @@ def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(comp
         for seed in (3, 4):
             accumulate(learner, some_units(seed))
             if between:
-                AdapterOffScoring(model, lay_out).score(some_units(7), LOGP)
+                Scoring(AdapterOffPolicy(model)).score(some_units(7), LOGP)
         learner.step()
         found.append({name: p for name, p in model.named_parameters() if ".lora_" in name})
     assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
@@ -141,7 +140,7 @@ def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(comp
 def test_generated_log_probs_are_the_learners_with_adapters_on(architecture, tiny):
     """The recorded decode step reads the adapters that train, before and after a step, and after the reference has scored."""
     model = tiny(architecture)
-    reference = AdapterOffScoring(model, lay_out)
+    reference = Scoring(AdapterOffPolicy(model))
     assert_draws_are_the_learners(trained(model), lambda units: reference.score(units, LOGP))
 
 
@@ -195,7 +194,7 @@ def test_a_resumed_learner_goes_on_bit_for_bit_from_the_adapters_alone(tiny):
 def test_dropout_of_adapters_draws_from_the_learners_stream_and_acts_on_them_alone(tiny):
     spec = LoRA(rank=2, dropout=0.5)
     first, second, plain = (trained(tiny(), 2, lora) for lora in (spec, spec, LoRA(rank=2)))
-    found = [[p for n, p in each.model.named_parameters() if "lora_B" in n] for each in (first, second, plain)]
+    found = [[p for n, p in each.policy.model.named_parameters() if "lora_B" in n] for each in (first, second, plain)]
     assert all(map(torch.equal, found[0], found[1]))
     assert not any(map(torch.equal, found[0], found[2]))
     untouched = tiny()
@@ -219,7 +218,7 @@ def test_an_encoder_decoder_takes_adapters(text, tmp_path):
     model = tiny_t5.build(text)
     trained(model)
     again = load_model(str(save_model(model, tmp_path / "t5")))
-    scores = [Scoring(each, lay_out).score(some_units(7), LOGP)["logp"] for each in (model, again)]
+    scores = [Scoring(LanguagePolicy(each)).score(some_units(7), LOGP)["logp"] for each in (model, again)]
     assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(*scores, strict=True))
     assert load_file(tmp_path / "t5" / "adapter" / "adapter_model.safetensors")
 

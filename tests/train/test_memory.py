@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
-from penstock.data.layout import lay_out
-from penstock.models.branches import bytes_held, reference_branch, share_frozen
+from penstock.models.branches import reference_branch, share_frozen
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.memory import adapter_parameters, footprint, trained_parameters
 from penstock.models.presets import PRESETS, Shape
+from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan
-from penstock.train.restrict import restrict
 
 HAND = Shape(width=8, hidden=10, layers=3, heads=2, key_value_heads=1, vocabulary=20, tied=False)
 """A block: attention 8·4·(4+2) = 192, feed-forward 3·8·10 = 240, norms 16: 448. Norm 8, embeddings and head 160 each."""
@@ -79,7 +80,7 @@ def test_the_formula_gives_the_bytes_of_models_that_stand(way, text):
         models.append(reference_branch(policy))
     elif spec.lora is None:
         models.append(build_model(ModelSpec(preset="1m"), (), 0, "lm", text))
-    masters = DeviceLearner(policy, spec, lay_out, LearnerPlan(total_steps=1)).masters
+    masters = DeviceLearner(LanguagePolicy(policy), spec, LearnerPlan(total_steps=1)).masters
     for master in masters.masters:
         master.grad = torch.ones_like(master)
     masters.step(1e-3)
@@ -87,7 +88,7 @@ def test_the_formula_gives_the_bytes_of_models_that_stand(way, text):
     found = footprint(SHAPE, spec, reference=True, reward_models=1)
     own = sum(m.nbytes for m, p in zip(masters.masters, masters.parameters, strict=True) if m is not p)
     moments = sum(t.nbytes for name, t in arrays.items() if name.startswith("exp_avg"))
-    assert found.weights == pytest.approx(bytes_held(models), rel=0.002)  # biases are left out of the formula
+    assert found.weights == pytest.approx(tiny_models.bytes_held(models), rel=0.002)  # biases are left out of the formula
     assert found.masters == pytest.approx(own, rel=0.005)
     assert found.gradients == pytest.approx(sum(m.nbytes for m in masters.masters), rel=0.005)
     assert found.moments == pytest.approx(moments, rel=0.02)

@@ -11,8 +11,9 @@ from learner_examples import accumulate, assert_same_gradients, gradients, learn
 from penstock import algos
 from penstock.algos import EntropyBonus, KLPenalty
 from penstock.algos.policy import PolicyLoss
+from penstock.core.contracts import Denominator
 from penstock.core.types import Row
-from penstock.data.layout import count, lay_out
+from penstock.models.packing import lay_out
 
 KL = KLPenalty(place="loss", estimator="k3", coefficient=0.1, reweight=True)
 BONUS = EntropyBonus(coefficient=0.01)
@@ -69,7 +70,7 @@ def test_gradients_of_two_ranks_add_up_to_that_of_one(name, fresh):
         rank = fresh()
         learner = learner_of(rank)
         for batch in lay_out(part, 4096, True):
-            learner.accumulate(batch, LOSSES[name], count(units))  # the denominator is that of all ranks
+            learner.accumulate(batch, LOSSES[name], Denominator.of(units))  # the denominator is that of all ranks
         ranks.append(gradients(rank))
     summed = {parameter: ranks[0][parameter] + ranks[1][parameter] for parameter in ranks[0]}
     assert_same_gradients(summed, gradients(whole))

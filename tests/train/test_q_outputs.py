@@ -1,4 +1,4 @@
-"""Q heads in the learner: chunks change nothing, targets follow after each step, a resume goes on exactly."""
+"""Q heads in the learner: targets follow after each step, a resume goes on exactly."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from learner_examples import assert_same_gradients, gradients, learner_of
 
 import tiny_models
 from penstock.algos import ILQL
+from penstock.core.contracts import Denominator
 from penstock.core.errors import CheckpointError, TrainingError
-from penstock.data.layout import count, lay_out
-from penstock.models.q_heads import HEADS, QHeads
-from penstock.train import token_scores
-from penstock.train.q_outputs import q_outputs
+from penstock.models.packing import lay_out
 
 ALGORITHM = ILQL(target_rate=0.5, target_every=2, imitation_beta=0.5)
 
@@ -39,32 +37,12 @@ def train(learner, steps, start=0):
     for step in range(start, start + steps):
         batch = units(step)
         for micro in lay_out(batch, 64, True):
-            learner.accumulate(micro, ALGORITHM.loss(), count(batch))
+            learner.accumulate(micro, ALGORITHM.loss(), Denominator.of(batch))
         learner.step()
 
 
 def tensors(learner):
-    return {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3, 7])
-def test_chunks_change_neither_values_nor_gradients(monkeypatch, rows):
-    heads, generator = QHeads(4, 5), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in heads.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    hidden, target = torch.randn(7, 4, generator=generator), torch.randint(0, 5, (7,), generator=generator)
-
-    def run(elements):
-        monkeypatch.setattr(token_scores, "CHUNK_ELEMENTS", elements)
-        heads.zero_grad()
-        h = hidden.clone().requires_grad_()
-        found = q_outputs(heads, h, target, 5)
-        sum(value.sin().sum() for value in found.values()).backward()
-        return [*(value.detach() for value in found.values()), h.grad, heads.online[0].outer.weight.grad.clone()]
-
-    for found, expected in zip(run(HEADS * 5 * rows), run(1 << 20), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    return {name: tensor.clone() for name, tensor in learner.policy.model.state_dict().items()}
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
@@ -74,8 +52,8 @@ def test_micro_batches_give_the_same_loss_and_gradient(architecture, tiny):
         learner, batch = ready(tiny, architecture), units()
         train(learner, 1)  # heads that start at zero would hide a wrong mask
         micros = lay_out(batch, budget, True)
-        total = sum(learner.accumulate(micro, ALGORITHM.loss(), count(batch))["loss"] for micro in micros)
-        found.append((len(micros), total, gradients(learner.model)))
+        total = sum(learner.accumulate(micro, ALGORITHM.loss(), Denominator.of(batch))["loss"] for micro in micros)
+        found.append((len(micros), total, gradients(learner.policy.model)))
     assert found[0][0] < found[1][0]
     assert found[0][1] == pytest.approx(found[1][1], abs=1e-5)
     assert_same_gradients(found[1][2], found[0][2])
@@ -83,7 +61,7 @@ def test_micro_batches_give_the_same_loss_and_gradient(architecture, tiny):
 
 def test_targets_move_after_every_second_step_by_half_the_way(tiny):
     learner = ready(tiny)
-    heads = learner.model.q_heads
+    heads = learner.policy.model.q_heads
     before = heads.target[0].outer.weight.clone()
     train(learner, 1)
     assert torch.equal(heads.target[0].outer.weight, before)
@@ -116,7 +94,7 @@ def test_a_checkpoint_without_target_heads_is_refused(tiny):
 def test_a_loss_that_needs_heads_is_refused_without_them(tiny):
     learner, batch = learner_of(tiny()), units()
     with pytest.raises(TrainingError, match="add_q_heads"):
-        learner.accumulate(lay_out(batch, 4096, True)[0], ALGORITHM.loss(), count(batch))
+        learner.accumulate(lay_out(batch, 4096, True)[0], ALGORITHM.loss(), Denominator.of(batch))
 
 
 def test_training_lowers_the_error_on_one_batch(tiny):
@@ -124,6 +102,6 @@ def test_training_lowers_the_error_on_one_batch(tiny):
     seen = []
     for _ in range(15):
         (micro,) = lay_out(batch, 4096, True, padding=1.0)
-        seen.append(learner.accumulate(micro, ALGORITHM.loss(), count(batch))["q/loss"])
+        seen.append(learner.accumulate(micro, ALGORITHM.loss(), Denominator.of(batch))["q/loss"])
         learner.step()
     assert seen[-1] < 0.5 * seen[0]

@@ -13,13 +13,12 @@ from learner_examples import accumulate, learner_of, some_units
 import tiny_models
 from penstock.config.learner import LoRA
 from penstock.core.errors import ModelError
-from penstock.data.layout import lay_out
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.models.branches import bytes_held
 from penstock.models.files import load_model, save_model
+from penstock.models.language_policy import AdapterOffPolicy
 from penstock.models.lora import linear_layers
 from penstock.models.quantized import quantized_layers
-from penstock.train.shared_trunk import AdapterOffScoring
+from penstock.train.learner import Scoring
 
 SPEC = LoRA(rank=2, alpha=8.0, quantize="nf4")
 LOGP = frozenset({"logp"})
@@ -61,12 +60,12 @@ def test_layers_that_are_not_plain_are_refused(tiny, packages):
 def test_the_linear_layers_of_the_blocks_are_in_4_bits_and_nothing_else(architecture, text, packages):
     model = wide(architecture, text)
     layers = {name: layer.weight.numel() for name, layer in linear_layers(model.network).items()}
-    before = bytes_held([model])
+    before = tiny_models.bytes_held([model])
     learner_of(model, lora=SPEC)
     found = dict(quantized_layers(model.network))
     assert {name.removesuffix(".base_layer") for name in found} == layers.keys()
     adapters = sum(p.nbytes for name, p in model.network.named_parameters() if ".lora_" in name)
-    assert bytes_held([model]) == before + adapters - sum(layers.values()) * 4 + sum(layers.values()) // 2
+    assert tiny_models.bytes_held([model]) == before + adapters - sum(layers.values()) * 4 + sum(layers.values()) // 2
 
 
 def test_a_matrix_is_within_the_grid_of_4_bits(text, packages):
@@ -123,7 +122,7 @@ def test_gradients_are_those_of_adapters_on_the_rounded_matrices(scored, text, p
 def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, packages):
     model = wide(architecture, text)
     learner = learner_of(model, lora=SPEC, learning_rate=1e-2)
-    reference, units = AdapterOffScoring(model, lay_out), some_units(7)
+    reference, units = Scoring(AdapterOffPolicy(model)), some_units(7)
     before = reference.score(units, LOGP)["logp"]
     losses = []
     for _ in range(4):

@@ -17,12 +17,13 @@ import tiny_models
 from penstock.algos.grpo import GRPO
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
+from penstock.core.contracts import Denominator
 from penstock.core.errors import ConnectionLost, DeadlinePassed, NonFiniteError, RoleError, SpecError, TrainingError, WireError
-from penstock.data.layout import count, lay_out
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import idle_batch, lay_out
 from penstock.train import fleet as fleets
 from penstock.train import frames
 from penstock.train.learner import LearnerPlan
-from penstock.train.part import nothing
 from penstock.train.rank_process import Here
 from penstock.train.ranks import learner_of
 
@@ -52,7 +53,7 @@ class Loss:
         (1, (2, frozenset({"x", "y"}))),
         GRPO().loss(),
         LearnerSpec(strategy=FSDP2()),
-        nothing,
+        idle_batch,
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -71,7 +72,7 @@ def test_arrays_travel_and_may_be_written_to(kind):
 
 
 def test_a_batch_travels():
-    found = frames.decode(frames.encode(nothing()))
+    found = frames.decode(frames.encode(idle_batch()))
     assert found.gather_BT.tolist() == [[0, 1]]
     assert found.row_ids == (0,)
 
@@ -126,7 +127,7 @@ def test_micro_batches_wait_until_each_copy_has_one(tiny):
     with learners(tiny, [DDP()]) as (learner,):
         batches, loss = lay_out(units, 24, True)[:3], Loss()
         rows = [len(batch.row_ids) for batch in batches]
-        found = [learner.accumulate(batch, loss, count(units)) for batch in batches]
+        found = [learner.accumulate(batch, loss, Denominator.of(units)) for batch in batches]
         assert [metrics.get("rows") for metrics in found] == [None, rows[0] + rows[1], None]
         assert learner.flush()["rows"] == rows[2]
         assert learner.flush() == {}
@@ -140,9 +141,9 @@ def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_rig
     odd = len(batches[1].row_ids)
     with learners(tiny, [strategy, strategy]) as (learner, other):
         before = {name: tensor.clone() for name, tensor in learner.weights()}
-        learner.accumulate(batches[0], Loss(fails=odd), count(units))
+        learner.accumulate(batches[0], Loss(fails=odd), Denominator.of(units))
         with pytest.raises(TrainingError, match="one too many"):
-            learner.accumulate(batches[1], Loss(fails=odd), count(units))
+            learner.accumulate(batches[1], Loss(fails=odd), Denominator.of(units))
         with pytest.raises(NonFiniteError):
             train(learner, units, Loss(scale=float("inf")))
         learner._waiting.clear()
@@ -238,11 +239,11 @@ def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
 @pytest.mark.slow
 def test_a_learner_of_another_size_waits_for_the_ranks_to_be_given_up(tiny):
     with learners(tiny, [DDP()]), pytest.raises(TrainingError, match="2 ranks is still in use"):
-        learner_of(tiny(), LearnerSpec(strategy=DDP(ranks=3)), lay_out, LearnerPlan(total_steps=1))
+        learner_of(LanguagePolicy(tiny()), LearnerSpec(strategy=DDP(ranks=3)), LearnerPlan(total_steps=1))
 
 
 def test_tokens_of_the_empty_micro_batch_are_valid_in_any_vocabulary():
-    assert nothing().tokens_N.max() < tiny_models.CONTEXT
+    assert idle_batch().tokens_N.max() < tiny_models.CONTEXT
 
 
 def test_each_rank_holds_its_share_of_masters_gradients_and_moments():

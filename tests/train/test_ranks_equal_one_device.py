@@ -7,8 +7,9 @@ from rank_examples import BUDGET, LOSSES, learners, ranks_of, train, units_for, 
 
 import tiny_models
 from penstock.config.strategies import DDP, FSDP2, OneDevice
-from penstock.data.layout import count, lay_out
+from penstock.core.contracts import Denominator
 from penstock.models.language_model import LanguageModel
+from penstock.models.packing import lay_out
 
 pytestmark = pytest.mark.slow
 
@@ -115,8 +116,8 @@ def test_reward_models(strategy, text):
             expected, found = (train(learner, some_units(seed), loss) for learner in (one, other))
             assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-4) for name, value in expected.items()}
         scores = [learner.score(some_units(9), frozenset({"score", "step"})) for learner in (one, other)]
-        assert scores[1].score == pytest.approx(scores[0].score, abs=1e-4)
-        assert all(abs(a - b).max() < 1e-4 for a, b in zip(scores[0].step, scores[1].step, strict=True))
+        assert scores[1]["score"] == pytest.approx(scores[0]["score"], abs=1e-4)
+        assert all(abs(a - b).max() < 1e-4 for a, b in zip(scores[0]["step"], scores[1]["step"], strict=True))
 
 
 def kept_for_the_backward_pass(learner, tokens):
@@ -133,7 +134,7 @@ def kept_for_the_backward_pass(learner, tokens):
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         for _ in range(learner.copies):
-            learner.accumulate(lay_out([unit], tokens, True)[0], LOSSES["SFT"], count([unit] * learner.copies))
+            learner.accumulate(lay_out([unit], tokens, True)[0], LOSSES["SFT"], Denominator.of([unit] * learner.copies))
     return sum(held.values())
 
 

@@ -9,8 +9,9 @@ from rank_examples import LOSSES, doubled, learners, ranks_of, train, units_for
 
 import tiny_models
 from penstock.config.strategies import DDP, FSDP2, OneDevice
-from penstock.data.layout import count, lay_out
-from penstock.train import token_scores
+from penstock.core.contracts import Denominator
+from penstock.models import outputs as registry
+from penstock.models.packing import lay_out
 
 pytestmark = pytest.mark.slow
 
@@ -84,19 +85,19 @@ class Chunks:
     needs: frozenset = frozenset({"logp"})
 
     def __call__(self, outputs, fields, batch, denominator):
-        token_scores.CHUNK_ELEMENTS = self.elements
+        registry.CHUNK_ELEMENTS = self.elements
         return outputs["logp"].sum() * 0.0, {}
 
 
 @pytest.mark.parametrize("strategy", [FSDP2(tensor=2), FSDP2(sequence=2)], ids=repr)
 def test_logits_in_chunks_that_are_computed_again_change_nothing(strategy, tiny):
     loss, units = WeightedLoss(frozenset({"logp", "entropy"})), some_units(3)
-    before = token_scores.CHUNK_ELEMENTS
+    before = registry.CHUNK_ELEMENTS
     with learners(lambda: doubled(tiny("llama")), [OneDevice(), strategy]) as (one, other):
         expected = train(one, units, loss)
         batch = lay_out(units, 4096, True)[0]
-        other.accumulate(batch, Chunks(1000), count(units))  # adds gradients of nothing
+        other.accumulate(batch, Chunks(1000), Denominator.of(units))  # adds gradients of nothing
         found = train(other, units, loss)
-        other.accumulate(batch, Chunks(before), count(units))
-    assert before == token_scores.CHUNK_ELEMENTS
+        other.accumulate(batch, Chunks(before), Denominator.of(units))
+    assert before == registry.CHUNK_ELEMENTS
     assert found == {name: pytest.approx(value, abs=1e-10) for name, value in expected.items()}

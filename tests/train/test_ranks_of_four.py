@@ -7,7 +7,7 @@ import tiny_models
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2, OneDevice
 from penstock.core.errors import ModelError
-from penstock.data.layout import lay_out
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
 
@@ -48,9 +48,8 @@ def test_heads_that_the_ranks_do_not_divide_are_refused_and_the_ranks_go_on(tiny
     three_heads = {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 48}
     with pytest.raises(ModelError, match=r"3 attention heads; set one of 1, 3"):
         learner_of(
-            tiny_models.build("llama", text, **three_heads),
+            LanguagePolicy(tiny_models.build("llama", text, **three_heads)),
             LearnerSpec(strategy=FSDP2(ranks=4, sequence=2)),
-            lay_out,
             LearnerPlan(total_steps=1),
         )
     with learners(tiny, [FSDP2(ranks=4, sequence=2)]) as (learner,):

@@ -20,14 +20,15 @@ from learner_examples import (
 
 import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError
-from penstock.data.layout import count, lay_out
 from penstock.loops.learn import Labeller
 from penstock.models.branches import reference_branch
 from penstock.models.language_model import ValueHead
+from penstock.models.language_policy import LanguagePolicy, SharedTrunkPolicy
+from penstock.models.packing import lay_out
+from penstock.models.restrict import restrict
 from penstock.train.learner import Scoring
-from penstock.train.restrict import restrict
-from penstock.train.shared_trunk import SharedTrunkScoring
 
 BOTH = WeightedLoss(frozenset({"logp", "value"}))
 LOGP, VALUE = frozenset({"logp"}), frozenset({"value"})
@@ -72,11 +73,14 @@ def test_the_shared_reference_scores_as_the_model_did_when_the_stage_began(archi
     model, spec = tiny(architecture), {"unfrozen_layers": 1, "compute": compute}
     restrict(model, LearnerSpec(**spec))
     start = copy.deepcopy(model)
-    reference = SharedTrunkScoring(model, reference_branch(model), lay_out)
+    reference = Scoring(SharedTrunkPolicy(model, reference_branch(model)))
     trained(model, **spec)
     units = some_units(7)
     for found, expected, moved in zip(
-        *(each.score(units, LOGP)["logp"] for each in (reference, Scoring(start, lay_out), Scoring(model, lay_out))),
+        *(
+            each.score(units, LOGP)["logp"]
+            for each in (reference, Scoring(LanguagePolicy(start)), Scoring(LanguagePolicy(model)))
+        ),
         strict=True,
     ):
         assert np.array_equal(found, expected)
@@ -92,8 +96,8 @@ def test_reference_and_critic_in_one_pass_equal_two_passes(critic, tiny):
     units = some_units(7)
     runs = []
     model.border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
-    together = SharedTrunkScoring(model, reference, lay_out).score(units, LOGP | VALUE)
-    alone, value = Scoring(reference, lay_out).score(units, LOGP), learner.score(units, VALUE)
+    together = Scoring(SharedTrunkPolicy(model, reference)).score(units, LOGP | VALUE)
+    alone, value = Scoring(LanguagePolicy(reference)).score(units, LOGP), learner.score(units, VALUE)
     assert all(map(np.array_equal, together["logp"], alone["logp"]))
     assert all(map(np.array_equal, together["value"], value["value"]))
     assert any(v.any() for v in value["value"])
@@ -107,7 +111,7 @@ def test_the_labeller_asks_a_shared_reference_once(tiny):
         def __init__(self):
             self.asked = []
 
-        def score(self, units, needs, temperature):
+        def score(self, units, needs):
             self.asked.append(needs)
             rows = [np.ones(1, np.float32) for unit in units for _ in unit]
             return {"logp": rows, "value": [2 * row for row in rows]}
@@ -116,7 +120,7 @@ def test_the_labeller_asks_a_shared_reference_once(tiny):
         needs = frozenset({"reference", "value"})
 
     recorder = Recorder()
-    columns = Labeller(Needs(), None, recorder, 1.0).columns([])
+    columns = Labeller(Needs(), None, recorder).columns([])
     assert recorder.asked == [LOGP | VALUE]
     assert columns == {"reference": [], "value": []}
 
@@ -234,7 +238,7 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches_prefixes_or_order(save
 @pytest.mark.parametrize("saver", SAVERS)
 def test_shares_of_two_ranks_add_up_to_the_gradient_of_all(saver, tiny):
     units = some_units(1, (2, 1, 3, 1))
-    denominator, found = count(units), []
+    denominator, found = Denominator.of(units), []
     for parts in ((units,), (units[:1], units[1:])):
         model = tiny()
         learner = moved(model, saver)

@@ -10,9 +10,9 @@ from weight_examples import Board, Reports, Source, following, until
 import tiny_models
 from penstock.core.errors import WeightError
 from penstock.core.types import Row, WeightUpdate
-from penstock.data.layout import lay_out
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import Scoring
 from penstock.weights.folder import PREFIX
 from penstock.weights.follow import follow
@@ -27,7 +27,7 @@ def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
 
 def learner_logp(model, sample):
     unit = (Row(sample.columns, sample.action_T, {}),)
-    return Scoring(model, lay_out).score([unit], frozenset({"logp"}), 1.0)["logp"][0]
+    return Scoring(LanguagePolicy(model, 1.0)).score([unit], frozenset({"logp"}))["logp"][0]
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ stand, because this module imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from penstock.core.errors import SpecError
 from penstock.core.types import (
     FloatArray,
     GeneratorStats,
@@ -74,49 +76,101 @@ class StreamingGenerator(Generator, Protocol):
 class Denominator:
     """What a batch's summed losses are divided by: its global counts over all micro-batches and ranks.
 
-    ``tokens`` action tokens, ``rows`` sequences, ``units`` groups or pairs. A loss picks the one that its equation names.
+    ``tokens`` actions (for language, action tokens), ``rows`` trajectories, ``units`` groups or pairs. A loss picks the one
+    that its equation names.
     """
 
     tokens: float
     rows: float
     units: float
 
+    @staticmethod
+    def of(units: Sequence[Unit]) -> Denominator:
+        """The counts of a batch before it is split."""
+        rows = [row for unit in units for row in unit]
+        actions = sum(int(row.action_T.sum()) for row in rows)
+        return Denominator(tokens=float(actions), rows=float(len(rows)), units=float(len(units)))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows laid out as one packed micro-batch; all arrays are numpy and index each other.
+    """Rows laid out by a policy as one micro-batch, ``A`` actions of ``B`` rows. What stands here is all that a loss sees; the
+    rest is the policy's own. Arrays are numpy."""
 
-    ``N`` packed tokens (a prefix shared by the rows of a unit stands once), ``A`` action tokens, ``B`` rows. Attention
-    expands the packed tokens to ``[B, T]`` by ``gather_BT`` (cells past a row's end repeat some valid index; they come
-    after every real token, so causal attention never reads them) and returns to packed order by ``scatter_N``, an index
-    into the flattened ``[B * T]``.
-    """
-
-    tokens_N: IntArray
-    position_N: IntArray
-    gather_BT: IntArray
-    scatter_N: IntArray
-    length_B: IntArray
-    source_A: IntArray
-    """Packed index of the hidden state that predicts each action token."""
-    target_A: IntArray
-    """The action tokens themselves."""
     row_A: IntArray
-    """The row (0 … B-1) of each action token."""
-    last_B: IntArray
-    """Packed index of each row's last token."""
+    """The row (0 … B-1) of each action."""
     unit_B: IntArray
     """The unit (0 … units-1) of each row."""
     fields: Mapping[str, FloatArray]
-    """Per-action ``[A]`` or per-row ``[B]`` arrays, as labelled."""
+    """Per-action ``[A, ...]`` or per-row ``[B]`` arrays, as labelled."""
     row_ids: tuple[int, ...] = ()
     """Position of each row in the sequence that was laid out."""
+
+
+class Policy(Protocol):
+    """A kind of model that decides: it lays rows out under a budget and computes what a loss needs of each decision.
+
+    A learner runs losses over a policy and knows neither tokens nor language. A policy of one's own derives from this class and
+    says ``module``, ``lay_out`` and ``outputs``; the other members have defaults.
+    """
+
+    gives_values: bool = False
+    """Whether it gives another policy's critic's values beside its own outputs, from the same pass."""
+
+    @property
+    def module(self) -> Any:
+        """The torch module whose parameters are trained and published."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """Where its parameters are."""
+        return next(self.module.parameters()).device
+
+    @property
+    def per_row(self) -> frozenset[str]:
+        """Names of the outputs with one number a row; all others have an entry an action."""
+        return frozenset()
+
+    def lay_out(self, units: Sequence[Unit], budget: int) -> Sequence[Batch]:
+        """Units as micro-batches, never above the budget unless one unit is by itself; units are not split."""
+        ...
+
+    def outputs(self, batch: Any, needs: frozenset[str]) -> Outputs:
+        """The named outputs of a batch that it laid out, as tensors on its device, with gradient."""
+        ...
+
+    def weights(self) -> Iterator[tuple[str, Any]]:
+        """(name, tensor) of what generators need, one by one, without gradient."""
+        yield from ((name, tensor.detach()) for name, tensor in self.module.named_parameters())
+
+    def prepare(self, spec: Any, seed: int) -> None:
+        """Make ready to be trained as a learner's spec says; a second call changes nothing.
+
+        Raises:
+            SpecError: the spec asks for what only language policies have.
+        """
+        asked = {"lora": spec.lora is not None, "unfrozen_layers": spec.unfrozen_layers >= 0, "critic": spec.critic != "none"}
+        asked |= {"dropout": spec.dropout > 0, "token_dropout": spec.token_dropout > 0}
+        for name in (name for name, yes in asked.items() if yes):
+            raise SpecError(f"learner.{name} is known to language policies, not to {type(self).__name__}; leave it out")
+
+    def dropout(self, spec: Any, noise: Any) -> AbstractContextManager[None]:
+        """Within it passes have the dropout that a learner's spec asks for, from the random stream ``noise``."""
+        return nullcontext()
+
+    def stepped(self, updates: int) -> None:
+        """Called after each optimizer step with their number so far: what follows the trained parameters slowly may move."""
+
+    def slow(self) -> Sequence[tuple[str, Any]]:
+        """(name, tensor) of what :meth:`stepped` moves, for checkpoints."""
+        return ()
 
 
 Outputs = Mapping[str, Any]
 """What a loss ``needs``, by name: tensors over a batch's actions (``[A, ...]``) or its rows (``[B]``), with gradient.
 
-Whoever computes an output registers it under its name (``train/outputs.py``). Built in are per action "logp", "entropy",
+Whoever computes an output registers it under its name (``models/outputs.py``). Built in are per action "logp", "entropy",
 "value" and "step" (reward-model score of the text before the action), per row "score", and "divergence", per action, of the
 whole next-token distribution from a frozen teacher's, nats, as the loss's ``divergence`` says. One that gives several tensors
 names the others after itself: "q" ``[A, Q]`` is the value of the action taken by each Q head, "q/logsumexp" ``[A, Q]`` the
@@ -151,12 +205,21 @@ class Loss(Protocol):
 class Scorer(Protocol):
     """A frozen model: the ``score`` verb alone."""
 
-    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores: ...
+    @property
+    def gives_values(self) -> bool:
+        """Whether it can be asked for the critic's "value" as well, from the same pass."""
+        ...
+
+    def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores: ...
 
 
 @runtime_checkable
 class Learner(Protocol):
     """The training contract."""
+
+    def lay_out(self, units: Sequence[Unit]) -> Sequence[Batch]:
+        """Units as micro-batches of its policy, under its budget."""
+        ...
 
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
         """Forward and backward one micro-batch; gradients add up until ``step``. A learner on several ranks may wait until
@@ -175,7 +238,7 @@ class Learner(Protocol):
         """A neutral (name, tensor) stream of the policy's weights."""
         ...
 
-    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores: ...
+    def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores: ...
 
     def state(self) -> State:
         """Everything that a resume needs; ``load_state`` takes it back."""

@@ -1,4 +1,4 @@
-"""Where rows come from, in which order they are drawn, how they become text, and how token rows become micro-batches.
+"""Where rows come from, in which order they are drawn, and how they become text.
 
-Import the modules themselves: ``sources``, ``sampler``, ``render``, ``layout``, ``resolve``. None of them imports torch.
+Import the modules themselves: ``sources``, ``sampler``, ``render``, ``resolve``. None of them imports torch.
 """

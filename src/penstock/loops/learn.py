@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.config.run import NO_SCALING, RewardScaling
-from penstock.core.contracts import Algorithm, Batch, Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
+from penstock.core.contracts import Algorithm, Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
 from penstock.core.errors import TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
@@ -21,9 +21,6 @@ from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
 from penstock.rewards.scaling import Moments, scaled
 from penstock.stream.rules import Lease, Rules
-
-LayOut = Callable[[Sequence[Unit], int, bool], list[Batch]]
-Count = Callable[[Sequence[Unit]], Denominator]
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,6 @@ class Trainer:
 
     learner: Learner
     loss: Loss
-    lay_out: LayOut
-    count: Count
-    token_budget: int
-    share_prefix: bool = True
     watcher: Watcher = field(default_factory=Watcher)
 
     def watch(self, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:
@@ -109,9 +102,9 @@ class Trainer:
         A ``watch`` is given with the first minibatch of a batch and compares its log-probs with the generator's.
         """
         units, loss = watch.measured(units, self.loss) if watch else (units, self.loss)
-        denominator = self.count(units)
+        denominator = Denominator.of(units)
         totals: Metrics = {}
-        for batch in self.lay_out(units, self.token_budget, self.share_prefix):
+        for batch in self.learner.lay_out(units):
             totals = added(totals, self.learner.accumulate(batch, loss, denominator))
         totals = added(totals, self.learner.flush())
         totals = watch.judged(totals) if watch else totals
@@ -149,7 +142,6 @@ class Labeller:
     algorithm: Algorithm
     learner: Learner
     reference: Scorer | None
-    temperature: float
     coefficients: Coefficients = field(default_factory=dict)
     scaling: RewardScaling = NO_SCALING
     moments: Moments = field(default_factory=Moments)
@@ -167,14 +159,14 @@ class Labeller:
         if "reference" in needs and reference is None:
             if self.reference is None:
                 raise TrainingError("the algorithm needs a reference model, and there is none")
-            together = "value" in needs and getattr(self.reference, "gives_values", False)  # it shares the policy's trunk
-            found = self.reference.score(units, frozenset({"logp", "value"} if together else {"logp"}), self.temperature)
+            together = "value" in needs and self.reference.gives_values  # it shares the policy's trunk
+            found = self.reference.score(units, frozenset({"logp", "value"} if together else {"logp"}))
             reference = _regroup(found["logp"], groups)
             value = _regroup(found["value"], groups) if together else None
         own = {"value"} if "value" in needs and value is None else set()
         own |= {"logp"} if "proximal" in needs else set()
         if own:
-            found = self.learner.score(units, frozenset(own), self.temperature)
+            found = self.learner.score(units, frozenset(own))
             value = _regroup(found["value"], groups) if "value" in own else value
             proximal = _regroup(found["logp"], groups) if "logp" in own else None
         bootstrap = self._last_values(groups) if "bootstrap" in needs else None
@@ -189,7 +181,7 @@ class Labeller:
         """
         cut = [sample for group in groups for sample in group.samples if sample.finish == "length"]
         units = [(_one_step_longer(sample),) for sample in cut]
-        values = self.learner.score(units, frozenset({"value"}), self.temperature)["value"] if units else []
+        values = self.learner.score(units, frozenset({"value"}))["value"] if units else []
         left = iter(values)
         return [[float(next(left)[-1]) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
 
@@ -205,12 +197,12 @@ REFERENCE_LOGP = "reference_logp_T"
 """Name among a sample's extras of the reference's log-probs, where another process has computed them."""
 
 
-def reference_column(scorer: Scorer, group: Group, temperature: float) -> list[dict[str, Any]]:
+def reference_column(scorer: Scorer, group: Group) -> list[dict[str, Any]]:
     """The reference's log-probs of a group's action tokens, as a column that a stage writes.
 
     By token rather than by action: actions that have become too old may be left out before the group is trained on.
     """
-    found = scorer.score(sample_rows([group]), frozenset({"logp"}), temperature)
+    found = scorer.score(sample_rows([group]), frozenset({"logp"}))
     return [
         {"extras": {REFERENCE_LOGP: _at_actions(sample.action_T, logp_A)}}
         for sample, logp_A in zip(group.samples, found["logp"], strict=True)
@@ -300,7 +292,7 @@ async def learn(
             with spans.span("label", step=index):
                 units = labeller.label(groups)
                 shown = plan.look and due(index + 1, plan.steps)
-                seen = look(trainer.learner, groups, labeller.temperature) if shown else ()
+                seen = look(trainer.learner, groups) if shown else ()
             parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
                 for epoch in range(plan.epochs):

@@ -43,7 +43,7 @@ class Seen:
 class Scoring(Protocol):
     """A learner's verb that gives log-probs."""
 
-    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores: ...
+    def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores: ...
 
 
 def due(done: int, steps: int) -> bool:
@@ -61,12 +61,12 @@ def chosen(groups: Sequence[Group]) -> list[Seen]:
     return seen
 
 
-def look(learner: Scoring, groups: Sequence[Group], temperature: float) -> tuple[Seen, ...]:
+def look(learner: Scoring, groups: Sequence[Group]) -> tuple[Seen, ...]:
     """The samples to be shown, with the learner's log-probs of their actions; to be asked before it trains on them."""
     seen = chosen(groups)
     acted = [one for one in seen if one.sample.action_T.any()]
     units: list[Unit] = [(Row(one.sample.columns, one.sample.action_T),) for one in acted]
-    found = learner.score(units, frozenset({"logp"}), temperature)["logp"] if units else []
+    found = learner.score(units, frozenset({"logp"}))["logp"] if units else []
     scored = dict(zip(map(id, acted), found, strict=True))
     return tuple(Seen(one.group, one.sample, scored.get(id(one))) for one in seen)
 

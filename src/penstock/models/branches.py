@@ -10,7 +10,6 @@ as "hydra" by trlX).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -149,8 +148,3 @@ def _check(model: LanguageModel, branch: nn.Module) -> None:
             f"{type(model.network).__name__}: its blocks hand on more than their output, so they cannot be shared; "
             f"set learner.unfrozen_layers=-1"
         )
-
-
-def bytes_held(modules: Iterable[nn.Module]) -> int:
-    """Bytes of the parameters of modules; a tensor that several of them share counts once."""
-    return sum({id(p): p.nbytes for module in modules for p in module.parameters()}.values())

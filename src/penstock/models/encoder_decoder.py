@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from penstock.core.contracts import Batch
 from penstock.core.errors import ModelError, TrainingError
-from penstock.models.attention import NAME, IndexArray, PackedPlan, quiet_transformers
+from penstock.models.attention import NAME, IndexArray, quiet_transformers
 from penstock.models.language_model import Head, LanguageModel
+from penstock.models.packing import TokenBatch
 from penstock.models.relative_attention import RelativeBias, Segments, Spans
 from penstock.models.text import Text
 
@@ -54,7 +54,7 @@ class EncoderDecoderPlan:
     cross-attention, because there neither order nor position matters.
 
     Args:
-        gather_BT: packed index of each cell, as in :class:`~penstock.core.contracts.Batch`.
+        gather_BT: packed index of each cell, as in :class:`~penstock.models.packing.TokenBatch`.
         length_B, prompt_B: tokens of each row, and how many of them the encoder reads (at least 1, at most all).
         count: packed tokens of the batch, N.
     """
@@ -147,7 +147,7 @@ class EncoderDecoderModel(LanguageModel):
         start = self.config.decoder_start_token_id
         return self.text.pad if start is None else int(start)
 
-    def plan(self, batch: Batch) -> EncoderDecoderPlan:
+    def plan(self, batch: TokenBatch) -> EncoderDecoderPlan:
         """How a packed batch is read. A row without actions (a text to be scored) is read whole by the encoder.
 
         Raises:
@@ -239,13 +239,6 @@ class EncoderDecoderModel(LanguageModel):
         if self.score_head is None:
             raise ModelError("this model has a language-model head, not a score head; train a reward model first")
         return self.score_head(hidden_BH.to(self.score_head.weight.dtype)).squeeze(-1).float()
-
-
-def plan_of(model: LanguageModel, batch: Batch) -> Any:
-    """How a model reads a packed batch: the plan that its ``hidden`` takes."""
-    if isinstance(model, EncoderDecoderModel):
-        return model.plan(batch)
-    return PackedPlan(batch.gather_BT, batch.scatter_N, batch.length_B, model.device)
 
 
 def cross_keys(module: Any, encoded_SW: Tensor) -> tuple[Tensor, Tensor]:

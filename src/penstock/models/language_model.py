@@ -15,6 +15,7 @@ from torch.nn import functional
 from penstock.core.errors import ModelError
 from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
 from penstock.models.lora import adapter_weights, merged
+from penstock.models.packing import TokenBatch
 from penstock.models.q_heads import QHeads
 from penstock.models.text import Text
 
@@ -102,6 +103,10 @@ class LanguageModel(nn.Module):
     def once(self) -> AbstractContextManager[None]:
         """Within it frozen blocks run once for this model and its branches, which must all be given the same tokens."""
         return self.border.once() if self.border is not None else nullcontext()
+
+    def plan(self, batch: TokenBatch) -> Any:
+        """How a packed batch is read: the plan that :meth:`hidden` takes."""
+        return PackedPlan(batch.gather_BT, batch.scatter_N, batch.length_B, self.device)
 
     def hidden(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, trunk: nn.Module | None = None) -> Tensor:
         """Last hidden states ``[B, N, H]`` of tokens at positions, attending as the plan says."""

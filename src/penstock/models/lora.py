@@ -61,7 +61,7 @@ def add_lora(network: Any, spec: LoRA, seed: int, compute: torch.dtype = torch.f
         r=spec.rank,
         lora_alpha=spec.alpha,
         target_modules=targets,
-        lora_dropout=0.0,  # the learner has its own, from a random stream that checkpoints hold (train/dropout.py)
+        lora_dropout=0.0,  # the learner has its own, from a random stream that checkpoints hold (models/dropout.py)
         fan_in_fan_out=all(type(m).__name__ == "Conv1D" for m in chosen),
         task_type="SEQ_2_SEQ_LM" if network.config.is_encoder_decoder else "CAUSAL_LM",
     )

@@ -1,4 +1,7 @@
-"""Action values on a language model's trunk: Q heads over the vocabulary with slow target copies, and a state value head."""
+"""Action values on a language model's trunk: Q heads over the vocabulary with slow target copies, and a state value head.
+
+Losses read them as the output "q" and its companions (:func:`q_outputs`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import copy
 
 import torch
 from torch import Tensor, nn
+
+from penstock.core.errors import TrainingError
+from penstock.models.outputs import Scored, View, in_chunks, register_output
 
 HEADS = 2
 """Q heads, of which the smaller counts: one alone overrates what it has seen little of (Fujimoto et al. 2018)."""
@@ -76,3 +82,27 @@ class QHeads(nn.Module):
         if self.rate and updates % self.every == 0:
             for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
                 slow.lerp_(fast, self.rate)
+
+
+def q_outputs(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
+    """Of the trained heads "q" and "q/logsumexp" ``[A, Q]``; "q/target" ``[A, Q]`` without gradient; "q/state_value" ``[A]``.
+
+    Raises:
+        TrainingError: the model has no Q heads.
+    """
+    heads, target_A = view.model.q_heads, view.target_A
+    if heads is None:
+        raise TrainingError("the loss needs Q heads and the model has none; call add_q_heads before the learner is made")
+
+    def chunk(hidden_AH: Tensor, target_A: Tensor) -> Scored:
+        q_QAV = heads.all_actions(hidden_AH)
+        chosen_QA = q_QAV.gather(-1, target_A.expand(HEADS, -1)[..., None]).squeeze(-1)
+        return chosen_QA.T, q_QAV.logsumexp(-1).T
+
+    hidden_AH = view.before_actions(view.hidden_NH)
+    chosen_AQ, logsumexp_AQ = in_chunks(chunk, HEADS * int(view.model.config.vocab_size), hidden_AH, target_A)
+    slow_AQ, state_A = heads.target_of(hidden_AH, target_A), heads.values(hidden_AH)
+    return {"q": chosen_AQ, "q/logsumexp": logsumexp_AQ, "q/target": slow_AQ, "q/state_value": state_A}
+
+
+register_output("q", q_outputs)

@@ -22,7 +22,6 @@ from penstock.core.errors import DataError, RewardError, SpecError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
-from penstock.data.layout import lay_out
 from penstock.data.render import Example, Pair, Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, examples, pairs, prompts
@@ -31,6 +30,8 @@ from penstock.envs.turns import Dialogue, Turns
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
+from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
+from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
 from penstock.rewards.ensemble import combined
@@ -39,8 +40,6 @@ from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
 from penstock.runtime.check import row_name
 from penstock.train.learner import Scoring
-from penstock.train.restrict import restrict
-from penstock.train.shared_trunk import AdapterOffScoring, SharedTrunkScoring
 
 EPISODES = 256
 """Threads in which plain functions of an environment may wait at a time; asynchronous ones need none."""
@@ -67,8 +66,8 @@ class Models:
             self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
         return self.policy
 
-    def reference(self, stage: Offline | Online, start: LanguageModel) -> Scoring:
-        """The frozen model of a stage: where it starts unless the stage names another. Call it before the learner is made.
+    def reference(self, stage: Offline | Online, start: LanguageModel, temperature: float = 1.0) -> LanguagePolicy:
+        """The frozen policy of a stage: where it starts unless the stage names another. Call it before the learner is made.
 
         Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with
         adapters it is the model without them.
@@ -78,21 +77,21 @@ class Models:
         if spec is not None and (spec.path != stage.model.path or not spec.path):
             other = load_model(self.path(spec.path)).to(self.device).requires_grad_(False)
         if stage.learner.lora is not None and other is None:
-            return AdapterOffScoring(start, lay_out)
+            return AdapterOffPolicy(start, temperature)
         if stage.learner.unfrozen_layers < 0:
-            return Scoring((other or copy.deepcopy(start)).requires_grad_(False), lay_out)
+            return LanguagePolicy((other or copy.deepcopy(start)).requires_grad_(False), temperature)
         restrict(start, stage.learner)
         if other is None:
-            return SharedTrunkScoring(start, reference_branch(start), lay_out)
+            return SharedTrunkPolicy(start, reference_branch(start), temperature)
         share_frozen(other, start)
-        return Scoring(other, lay_out)
+        return LanguagePolicy(other, temperature)
 
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model; what it has in common with the frozen part of ``policy`` is held once."""
         model = load_model(self.path(name), "score").to(self.device).requires_grad_(False)
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)
-        return Scoring(model, lay_out)
+        return Scoring(LanguagePolicy(model))
 
 
 def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
@@ -195,27 +194,29 @@ def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
     It reads the sample's own tokens where both models share a vocabulary, else the text tokenized anew; a sample that was
     cut at its longest length is closed with an end token, because that is where the model was trained to be read.
     """
-    own = scorer.model.text
+    model: LanguageModel = scorer.policy.module
+    own = model.text
     shared = own.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
 
     def prepare(sample: Sample, prompt: Prompt) -> IntArray:
         tokens = list(map(int, sample.tokens_T)) if shared else own.encode(prompt_text(prompt, policy) + sample.text)
         tokens = tokens if tokens and tokens[-1] == own.end else [*tokens, own.end]
-        return np.asarray(tokens[-scorer.model.context :], np.int32)
+        return np.asarray(tokens[-model.context :], np.int32)
 
     return ModelReward(scorer, name, prepare)
 
 
 def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
     """A frozen process reward model as a reward; it reads the prompt's text and the steps tokenized anew."""
-    own = scorer.model.text
+    model: LanguageModel = scorer.policy.module
+    own = model.text
 
     def row_with(separator: str) -> StepRow:
         def row(sample: Sample, prompt: Prompt, steps: Sequence[str]) -> Row:
             before = own.encode(prompt_text(prompt, policy)) or [own.end]
             tokens_T, end_S = step_tokens(before, steps, own, separator)
-            if len(tokens_T) > scorer.model.context:
-                raise RewardError(f"{len(tokens_T)} tokens do not fit the context of model {name}, {scorer.model.context}")
+            if len(tokens_T) > model.context:
+                raise RewardError(f"{len(tokens_T)} tokens do not fit the context of model {name}, {model.context}")
             return Row({"tokens_T": tokens_T}, marks(len(tokens_T), end_S))
 
         return row

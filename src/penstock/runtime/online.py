@@ -13,12 +13,12 @@ from penstock.config.strategies import OneDevice
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
-from penstock.data.layout import count, lay_out
 from penstock.data.sampler import Sampler, prompts
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.observe.rules import EXACT, ROUNDED
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
@@ -26,7 +26,7 @@ from penstock.runtime.context import StageContext
 from penstock.runtime.supervise import rules_of
 from penstock.stream.stream import Stream
 from penstock.train.device import threads
-from penstock.train.learner import LearnerPlan
+from penstock.train.learner import LearnerPlan, Scoring
 from penstock.train.ranks import AnyLearner, learner_of
 from penstock.weights.alias import AliasChannel
 
@@ -51,20 +51,18 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     algorithm: Any = stage.algorithm
     model = models.load(stage.model, corpus_of(stage.data, base))
     needs = algorithm.needs & {"teacher"} if reference_elsewhere else algorithm.needs & {"reference", "teacher"}
-    reference = models.reference(stage, model) if needs else None
-    seed = seed_of(run.seed, stage.name)
-    sampling = replace(stage.sampling, seed=seed)
+    sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
+    frozen = models.reference(stage, model, sampling.temperature) if needs else None
     if "teacher" in algorithm.needs and not isinstance(stage.learner.strategy, OneDevice):
         raise SpecError(
             f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
         )
     updates = stage.steps * stage.epochs * stage.minibatches
-    learner = learner_of(
-        model, stage.learner, lay_out, LearnerPlan(total_steps=updates, temperature=sampling.temperature, seed=seed)
-    )
-    if "teacher" in algorithm.needs and reference is not None:
-        check_vocabulary(reference.model, model, stage.name)
-        learner.teacher = reference
+    policy = LanguagePolicy(model, sampling.temperature, stage.learner.share_prefix)
+    learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=updates, seed=sampling.seed))
+    if "teacher" in algorithm.needs and frozen is not None:
+        check_vocabulary(frozen.model, model, stage.name)
+        policy.teacher = frozen.teaching(algorithm.loss().divergence)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     generator = embedded_generator(model, slots=stage.slots)
     roll = Rollout(
@@ -76,10 +74,10 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
         "greedy" in algorithm.needs,
     )
     start = algorithm.initial_coefficients()
-    labeller = Labeller(algorithm, learner, reference, sampling.temperature, start, stage.scaling)
-    source = prompts(stage.data, base, seed)
+    labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, start, stage.scaling)
+    source = prompts(stage.data, base, sampling.seed)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model)
-    plan = Plan(stage.steps, stage.epochs, stage.minibatches, seed, look=True)
+    plan = Plan(stage.steps, stage.epochs, stage.minibatches, sampling.seed, look=True)
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 
 
@@ -88,7 +86,7 @@ def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
     spec = learner.spec
     rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
     sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
-    return Trainer(learner, algorithm.loss(), lay_out, count, spec.token_budget, spec.share_prefix, sentinels)
+    return Trainer(learner, algorithm.loss(), sentinels)
 
 
 def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:

@@ -277,7 +277,7 @@ class RecordedStream:
 
     def _referred(self, group: Group) -> Group:
         assert self.labeller.reference is not None
-        return merged(group, reference_column(self.labeller.reference, group, self.stage.sampling.temperature))
+        return merged(group, reference_column(self.labeller.reference, group))
 
     def trained(self, lease: Lease) -> None:
         self.groups.forget(

@@ -286,12 +286,14 @@ async def reference(bootstrap: Bootstrap) -> None:
     from penstock.stream.columns import REFERENCE
     from penstock.stream.rules import Ticket
     from penstock.train.device import set_up
+    from penstock.train.learner import Scoring
 
     run, stage = bootstrap.run, bootstrap.online
     folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
     device = set_up(run.device, bootstrap.threads)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
-    scorer = models.reference(stage, models.load(stage.model, corpus_of(stage.data, base)))
+    model = models.load(stage.model, corpus_of(stage.data, base))
+    scorer = Scoring(models.reference(stage, model, stage.sampling.temperature))
     spans = Spans(folder.spans / f"{name}.jsonl", name)
     async with joined(bootstrap, name, "reference", dict) as client:
         columns = RemoteColumns(client)
@@ -299,7 +301,7 @@ async def reference(bootstrap: Bootstrap) -> None:
 
         async def one(ticket: Ticket, group: Group) -> None:
             with spans.overlapping("label"):
-                found = await asyncio.to_thread(reference_column, scorer, group, stage.sampling.temperature)
+                found = await asyncio.to_thread(reference_column, scorer, group)
             await columns.write(ticket, REFERENCE.name, found)
 
         await run_roles(each(columns, REFERENCE.name, one), client.until_lost())

@@ -14,7 +14,6 @@ from penstock.core.contracts import Holder
 from penstock.core.errors import SpecError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics, Sampling
-from penstock.data.layout import lay_out
 from penstock.data.sampler import prompts
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.evaluate import best_of, evaluate
@@ -22,13 +21,14 @@ from penstock.loops.learn import Step
 from penstock.loops.offline import OfflineLabeller, offline
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.runtime.audit import reward_accuracy
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, units_of
 from penstock.runtime.context import NO_CONTEXT, StageContext
 from penstock.runtime.local import run_roles
 from penstock.runtime.online import LocalFlow, online_parts, trainer_of
 from penstock.runtime.procs import Aside, ProcsFlow
-from penstock.train.learner import LearnerPlan
+from penstock.train.learner import LearnerPlan, Scoring
 from penstock.train.ranks import AnyLearner, learner_of
 
 Evaluation = tuple[Metrics, Sequence[Group]]
@@ -79,10 +79,11 @@ def prepare_offline(stage: Offline, run: Run, models: Models, base: Path, record
         algorithm = algorithm.fitted(drawn)
     for _ in drawn:  # a row that cannot be trained on is refused before the first step
         pass
-    reference = models.reference(stage, model) if "reference" in algorithm.needs else None
+    reference = Scoring(models.reference(stage, model)) if "reference" in algorithm.needs else None
     if "q" in algorithm.needs:
         model.add_q_heads(algorithm.target_rate, algorithm.target_every)
-    learner = learner_of(model, stage.learner, lay_out, LearnerPlan(total_steps=stage.steps, seed=seed))
+    policy = LanguagePolicy(model, share_prefix=stage.learner.share_prefix)
+    learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed))
     trainer = trainer_of(algorithm, run, learner)
     labeller = OfflineLabeller(algorithm, learner, reference)
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import DeepSpeed
-from penstock.core.contracts import Outputs, State
+from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.core.types import Metrics
-from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import LearnerPlan
 from penstock.train.optimizer import decays_of
 from penstock.train.part import Part, Pass, Table
@@ -64,10 +64,10 @@ class ZeroPart(Part):
     """A rank's part in DeepSpeed's engine. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
 
     def __init__(
-        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
+        self, policy: LanguagePolicy, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
     ) -> None:
         self._source = source
-        super().__init__(model, spec, world, plan)
+        super().__init__(policy, spec, world, plan)
         self._source = None
 
     def _made_ready(self) -> Any:
@@ -75,7 +75,7 @@ class ZeroPart(Part):
         self.deepspeed = imported(self.world)
         materialise(self.model, self.world.device)
         fill(tensors_of(self.model), self._source, self.world)
-        passing = Pass(self.model)
+        passing = Pass(self.policy)
         self.names = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         groups = self._groups(list(self.names.values()))
         if self.spec.strategy.stage == 3:
@@ -101,8 +101,8 @@ class ZeroPart(Part):
                 groups.append({"params": members, "weight_decay": decay})
         return groups
 
-    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
-        found: Outputs = self.engine(tensors, needs, temperature)
+    def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.engine(self.policy.tensors(batch), needs)
         return found
 
     def backward(self, value: Tensor) -> None:

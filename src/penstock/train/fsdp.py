@@ -20,10 +20,10 @@ from torch.distributed.tensor import DTensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2
-from penstock.core.contracts import Outputs
 from penstock.core.types import Metrics
 from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import LearnerPlan
 from penstock.train.optimizer import Masters
 from penstock.train.part import Part, Pass
@@ -77,29 +77,32 @@ class ShardedPart(Part):
     """A rank's shards. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
 
     def __init__(
-        self, model: LanguageModel, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
+        self, policy: LanguagePolicy, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
     ) -> None:
         assert isinstance(spec.strategy, FSDP2)
         self.strategy, self._source = spec.strategy, source
-        super().__init__(model, spec, world, plan)
+        super().__init__(policy, spec, world, plan)
         self._source = None
 
     def _made_ready(self) -> Masters:
         self.mesh = mesh_of(self.world, self.strategy.tensor)
         self.sequence = sequence_of(self.world, self.strategy, self.model.config)
         head = sharded(self.model, self.strategy, self.spec.compute, self.mesh, self._source, self.world)
-        self.passing: Any = Pass(self.model, head)
+        if head is not None:
+            self.policy.vocabulary = head
+        self.passing: Any = Pass(self.policy)
         shard(self.passing, self.strategy, self.spec.compute, self.mesh[DATA], keep=True)
         return ShardMasters(self.model, self.spec, self.world, self.strategy.tensor)
 
-    def outputs(self, tensors: Any, needs: frozenset[str], temperature: float) -> Outputs:
+    def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
+        tensors = self.policy.tensors(batch)
         with warnings.catch_warnings():  # nobody writes into what a module gave, which is what it warns of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
             if self.sequence is None:
-                found: Outputs = self.passing(tensors, needs, temperature)
+                found: dict[str, Tensor] = self.passing(tensors, needs)
                 return found
             own = self.sequence.split(tensors)
-            return self.sequence.join(self.passing(own.tensors, needs, temperature), own)
+            return self.sequence.join(self.passing(own.tensors, needs), own, self.policy.per_row)
 
     def settle(self) -> None:
         """Give gathered parameters up: after a step they would be stale."""

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,10 +16,9 @@ from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Batch, Denominator, Loss, State
 from penstock.core.errors import NonFiniteError, PenstockError, TrainingError
 from penstock.core.types import FloatArray, Metrics
-from penstock.data.layout import lay_out
-from penstock.models.language_model import LanguageModel
-from penstock.train.learner import DeviceLearner, LearnerPlan, forward, on_device
-from penstock.train.token_scores import Vocabulary
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import idle_batch
+from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.world import World
 
 Item = tuple[Batch, Loss, Denominator]
@@ -34,35 +32,28 @@ class RefusedElsewhere(TrainingError):
     """Another rank refused its micro-batch; what it said is the error to raise."""
 
 
-def nothing() -> Batch:
-    """A micro-batch of two tokens whose outputs nobody reads: what a rank computes that has none of its own."""
-    none, both, one = np.zeros(1, np.int32), np.arange(2, dtype=np.int32), np.ones(1, np.int32)
-    return Batch(
-        tokens_N=both, position_N=both, gather_BT=both[None], scatter_N=both, length_B=2 * one,
-        source_A=none, target_A=none, row_A=none, last_B=one, unit_B=none, fields={}, row_ids=(0,),
-    )  # fmt: skip
-
-
 class Pass(nn.Module):
     """One forward pass as a module, so that what no block holds is gathered around the whole of it."""
 
-    def __init__(self, model: LanguageModel, head: Vocabulary | None = None) -> None:
+    def __init__(self, policy: LanguagePolicy) -> None:
         super().__init__()
-        self.model, self.head = model, head
+        self.model, self.policy = policy.model, policy
 
-    def forward(self, tensors: Any, needs: frozenset[str], temperature: float) -> dict[str, Tensor]:
-        return dict(forward(self.model, tensors, needs, temperature, head=self.head))
+    def forward(self, tensors: Any, needs: frozenset[str]) -> dict[str, Tensor]:
+        return self.policy.run(tensors, needs)
 
 
 class Part(DeviceLearner, ABC):
-    """A learner on one rank. ``model`` is this rank's own."""
+    """A learner on one rank, over a language policy whose model is this rank's own."""
+
+    policy: LanguagePolicy
 
     together = True
     """Whether a forward pass needs all ranks, so that one without a micro-batch computes as well."""
 
-    def __init__(self, model: LanguageModel, spec: LearnerSpec, world: World, plan: LearnerPlan) -> None:
-        self.world = world
-        super().__init__(model, spec, lay_out, plan)
+    def __init__(self, policy: LanguagePolicy, spec: LearnerSpec, world: World, plan: LearnerPlan) -> None:
+        self.world, self.model = world, policy.model
+        super().__init__(policy, spec, plan)
 
     def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> Metrics:
         """Forward and backward this rank's micro-batch, or an empty one beside those of the others.
@@ -76,7 +67,7 @@ class Part(DeviceLearner, ABC):
         problem: PenstockError | None = None
         try:
             if item is not None:
-                value, metrics = self._loss_of(*item)
+                value, metrics = self.loss_of(*item)
             elif self.together:
                 value = self._zero(needs)
         except PenstockError as error:
@@ -95,28 +86,20 @@ class Part(DeviceLearner, ABC):
         found = {name: float(metric) for name, metric in metrics.items()}
         return found if item is None or value is None else {"loss": float(value.detach())} | found
 
-    def _loss_of(self, batch: Batch, loss: Loss, denominator: Denominator) -> tuple[Tensor, Mapping[str, Any]]:
-        if "divergence" in loss.needs:
-            raise TrainingError("the loss needs a divergence from a teacher, which learners with ranks do not compute")
-        tensors = on_device(batch, self.model)
-        outputs = self.outputs(tensors, loss.needs, self.plan.temperature)
-        return loss(outputs, tensors.fields, tensors, denominator)
-
     def _zero(self, needs: frozenset[str]) -> Tensor:
         """A loss of 0 that depends on every output."""
-        outputs = self.outputs(on_device(nothing(), self.model), needs, self.plan.temperature)
-        given = [output for output in outputs.values() if output.requires_grad]
+        given = [output for output in self.outputs(idle_batch(), needs).values() if output.requires_grad]
         return torch.stack([output.float().sum() * 0.0 for output in given]).sum()
 
     def backward(self, value: Tensor) -> None:
         """Gradients of this rank's loss."""
         value.backward()
 
-    def numbers_of(self, batch: Batch | None, needs: frozenset[str], temperature: float) -> dict[str, FloatArray]:
+    def numbers_of(self, batch: Batch | None, needs: frozenset[str]) -> dict[str, FloatArray]:
         """Outputs of this rank's micro-batch, as :meth:`Scoring.numbers` gives them; none for a rank without one."""
         found: dict[str, FloatArray] = {}
         if batch is not None or self.together:
-            found = self.numbers(batch if batch is not None else nothing(), needs, temperature)
+            found = self.numbers(batch if batch is not None else idle_batch(), needs)
             self.settle()
         return {} if batch is None else found
 

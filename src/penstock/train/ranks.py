@@ -15,12 +15,12 @@ from penstock.config.strategies import DDP, DeepSpeed, OneDevice
 from penstock.core.contracts import Batch, Denominator, Loss, Scores, State
 from penstock.core.errors import DeviceError
 from penstock.core.types import Metrics, Unit, added
-from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.fleet import fleet_of
-from penstock.train.learner import DeviceLearner, LayOut, LearnerPlan, Scoring, by_row, prepare
+from penstock.train.learner import DeviceLearner, LearnerPlan, by_row
 from penstock.train.part import Item, Part, Table
 from penstock.train.skeleton import shape_of
-from penstock.train.world import BUCKET
+from penstock.train.world import buckets
 
 _numbers = itertools.count()
 
@@ -36,10 +36,10 @@ class RankedLearner:
         RoleError: a rank does not start, dies or does not answer; from every verb.
     """
 
-    def __init__(self, model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, plan: LearnerPlan) -> None:
-        self.model, self.spec, self.lay_out = model, spec, lay_out
-        self.teacher: Scoring | None = None
-        prepare(model, spec, plan.seed)
+    def __init__(self, policy: LanguagePolicy, spec: LearnerSpec, plan: LearnerPlan) -> None:
+        self.policy, self.model, self.spec = policy, policy.model, spec
+        policy.prepare(spec, plan.seed)
+        model = policy.model
         strategy: Any = spec.strategy
         self._span: int = strategy.span
         self.copies: int = strategy.ranks // strategy.span
@@ -52,9 +52,11 @@ class RankedLearner:
             self.fleet.keep()
         self.number = next(_numbers)
         self._let_go = weakref.finalize(self, self.fleet.release, self.number)
-        common = {"learner": self.number, "shape": shape_of(model), "spec": spec, "plan": plan}
+        common = {"learner": self.number, "shape": shape_of(policy), "spec": spec, "plan": plan}
         self.fleet.call("make", {**common, "model": model}, [common] * (strategy.ranks - 1))
         self._part: Part = self.fleet.parts.held[self.number]
+
+    gives_values = False
 
     def close(self) -> None:
         """Give the ranks up; the last learner to do so ends them."""
@@ -98,18 +100,22 @@ class RankedLearner:
         self._fresh = self._aliased
         return found | metrics
 
-    def score(self, units: Sequence[Unit], needs: frozenset[str], temperature: float = 1.0) -> Scores:
+    def lay_out(self, units: Sequence[Unit]) -> Sequence[Batch]:
+        """Units as the policy's micro-batches under the spec's budget."""
+        return self.policy.lay_out(units, self.spec.token_budget)
+
+    def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores:
         """Outputs named in ``needs``, one entry a row; micro-batches are spread over the copies."""
-        batches = self.lay_out(units, self.spec.token_budget, self.spec.share_prefix)
+        batches = self.lay_out(units)
         found: list[Any] = []
         for start in range(0, len(batches), self.copies):
-            found += self._each("score", batches[start : start + self.copies], "batch", needs=needs, temperature=temperature)
-        return by_row(units, batches, needs, found[: len(batches)])
+            found += self._each("score", batches[start : start + self.copies], "batch", needs=needs)
+        return by_row(units, batches, needs, self.policy.per_row, found[: len(batches)])
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the policy, one by one, gathered from the shards bucket by bucket where there are any."""
         if self._aliased:
-            yield from ((name, tensor.detach()) for name, tensor in self.model.plain_weights())
+            yield from self.policy.weights()
             return
         own = dict(self.model.policy_weights())
         if self._fresh:
@@ -131,7 +137,7 @@ class RankedLearner:
     def _gathered(self, names: list[str]) -> Iterator[tuple[str, Tensor]]:
         """Parameters from the shards, written into ``model`` on the way."""
         own = dict(self.model.named_parameters())
-        for bucket in _buckets(names, {name: own[name].nbytes for name in names}):
+        for bucket in buckets(names, lambda name: own[name].nbytes):
             (arrays, *_) = self._call("gather", names=[f"parameter.{name}" for name in bucket])
             for name, array in zip(bucket, arrays, strict=True):
                 own[name].copy_(array)
@@ -180,25 +186,14 @@ class GatheredArrays(Mapping[str, Tensor]):
         return len(self.table)
 
 
-def _buckets(names: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    bucket: list[str] = []
-    for name in names:
-        if bucket and sum(sizes[n] for n in bucket) + sizes[name] > BUCKET:
-            yield bucket
-            bucket = []
-        bucket.append(name)
-    if bucket:
-        yield bucket
-
-
 AnyLearner = DeviceLearner | RankedLearner
 
 
-def learner_of(model: LanguageModel, spec: LearnerSpec, lay_out: LayOut, plan: LearnerPlan) -> AnyLearner:
+def learner_of(policy: LanguagePolicy, spec: LearnerSpec, plan: LearnerPlan) -> AnyLearner:
     """The learner of a spec's strategy."""
     ranks = spec.strategy.ranks
     if isinstance(spec.strategy, OneDevice):
-        return DeviceLearner(model, spec, lay_out, plan)
-    if model.device.type == "cuda" and torch.cuda.device_count() < ranks:
+        return DeviceLearner(policy, spec, plan)
+    if policy.device.type == "cuda" and torch.cuda.device_count() < ranks:
         raise DeviceError(f"strategy.ranks={ranks} needs as many CUDA devices; this machine has {torch.cuda.device_count()}")
-    return RankedLearner(model, spec, lay_out, plan)
+    return RankedLearner(policy, spec, plan)

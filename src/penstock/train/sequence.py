@@ -21,11 +21,9 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from penstock.config.strategies import FSDP2, refuse_shape
-from penstock.core.contracts import Outputs
 from penstock.core.errors import ModelError
 from penstock.models.attention import AttentionPlan
 from penstock.train.collectives import exchanged, gathered
-from penstock.train.learner import PER_ROW
 
 CHANGING = {"dynamic", "longrope"}
 """Rotary embeddings whose frequencies depend on the longest position of a pass, which a rank's own tokens do not tell."""
@@ -89,11 +87,11 @@ class Sequence:
     def _own(self, whole_N: Tensor) -> Tensor:
         return functional.pad(whole_N, (0, -len(whole_N) % self.size))[self.rank :: self.size]
 
-    def join(self, outputs: Outputs, own: Own) -> Outputs:
+    def join(self, outputs: Mapping[str, Tensor], own: Own, per_row: frozenset[str]) -> dict[str, Tensor]:
         """The outputs of all ranks, on each. Their gradient goes back to the rank that computed them."""
         found = {}
         for name, value in outputs.items():
-            place, count = (own.row, own.rows) if name in PER_ROW else (own.action, own.actions)
+            place, count = (own.row, own.rows) if name in per_row else (own.action, own.actions)
             found[name] = gathered(value, place, count, self.group)
         return found
 

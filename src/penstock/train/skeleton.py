@@ -17,7 +17,8 @@ from penstock.core.errors import ModelError
 from penstock.models.attention import quiet_transformers
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel
-from penstock.train.learner import prepare
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.restrict import prepare
 from penstock.train.world import World
 
 FACES = {face.__name__: face for face in (LanguageModel, EncoderDecoderModel)}
@@ -38,14 +39,17 @@ class Shape:
     end: int
     pad: int
     critic: str
+    temperature: float
+    """That of the policy's distribution."""
     q_heads: tuple[float, int] | None
     """Rate and interval of the Q heads' targets."""
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
     """Name and shape of every parameter, in order."""
 
 
-def shape_of(model: LanguageModel) -> Shape:
-    """The shape of a prepared model. Raises ModelError where it is no model of the transformers package."""
+def shape_of(policy: LanguagePolicy) -> Shape:
+    """The shape of a prepared policy. Raises ModelError where its model is none of the transformers package."""
+    model = policy.model
     network, config = type(model.network), model.config
     if getattr(transformers, network.__name__, None) is not network:
         raise ModelError(f"{network.__name__} is no class of transformers, so other ranks cannot build it; use OneDevice")
@@ -60,6 +64,7 @@ def shape_of(model: LanguageModel) -> Shape:
         end=model.text.end,
         pad=model.text.pad,
         critic=model.critic,
+        temperature=policy.temperature,
         q_heads=q_heads,
         tensors=tuple((name, tuple(parameter.shape)) for name, parameter in model.named_parameters()),
     )

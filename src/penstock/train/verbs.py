@@ -13,6 +13,7 @@ from penstock.config.strategies import DDP, FSDP2
 from penstock.core.errors import ModelError
 from penstock.core.types import FloatArray, Metrics
 from penstock.models.language_model import LanguageModel
+from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import LearnerPlan
 from penstock.train.part import Item, Part, Replica, Table
 from penstock.train.skeleton import Shape, build, fill, materialise, tensors_of
@@ -39,7 +40,7 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: LearnerPlan, mo
         own = model if model is not None else build(shape, spec, plan.seed)
         materialise(own, world.device)
         fill(tensors_of(own), source, world)
-        return Replica(own, spec, world, plan)
+        return Replica(LanguagePolicy(own, shape.temperature), spec, world, plan)
     kind = type(spec.strategy).__name__
     if shape.q_heads is not None:
         raise ModelError(f"strategy={kind} does not shard Q heads; set strategy=DDP")
@@ -48,13 +49,14 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: LearnerPlan, mo
             f"strategy={kind} gathers modules when they are called, and an encoder-decoder's are not; set strategy=DDP"
         )
     own = build(shape, replace(spec, compute="float32"), plan.seed)  # shards are float32 whatever is computed in
+    policy = LanguagePolicy(own, shape.temperature)
     if isinstance(spec.strategy, FSDP2):
         from penstock.train.fsdp import ShardedPart
 
-        return ShardedPart(own, spec, world, source, plan)
+        return ShardedPart(policy, spec, world, source, plan)
     from penstock.train.deepspeed import ZeroPart
 
-    return ZeroPart(own, spec, world, source, plan)
+    return ZeroPart(policy, spec, world, source, plan)
 
 
 def accumulate(parts: Parts, learner: int, item: Item | None, needs: frozenset[str]) -> Metrics:
@@ -67,8 +69,8 @@ def step(parts: Parts, learner: int) -> Metrics:
     return found
 
 
-def numbers(parts: Parts, learner: int, batch: Any, needs: frozenset[str], temperature: float) -> dict[str, FloatArray]:
-    found: dict[str, FloatArray] = parts.held[learner].numbers_of(batch, needs, temperature)
+def numbers(parts: Parts, learner: int, batch: Any, needs: frozenset[str]) -> dict[str, FloatArray]:
+    found: dict[str, FloatArray] = parts.held[learner].numbers_of(batch, needs)
     return found
 
 

@@ -59,7 +59,7 @@ class SplitEmbedding(nn.Embedding):
 
 
 class SplitHead:
-    """The vocabulary of a model whose output head is split: what :func:`~penstock.train.learner.forward` scores tokens with."""
+    """The vocabulary of a model whose output head is split: what a language policy scores tokens with."""
 
     def __init__(self, model: LanguageModel, mesh: DeviceMesh) -> None:
         self.model, self.group = model, mesh.get_group()
@@ -71,7 +71,7 @@ class SplitHead:
         head = self.model.network.get_output_embeddings()
         return self.model.scaled(functional.linear(common(hidden_AH, self.group), local(head.weight)))
 
-    def scores(self, logits_Av: Tensor, target_A: Tensor, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def scores(self, logits_Av: Tensor, target_A: Tensor, entropy: bool) -> tuple[Tensor, ...]:
         """Log-probs ``[A]`` of targets and entropies ``[A]`` under the softmax over the rows of all ranks."""
         highest_A = logits_Av.detach().amax(-1)
         distributed.all_reduce(highest_A, distributed.ReduceOp.MAX, self.group)
@@ -81,7 +81,7 @@ class SplitHead:
         own_A = logits_Av.gather(-1, row_A[:, None]).squeeze(-1)
         logp_A = summed(own_A * here_A, self.group) - logsumexp_A
         if not entropy:
-            return logp_A, None
+            return (logp_A,)
         share_Av = (logits_Av - common(logsumexp_A, self.group)[:, None]).exp()
         return logp_A, logsumexp_A - summed((share_Av * logits_Av).sum(-1), self.group)
 

@@ -7,10 +7,11 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as distributed
@@ -20,6 +21,7 @@ from penstock.core.errors import TrainingError
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 HOST, LOOPBACK = "PENSTOCK_HOST", "127.0.0.1"
+Item = TypeVar("Item")
 ASK_ADDRESS = 0x8915
 """Linux's number of the request for an interface's address (SIOCGIFADDR)."""
 BUCKET = 1 << 25
@@ -52,21 +54,23 @@ class World:
 
     def sum_in_buckets(self, tensors: list[Tensor]) -> None:
         """Sum tensors of one type over the ranks, in place, in buckets of :data:`BUCKET` bytes."""
-        for bucket in buckets(tensors):
+        for bucket in buckets(tensors, lambda tensor: tensor.nbytes):
             flat = torch.cat([tensor.flatten() for tensor in bucket])
             distributed.all_reduce(flat)
             for tensor, part in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
 
-def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors in order, in lists of at most :data:`BUCKET` bytes; a larger one by itself."""
-    bucket: list[Tensor] = []
-    for tensor in tensors:
-        if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > BUCKET:
+def buckets(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in order, in lists of at most :data:`BUCKET` bytes as ``size`` tells of each; a larger one by itself."""
+    bucket: list[Item] = []
+    held = 0
+    for item in items:
+        if bucket and held + size(item) > BUCKET:
             yield bucket
-            bucket = []
-        bucket.append(tensor)
+            bucket, held = [], 0
+        bucket.append(item)
+        held += size(item)
     if bucket:
         yield bucket
 

@@ -11,6 +11,15 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.lora import add_lora
 
 
+def prepare(model: LanguageModel, spec: LearnerSpec, seed: int) -> None:
+    """Freeze what is not trained, add adapters and critic, and set the mode for training. A second call changes nothing."""
+    restrict(model, spec, seed)
+    add_critic(model, spec)
+    if spec.gradient_checkpointing:
+        model.network.gradient_checkpointing_enable({"use_reentrant": False})
+    model.network.train(spec.gradient_checkpointing)  # dropout is zero either way; transformers checkpoints in train mode
+
+
 def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:
     """Freeze what the spec does not train, add its adapters (first weights from ``seed``) and convert to the compute type.
 

@@ -1,4 +1,4 @@
-"""The packing: rows of labelled tokens laid out as micro-batches under a token budget.
+"""The packing of language policies: rows of labelled tokens laid out as micro-batches under a token budget.
 
 ``B`` rows of a micro-batch, ``T`` tokens of its longest row, ``N`` packed tokens, ``A`` action tokens. Attention works on
 padded ``[B, T]`` cells, everything else on packed tokens; so rows of like length share a micro-batch, and a prefix that the
@@ -7,16 +7,48 @@ rows of a unit have in common is packed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Batch, Denominator
+from penstock.core.contracts import Batch
 from penstock.core.errors import DataError
-from penstock.core.types import FloatArray, Row, Unit, require_steps
+from penstock.core.types import FloatArray, IntArray, Row, Unit, require_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBatch(Batch):
+    """Rows laid out as one packed micro-batch; all arrays are numpy and index each other.
+
+    ``N`` packed tokens (a prefix shared by the rows of a unit stands once), ``A`` action tokens, ``B`` rows. Attention
+    expands the packed tokens to ``[B, T]`` by ``gather_BT`` (cells past a row's end repeat some valid index; they come
+    after every real token, so causal attention never reads them) and returns to packed order by ``scatter_N``, an index
+    into the flattened ``[B * T]``.
+    """
+
+    tokens_N: IntArray
+    position_N: IntArray
+    gather_BT: IntArray
+    scatter_N: IntArray
+    length_B: IntArray
+    source_A: IntArray
+    """Packed index of the hidden state that predicts each action token."""
+    target_A: IntArray
+    """The action tokens themselves."""
+    last_B: IntArray
+    """Packed index of each row's last token."""
+
+
+def idle_batch() -> TokenBatch:
+    """A micro-batch of two tokens whose outputs nobody reads: the padding micro-batch of a rank that has none of its own."""
+    none, both, one = np.zeros(1, np.int32), np.arange(2, dtype=np.int32), np.ones(1, np.int32)
+    return TokenBatch(
+        tokens_N=both, position_N=both, gather_BT=both[None], scatter_N=both, length_B=2 * one,
+        source_A=none, target_A=none, row_A=none, last_B=one, unit_B=none, fields={}, row_ids=(0,),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,7 +62,7 @@ class _Measured:
     packed: int
 
 
-def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, padding: float = 0.05) -> list[Batch]:
+def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, padding: float = 0.05) -> list[TokenBatch]:
     """Lay units out as micro-batches of at most ``token_budget`` packed tokens each, longest rows first.
 
     A unit is never split; one that is longer than the budget gets a micro-batch of its own. A micro-batch is also closed
@@ -47,7 +79,7 @@ def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, paddin
         measured.append(_measure(unit, first_row, share_prefix))
         first_row += len(unit)
     _check_fields([row for unit in units for row in unit])
-    batches: list[Batch] = []
+    batches: list[TokenBatch] = []
     waiting: list[_Measured] = []
     filled = rows = cells = 0
     for item in sorted(measured, key=lambda item: -item.longest):
@@ -116,7 +148,7 @@ def _check_fields(rows: Sequence[Row]) -> None:
                     )
 
 
-def _pack(items: Sequence[_Measured]) -> Batch:
+def _pack(items: Sequence[_Measured]) -> TokenBatch:
     rows = [row for item in items for row in item.unit]
     sizes = [len(item.unit) for item in items]
     prefix_U = np.array([item.prefix for item in items])
@@ -150,7 +182,7 @@ def _pack(items: Sequence[_Measured]) -> Batch:
     row_start_B = np.cumsum(length_B) - length_B
     row_A = np.repeat(np.arange(B), length_B)[action]
     t_A = np.flatnonzero(action) - row_start_B[row_A]
-    return Batch(
+    return TokenBatch(
         tokens_N=_int(tokens[row_start_B[row_N] + position_N]),
         position_N=_int(position_N),
         gather_BT=gather_BT,
@@ -174,28 +206,3 @@ def _field(values: Sequence[float | FloatArray]) -> FloatArray:
     if np.ndim(values[0]):
         return np.concatenate(values).astype(np.float32)
     return np.array(values, np.float32)
-
-
-def count(units: Iterable[Unit]) -> Denominator:
-    """Global counts of a batch before it is split: action tokens, rows and units."""
-    held = list(units)
-    rows = [row for unit in held for row in unit]
-    return Denominator(
-        tokens=float(sum(int(np.count_nonzero(row.action_T)) for row in rows)),
-        rows=float(len(rows)),
-        units=float(len(held)),
-    )
-
-
-def waste(batches: Sequence[Batch]) -> dict[str, float]:
-    """How well micro-batches are filled, as shares from 0 to 1.
-
-    ``padding`` attention cells that hold no token, ``packed`` packed tokens per row token, ``prefix_saved`` row tokens that
-    a shared prefix made unnecessary to pack (1 - packed).
-    """
-    cells = sum(batch.gather_BT.size for batch in batches)
-    held = sum(int(batch.length_B.sum()) for batch in batches)
-    if held == 0:
-        raise DataError("no micro-batches to measure")
-    packed = sum(len(batch.tokens_N) for batch in batches) / held
-    return {"padding": 1 - held / cells, "packed": packed, "prefix_saved": 1 - packed}

@@ -1,0 +1,135 @@
+"""Language models as policies: rows packed under a token budget, outputs at the tokens that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.config.learner import LearnerSpec
+from penstock.core.contracts import Policy
+from penstock.core.types import Unit
+from penstock.models import outputs
+from penstock.models.dropout import dropped
+from penstock.models.language_model import LanguageModel
+from penstock.models.lora import adapter_off
+from penstock.models.outputs import Teacher, View, Vocabulary, WholeVocabulary
+from penstock.models.packing import TokenBatch, lay_out
+from penstock.models.restrict import prepare
+
+
+class LanguagePolicy(Policy):
+    """A language or reward model, decoder or encoder-decoder, as losses and learners see it.
+
+    Args:
+        temperature: log-probs and entropies are those of softmax(logits / temperature), as the generator draws.
+        share_prefix: whether rows of a unit compute a common prompt once.
+        padding: see :func:`~penstock.models.packing.lay_out`.
+    """
+
+    def __init__(
+        self, model: LanguageModel, temperature: float = 1.0, share_prefix: bool = True, *, padding: float = 0.05
+    ) -> None:
+        self.model, self.temperature, self.share_prefix, self.padding = model, temperature, share_prefix, padding
+        self.vocabulary: Vocabulary = WholeVocabulary(model)
+        self.teacher: Teacher | None = None
+        """What "divergence" is from; set before it is needed."""
+
+    @property
+    def module(self) -> LanguageModel:
+        return self.model
+
+    @property
+    def per_row(self) -> frozenset[str]:
+        return outputs.per_row()
+
+    def lay_out(self, units: Sequence[Unit], budget: int) -> list[TokenBatch]:
+        """Units as packed micro-batches of at most ``budget`` tokens each; a unit that is longer gets one of its own."""
+        return lay_out(units, budget, self.share_prefix, self.padding)
+
+    def tensors(self, batch: TokenBatch) -> Any:
+        """What one pass reads: a namespace with the batch's indices as tensors under the same names, and the plan."""
+        device = self.model.device
+        names = ("tokens_N", "position_N", "source_A", "target_A", "last_B")
+        held = {name: torch.as_tensor(np.ascontiguousarray(getattr(batch, name)), dtype=torch.int64) for name in names}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in held.items()}
+        return SimpleNamespace(plan=self.model.plan(batch), **moved)
+
+    def outputs(self, batch: TokenBatch, needs: frozenset[str]) -> dict[str, Tensor]:
+        return self.run(self.tensors(batch), needs)
+
+    def run(self, tensors: Any, needs: frozenset[str]) -> dict[str, Tensor]:
+        """The outputs of one pass, only at the tokens that need them; frozen blocks run once for all."""
+        teacher = self.teacher if "divergence" in needs else None
+        view = View(self.model, tensors, self.temperature, self.vocabulary, teacher)
+        with self.model.once():
+            return outputs.computed(view, needs)
+
+    @torch.no_grad()
+    def action_hidden(self, tensors: Any) -> Tensor:
+        """Hidden states ``[A, H]`` that predict the actions of a batch, without gradient."""
+        view = View(self.model, tensors, self.temperature, self.vocabulary, None)
+        with self.model.once():
+            return view.before_actions(view.hidden_NH)
+
+    def teaching(self, between: Callable[[Tensor, Tensor], Tensor]) -> Teacher:
+        """This policy as the teacher of another."""
+        return Teacher(self.action_hidden, self.model.logits, between)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor), one by one; adapters are merged, so any generator of the plain model can load them."""
+        yield from ((name, tensor.detach()) for name, tensor in self.model.plain_weights())
+
+    def prepare(self, spec: LearnerSpec, seed: int) -> None:
+        prepare(self.model, spec, seed)
+
+    def dropout(self, spec: LearnerSpec, noise: torch.Generator) -> AbstractContextManager[None]:
+        adapters = spec.lora.dropout if spec.lora is not None else 0.0
+        return dropped(self.model, spec.token_dropout, spec.dropout, noise, adapters)
+
+    def stepped(self, updates: int) -> None:
+        """Q heads' slow copies follow."""
+        if self.model.q_heads is not None:
+            self.model.q_heads.follow(updates)
+
+    def slow(self) -> list[tuple[str, Tensor]]:
+        """Q heads' slow copies."""
+        heads = self.model.q_heads
+        return [] if heads is None else [(name, tensor.detach()) for name, tensor in heads.target.named_parameters()]
+
+
+class SharedTrunkPolicy(LanguagePolicy):
+    """A reference whose lower blocks are a policy's frozen ones.
+
+    Asked for values as well, it gives those of the policy's critic from the same pass, in which the frozen blocks run once.
+    """
+
+    gives_values = True
+
+    def __init__(self, owner: LanguageModel, reference: LanguageModel, temperature: float = 1.0) -> None:
+        super().__init__(reference, temperature)
+        self.owner = LanguagePolicy(owner, temperature)
+
+    def run(self, tensors: Any, needs: frozenset[str]) -> dict[str, Tensor]:
+        if "value" not in needs:
+            return super().run(tensors, needs)
+        with self.owner.model.once():  # the owner first, because its own frozen blocks always run
+            values = self.owner.run(tensors, frozenset({"value"}))
+            return super().run(tensors, needs - {"value"}) | values
+
+
+class AdapterOffPolicy(LanguagePolicy):
+    """A model as it was before its low-rank adapters: the reference of a policy that trains them."""
+
+    def action_hidden(self, tensors: Any) -> Tensor:
+        with adapter_off(self.model.network):
+            return super().action_hidden(tensors)
+
+    def run(self, tensors: Any, needs: frozenset[str]) -> dict[str, Tensor]:
+        with adapter_off(self.model.network):
+            return super().run(tensors, needs)
