@@ -1,6 +1,6 @@
-"""Algorithms side by side on real text: ``python benchmarks/sentiment.py FINISHED_RUN --algorithms ppo ilql``.
+"""Algorithms side by side on real text: ``python benchmarks/sentiment.py FINISHED_RUN --data FOLDER --algorithms ppo ilql``.
 
-The recipe ``sentiment`` is carried out once (``penstock train sentiment``); this script takes its language model, its reward
+The recipe ``sentiment`` is carried out once (``penstock train sentiment --data FOLDER``); this script takes its language model, its reward
 models and its gold classifier, and runs the last stage of each algorithm from them, so that all begin alike. Printed are the
 proxy's and gold's probability of praise, how varied the samples are (distinct 2-grams), and the seconds of the stage.
 """
@@ -52,6 +52,7 @@ def rows(summary: dict[str, Any]) -> list[str]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("run", type=Path)
+    options.add_argument("--data", required=True, help="folder with pos.txt and neg.txt")
     options.add_argument("--algorithms", nargs="+", default=["ppo", "ilql"])
     options.add_argument("--runs", type=Path, default=Path("runs/sentiment-side-by-side"))
     options.add_argument("--seed", default="0")
@@ -59,7 +60,9 @@ def main() -> None:
     chosen = options.parse_args()
     print("| algorithm | shift | proxy | gold | distinct 2-grams | seconds |\n| --- | --- | --- | --- | --- | --- |")
     for algorithm in chosen.algorithms:
-        run = last_stage(algorithm, ["--seed", chosen.seed, "--threads", chosen.threads], chosen.run / "models")
+        run = last_stage(
+            algorithm, ["--data", chosen.data, "--seed", chosen.seed, "--threads", chosen.threads], chosen.run / "models"
+        )
         folder = chosen.runs / f"{algorithm}-seed-{chosen.seed}"
         summary = launch(run, folder, resume=folder.exists()).summary
         print("\n".join(f"| {algorithm} {row}" for row in rows(summary)), flush=True)

@@ -44,7 +44,7 @@ def test_a_long_dialogue_keeps_its_end_and_a_long_reply_its_beginning(write):
 
 
 def test_held_out_pairs_are_never_trained_on(write, tmp_path):
-    run = chat_preferences(file=write([(dialogue(str(i), "b"), dialogue(str(i), "c")) for i in range(HELD_OUT + 30)]))
+    run = chat_preferences(data=write([(dialogue(str(i), "b"), dialogue(str(i), "c")) for i in range(HELD_OUT + 30)]))
     for stage in run.stages:
         train, held_out = (open_source(data, tmp_path) for data in (stage.data, stage.evaluation.data))
         assert (len(train), len(held_out)) == (30, HELD_OUT)
@@ -52,14 +52,14 @@ def test_held_out_pairs_are_never_trained_on(write, tmp_path):
 
 
 def test_a_missing_file_is_named_by_its_path(tmp_path):
-    run = chat_preferences(file=str(tmp_path / "nowhere.jsonl.gz"))
+    run = chat_preferences(data=str(tmp_path / "nowhere.jsonl.gz"))
     with pytest.raises(DataError, match=r"nowhere\.jsonl\.gz: there is no such file"):
         open_source(run.stages[0].data, tmp_path)
 
 
 def test_the_whole_recipe_runs_and_an_obvious_preference_is_learned(write, tmp_path):
     pairs = [(dialogue(f"ask {i}", "gladly"), dialogue(f"ask {i}", "never")) for i in range(HELD_OUT + 100)]
-    words = f"--file {write(pairs)} --threads 1 --sft.model.vocabulary 300 --sft.steps 2 --sft.evaluation.data.size 10"
+    words = f"--data {write(pairs)} --threads 1 --sft.model.vocabulary 300 --sft.steps 2 --sft.evaluation.data.size 10"
     more = "--reward.steps 30 --reward.batch 8 --reward.evaluation.data.size 10 --reward.evaluation.every 0"
     summary = launch(build("chat_preferences", f"{words} {more}".split()), tmp_path / "run").summary
     assert summary["stages"]["reward"]["last"]["evaluation/pair/accuracy"] == 1.0

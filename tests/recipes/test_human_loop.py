@@ -80,7 +80,7 @@ def test_real_people_are_simulated_by_nobody_and_their_votes_are_trained_on():
 
 
 def test_reviews_have_a_classifier_as_truth():
-    run = human_loop(task="reviews")
+    run = human_loop(task="reviews", data="reviews")
     names = [stage.name for stage in run.stages]
     assert names[:3] == ["sft", "gold", "ask-1"]
     assert run.stages[2].truth.function == "model:@gold"
@@ -89,6 +89,8 @@ def test_reviews_have_a_classifier_as_truth():
 def test_ones_own_policy_needs_prompts_and_real_people():
     with pytest.raises(SpecError, match="add --people real"):
         human_loop(task="my/policy", data="prompts.jsonl")
+    with pytest.raises(SpecError, match="needs --data"):
+        human_loop(task="reviews")
     with pytest.raises(SpecError, match="needs --data"):
         human_loop(task="my/policy", people="real")
     run = human_loop(task="my/policy", data="prompts.jsonl", people="real")

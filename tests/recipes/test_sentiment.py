@@ -66,13 +66,13 @@ def test_an_unknown_part_is_refused(folder):
 
 
 def test_a_missing_folder_is_named_by_its_path(tmp_path):
-    run = sentiment(folder=str(tmp_path / "nowhere"))
+    run = sentiment(str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"nowhere/neg\.txt: there is no such file"):
         open_source(run.stages[0].data, tmp_path)
 
 
 def test_reward_and_gold_learn_from_disjoint_halves_and_nothing_is_judged_on_what_it_saw():
-    stages = {stage.name: stage for stage in sentiment().stages}
+    stages = {stage.name: stage for stage in sentiment("reviews").stages}
     parts = {name: stage.data.options["part"] for name, stage in stages.items()}
     assert parts == {
         "sft": "half-a+half-b",
@@ -89,7 +89,7 @@ def test_reward_and_gold_learn_from_disjoint_halves_and_nothing_is_judged_on_wha
 
 
 def shortened(folder, sft, classifier, ppo):
-    words = f"--seed 0 --folder {folder} --threads 1 --sft.steps {sft} --reward-1.steps {classifier} "
+    words = f"--seed 0 --data {folder} --threads 1 --sft.steps {sft} --reward-1.steps {classifier} "
     words += f"--reward-2.steps {classifier} --reward-3.steps {classifier} --gold.steps {classifier} "
     small = "--sft.model.vocabulary 300 --ppo.batch 32 --ppo.evaluation.data.size 20 --ppo.sampling.max_new_tokens 16 "
     return build("sentiment", f"{words}{small}--ppo.steps {ppo}".split())
@@ -120,8 +120,8 @@ def test_a_start_and_its_rest_are_the_review(folder):
     [("rft", RFT, 3), ("online-dpo", OnlineDPO, 3), ("dpo", DPO, 1), ("ilql", ILQL, 1)],
 )
 def test_every_algorithm_is_judged_as_ppo_is_and_knows_no_label_that_gold_knows(algorithm, kind, judges):
-    *before, last = sentiment(algorithm=algorithm).stages
-    ppo = sentiment().stages[-1]
+    *before, last = sentiment("reviews", algorithm=algorithm).stages
+    ppo = sentiment("reviews").stages[-1]
     assert [stage.name for stage in before] == ["sft", *[f"reward-{n + 1}" for n in range(judges)], "gold"]
     assert (last.name, type(last.algorithm)) == (algorithm, kind)
     assert last.evaluation.rewards == ppo.evaluation.rewards
@@ -132,13 +132,13 @@ def test_every_algorithm_is_judged_as_ppo_is_and_knows_no_label_that_gold_knows(
 
 
 def test_imitation_alone_is_one_stage():
-    assert [stage.name for stage in sentiment(algorithm="sft").stages] == ["sft"]
+    assert [stage.name for stage in sentiment("reviews", algorithm="sft").stages] == ["sft"]
 
 
 def starting(folder, algorithm, architecture="decoder"):
     """A step of every stage."""
-    stages = sentiment(algorithm=algorithm).stages
-    words = f"--algorithm {algorithm} --architecture {architecture} --folder {folder} --threads 1 --sft.model.vocabulary 300"
+    stages = sentiment("reviews", algorithm=algorithm).stages
+    words = f"--algorithm {algorithm} --architecture {architecture} --data {folder} --threads 1 --sft.model.vocabulary 300"
     for stage in stages:
         words += f" --{stage.name}.steps 1 --{stage.name}.batch 8 --{stage.name}.evaluation.data.size 4"
     return build("sentiment", words.split())

@@ -177,8 +177,9 @@ def show_help(name: str, program: str) -> None:
     recipe = find(name)
     parameters(recipe, ["--help"], f"{program} {name}")
     stages = ["STAGE"]
+    needed = [one.name for one in inspect.signature(recipe).parameters.values() if one.default is one.empty]
     with contextlib.suppress(SpecError):
-        stages = [stage.name for stage in build(name, ()).stages]
+        stages = [stage.name for stage in call(recipe, name, dict.fromkeys(needed, "x")).stages]
     fields = ", ".join(field for field in field_types(Run) if field != "stages")
     print(
         f"Every other field of the run is a flag too:\n"

@@ -33,14 +33,14 @@ def dialogues(file: str, longest: int = 600) -> list[dict[str, Any]]:
     return rows
 
 
-def chat_preferences(seed: int = 0, file: str = "../shared/data/hh-rlhf/harmless-base-test.jsonl.gz") -> Run:
+def chat_preferences(data: str, seed: int = 0) -> Run:
     """SFT on dialogues, then a Bradley-Terry reward model on the pairs; minutes on a laptop CPU.
 
     Args:
+        data: FILE.jsonl or FILE.jsonl.gz with the dialogues chosen and rejected, such as HH-RLHF's harmless-base/test.jsonl.gz.
         seed: seed of weights and order.
-        file: JSON lines with the dialogues ``chosen`` and ``rejected``, relative to the working directory.
     """
-    pairs = DataSpec(source="penstock.recipes.chat_preferences:dialogues", name="pairs", options={"file": file}, skip=HELD_OUT)
+    pairs = DataSpec(source="penstock.recipes.chat_preferences:dialogues", name="pairs", options={"file": data}, skip=HELD_OUT)
     held_out = replace(pairs, name="held-out", skip=0, size=HELD_OUT)
     dialogue = "{{ prompt }}{{ chosen }}"
     return Run(

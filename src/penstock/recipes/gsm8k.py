@@ -11,12 +11,12 @@ from penstock.core.types import Sampling
 QUESTION = "{{ question }}\nThink step by step and end with the answer after ####.\n"
 
 
-def gsm8k(model: str, data: str = "../shared/data/gsm8k", seed: int = 0, steps: int = 200, max_new_tokens: int = 512) -> Run:
+def gsm8k(model: str, data: str, seed: int = 0, steps: int = 200, max_new_tokens: int = 512) -> Run:
     """GRPO on GSM8K with checked answers, for a model folder or hub name.
 
     Args:
         model: folder or hub name of a causal language model.
-        data: folder with train.jsonl and test.jsonl, or hub:openai/gsm8k:main.
+        data: hub:openai/gsm8k:main, or a folder with its train.jsonl and test.jsonl (questions and answers).
         seed: seed of data order and sampling.
         steps: training batches of 16 prompts.
         max_new_tokens: longest answer.

@@ -12,18 +12,18 @@ HELD_OUT = 400
 """Pairs at the front of the file that are never trained on."""
 
 
-def hh(seed: int = 0, steps: int = 120, file: str = "../shared/data/hh-rlhf/harmless-base-test.jsonl.gz") -> Run:
+def hh(data: str, seed: int = 0, steps: int = 120) -> Run:
     """SFT on dialogues, then DPO on the pairs of replies, judged on held-out pairs; minutes on a laptop CPU.
 
     Args:
+        data: FILE.jsonl or FILE.jsonl.gz with the dialogues chosen and rejected, such as HH-RLHF's harmless-base/test.jsonl.gz.
         seed: seed of weights and order.
         steps: DPO steps of 32 pairs.
-        file: JSON lines with the dialogues ``chosen`` and ``rejected``, relative to the working directory.
     """
     pairs = DataSpec(
         source="penstock.recipes.chat_preferences:dialogues",
         name="pairs",
-        options={"file": file, "longest": 400},
+        options={"file": data, "longest": 400},
         skip=HELD_OUT,
     )
     held_out = replace(pairs, name="held-out", skip=0, size=HELD_OUT)

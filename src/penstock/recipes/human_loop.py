@@ -122,8 +122,8 @@ def _postcards(seed: int) -> Matter:
     return Matter((sft,), "@sft", data, Sampling(max_new_tokens=28), truth, held_out, 25)
 
 
-def _reviews(seed: int, folder: str) -> Matter:
-    made = {stage.name: stage for stage in sentiment(seed=seed, folder=folder).stages}
+def _reviews(seed: int, data: str) -> Matter:
+    made = {stage.name: stage for stage in sentiment(data, seed=seed).stages}
     truth = RewardSpec(function="model:@gold", options={"sigmoid": True}, name="truth")
     sampling = Sampling(temperature=0.7, max_new_tokens=32)
     return Matter((made["sft"], made["gold"]), "@sft", made["ppo"].data, sampling, truth, None, 30)
@@ -133,7 +133,8 @@ def _matter(task: str, data: str, seed: int) -> Matter:
     if task == "postcards":
         return _postcards(seed)
     if task == "reviews":
-        return _reviews(seed, data or "../shared/data/rt-polarity")
+        require(bool(data), "--task reviews needs --data FOLDER with pos.txt and neg.txt, a film review a line (rt-polarity)")
+        return _reviews(seed, data)
     require(bool(data), f"--task {task} is a policy of your own and needs --data FILE.jsonl with a column prompt")
     return Matter((), task, DataSpec(source=data), Sampling(), None, None, 100)
 

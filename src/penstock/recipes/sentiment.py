@@ -170,26 +170,26 @@ def _imitation(train: DataSpec, held_out: DataSpec, architecture: Architecture) 
 
 
 def sentiment(
+    data: str,
     seed: int = 0,
     steps: int = 0,
-    folder: str = "../shared/data/rt-polarity",
     algorithm: Algorithm = "ppo",
     architecture: Architecture = "decoder",
 ) -> Run:
     """SFT, reward models, gold classifier and one algorithm on film reviews; minutes on a laptop CPU.
 
     Args:
+        data: folder with pos.txt and neg.txt, a film review a line (Pang and Lee 2005: rt-polarity).
         seed: seed of weights, split and sampling.
         steps: steps of the algorithm; 0: 30 of 128 samples, or 300 of 32 reviews or pairs.
-        folder: folder of pos.txt and neg.txt (Pang and Lee 2005), relative to the working directory.
         algorithm: what follows the imitation; nothing does after "sft".
         architecture: shape of the model; in an encoder-decoder (T5's) the encoder reads how a review begins.
     """
-    parts = {part: _data(folder, seed, part) for part in ("half-a+half-b", "half-a", "half-b", "held-out")}
+    parts = {part: _data(data, seed, part) for part in ("half-a+half-b", "half-a", "half-b", "held-out")}
     begin = "<|im_end|>{{ start }}"  # as in training, where an empty prompt is one end token
     if architecture == "encoder-decoder":
         begin = "{{ start }}"
-        parts = {part: replace(data, prompt=begin, completion="{{ rest }}") for part, data in parts.items()}
+        parts = {part: replace(whole, prompt=begin, completion="{{ rest }}") for part, whole in parts.items()}
     train, half_a, half_b, held_out = parts.values()
     judges = [f"reward-{number}" for number in ((1, 2, 3) if algorithm in ("ppo", "rft", "online-dpo") else (1,))]
     gold = RewardSpec(function="model:@gold", options={"sigmoid": True})
