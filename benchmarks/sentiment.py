@@ -1,8 +1,8 @@
 """Algorithms side by side on real text: ``python benchmarks/sentiment.py FINISHED_RUN --data FOLDER --algorithms ppo ilql``.
 
-The recipe ``sentiment`` is carried out once (``penstock train sentiment --data FOLDER``); this script takes its language model, its reward
-models and its gold classifier, and runs the last stage of each algorithm from them, so that all begin alike. Printed are the
-proxy's and gold's probability of praise, how varied the samples are (distinct 2-grams), and the seconds of the stage.
+The recipe ``sentiment`` is carried out once (``penstock train sentiment --data FOLDER``); this script takes its language model,
+its reward models and its gold classifier, and runs the last stage of each algorithm from them, so that all begin alike. Printed
+are the proxy's and gold's probability of praise, how varied the samples are (distinct 2-grams), and the seconds of the stage.
 """
 
 from __future__ import annotations

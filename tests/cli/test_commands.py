@@ -14,12 +14,12 @@ import pytest
 from cli_examples import RECIPES, Penstock
 from processes import Server
 
-from penstock.cli.commands import eval as evaluation
 from penstock.cli.commands.generate import harmless
 from penstock.cli.main import COMMANDS
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime.check import check_stages
+from penstock.runtime.measure import pick
 
 HEAVY = {"torch", "transformers", "numpy", "jinja2", "rich", "penstock.config.run"}
 
@@ -223,4 +223,4 @@ def test_answers_cannot_command_the_terminal_that_shows_them() -> None:
 def test_eval_of_a_run_without_an_evaluation_says_what_to_set() -> None:
     run = quickstart()
     with pytest.raises(SpecError, match=r"set evaluation=EvaluationSpec\(data=…\) in the recipe"):
-        evaluation.pick(dataclasses.replace(run, stages=run.stages[:1]), "")
+        pick(dataclasses.replace(run, stages=run.stages[:1]), "")

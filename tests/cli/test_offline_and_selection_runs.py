@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from penstock.algos import GRPO, ILQL, RFT, Distillation, KLPenalty
-from penstock.cli.commands.eval import measure, pick
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.errors import ModelError
 from penstock.core.types import Sampling
 from penstock.loops.learn import Trainer
 from penstock.runtime import launch
+from penstock.runtime.measure import measure, pick
 
 
 def rated() -> list[dict[str, object]]:

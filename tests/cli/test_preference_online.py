@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.algos import PPO, SFT, BradleyTerry, OnlineDPO, ProcessReward, SafePPO
-from penstock.cli.commands.generate import answer
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.errors import SpecError
 from penstock.core.types import Sampling
 from penstock.runtime import launch
+from penstock.runtime.answers import answer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEARNER = LearnerSpec(learning_rate=1e-3)

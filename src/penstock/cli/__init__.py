@@ -1,1 +1,1 @@
-"""Commands, and the wiring from a run's spec to the objects that carry it out."""
+"""The command line: arguments in, the runtime, the pages and the feedback store out."""

@@ -88,10 +88,10 @@ def generate(model, place, request, *more):
 
 
 def test_generate_puts_approved_corrections_before_the_prompt(place, model, capsys, monkeypatch):
-    import penstock.runtime.build as build
+    from penstock.runtime import answers
 
-    seen, tokens_of = [], build.prompt_tokens
-    monkeypatch.setattr(build, "prompt_tokens", lambda prompt, text: seen.append((prompt, text)) or tokens_of(prompt, text))
+    seen, tokens_of = [], answers.prompt_tokens
+    monkeypatch.setattr(answers, "prompt_tokens", lambda prompt, text: seen.append((prompt, text)) or tokens_of(prompt, text))
     request = requests_of("corrections")
     assert generate(model, place, request) == 0
     assert "corrections, 0 used" in capsys.readouterr().err, "nothing is approved yet"

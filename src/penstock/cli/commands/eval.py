@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
@@ -15,7 +13,7 @@ from penstock.cli.recipe import RecipeCommand, build
 from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from penstock.config.run import Run, Stage
+    from penstock.config.run import Run
 
 
 @dataclass(kw_only=True)
@@ -36,6 +34,8 @@ class Eval(RecipeCommand):
         """Evaluate and print metrics and a few samples."""
         if not self.recipe:
             raise SpecError("eval takes a run or a recipe: penstock eval runs/NAME, or penstock eval RECIPE --model FOLDER")
+        from penstock.runtime.measure import measure, pick
+
         folder = Path(self.recipe)
         made, model = self.measured(folder)
         metrics, groups = measure(pick(made, self.stage), made, folder, model)
@@ -62,42 +62,3 @@ class Eval(RecipeCommand):
         if not self.model:
             raise SpecError(f"name the model to evaluate: penstock eval {self.recipe} --model FOLDER")
         return made, self.model
-
-
-def pick(made: Run, name: str) -> Stage:
-    """The stage to evaluate with: an online one, or one whose evaluation names rewards of generated samples."""
-    from penstock.config.ask import Ask
-    from penstock.config.run import Online
-
-    trained = [s for s in made.stages if s.evaluation is not None and not isinstance(s, Ask)]
-    able = [s for s in trained if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
-    chosen = [stage for stage in able if stage.name == name] if name else able[-1:]
-    if not chosen:
-        known = ", ".join(stage.name for stage in able)
-        if not known:
-            raise SpecError("no stage has an evaluation of samples; set evaluation=EvaluationSpec(data=…) in the recipe")
-        raise SpecError(f"no stage{f' {name!r}' if name else ''} with an evaluation of samples; there are: {known}")
-    return chosen[0]
-
-
-def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str, float], Sequence[Any]]:
-    """Metrics and groups of one evaluation."""
-    from penstock.config.run import ModelSpec
-    from penstock.runtime.build import Models
-    from penstock.runtime.context import in_one_process
-    from penstock.runtime.folder import RunFolder
-    from penstock.runtime.stages import prepare
-    from penstock.train.device import set_up
-
-    device = set_up(made.device, made.threads)
-    models = Models(lambda name: RunFolder(folder).stage_model(made, name), device, made.seed)
-    ready = prepare(replace(stage, model=ModelSpec(path=model)), in_one_process(made), models, Path.cwd())
-
-    async def once() -> tuple[dict[str, float], Sequence[Any]]:
-        try:
-            assert ready.evaluate is not None
-            return await ready.evaluate()
-        finally:
-            await ready.close()
-
-    return asyncio.run(once())

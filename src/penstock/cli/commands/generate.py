@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import Positional
 
 from penstock.cli.command import Command, Device, called, require
-from penstock.core.errors import DataError, ModelError, RewardError, SpecError
+from penstock.core.errors import DataError, ModelError, SpecError
 
 
 @dataclass(kw_only=True)
@@ -61,6 +60,7 @@ class Generate(Command):
         """Generate and print."""
         texts = read_prompts(self.prompt, self.prompts)
         from penstock.core.types import Sampling
+        from penstock.runtime.answers import answer
 
         sampling = Sampling(
             temperature=self.temperature,
@@ -70,7 +70,7 @@ class Generate(Command):
             seed=self.seed,
         )
         asked = with_corrections(texts, self)
-        found = answer(self.model, asked, sampling, self.samples, self.chat, self.device, self.best_by)
+        found = answer(model_path(self.model), asked, sampling, self.samples, self.chat, self.device, self.best_by)
         for text, (_, answers) in zip(texts, found, strict=True):
             for reply in answers:
                 shown = f"{text}{reply}" if not self.chat else reply
@@ -127,60 +127,6 @@ def with_corrections(texts: Sequence[str], asked: Generate) -> list[str]:
             print(f"request {request}: {found.arm}, {len(found.used)} used", file=sys.stderr)
             made.append(found.text + text)
     return made
-
-
-def answer(
-    name: str, texts: Sequence[str], sampling: Any, samples: int, chat: bool, device: str, best_by: str = ""
-) -> list[tuple[str, list[str]]]:
-    """(prompt, answers) of each prompt; the one that ``best_by`` scores highest, if a reward is named."""
-    from penstock.core.types import Group, Prompt, PromptKey, Request, SampleKey
-    from penstock.engine.encoder_decoder import embedded_generator
-    from penstock.models.files import load_model
-    from penstock.runtime.build import prompt_tokens
-    from penstock.train.device import set_up
-
-    where = set_up(device, 0)
-    model = load_model(model_path(name)).to(where)
-    prompts = [
-        Prompt(PromptKey("prompt", 0, i), text, ({"role": "user", "content": text},) if chat else ())
-        for i, text in enumerate(texts)
-    ]
-
-    async def everything() -> list[Any]:
-        generator = embedded_generator(model)
-        asked = [
-            generator.generate(Request(SampleKey(p.key, s), prompt_tokens(p, model.text), sampling))
-            for p in prompts
-            for s in range(samples)
-        ]
-        drawn = await asyncio.gather(*asked)
-        groups = [Group(p, tuple(drawn[i * samples : (i + 1) * samples])) for i, p in enumerate(prompts)]
-        return [await pick(group) for group in groups] if pick else groups
-
-    pick = best_sample(best_by, where, model.text) if best_by else None
-    return [(text, [s.text for s in group.samples]) for text, group in zip(texts, asyncio.run(everything()), strict=True)]
-
-
-def best_sample(reward: str, device: Any, text: Any) -> Callable[[Any], Any]:
-    """A function that leaves a group its best sample. Raises RewardError where a sample cannot be scored."""
-    from penstock.algos.best_of import choose
-    from penstock.config.run import RewardSpec
-    from penstock.runtime.build import Models, StageRewards
-
-    def no_stage(name: str) -> Path:
-        raise SpecError(f'--best-by: "@{name}" names a stage, and there is no run here; give the folder of a model')
-
-    rewards = StageRewards((RewardSpec(function=reward),), Models(no_stage, device, 0), text, Path.cwd())
-
-    async def pick(group: Any) -> Any:
-        scored = await rewards(group)
-        failed = [sample.error for sample in scored.samples if sample.error is not None]
-        if failed:
-            raise RewardError(failed[0].removeprefix("RewardError: "))
-        best = choose([float(sample.reward or 0.0) for sample in scored.samples])
-        return replace(scored, samples=(scored.samples[best],))
-
-    return pick
 
 
 def model_path(name: str) -> str:
