@@ -70,7 +70,7 @@ def test_help_of_a_recipe_that_needs_a_value(penstock: Penstock) -> None:
     shown = penstock("train", "gsm8k", "--help")
     assert shown.code == 0
     assert "--model STR" in shown.out
-    assert "--STAGE.FIELD VALUE" in shown.out
+    assert "--grpo.FIELD VALUE" in shown.out
 
 
 def test_recipes_lists_each_with_its_purpose(penstock: Penstock) -> None:
