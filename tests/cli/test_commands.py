@@ -19,7 +19,7 @@ from penstock.cli.main import COMMANDS
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime.check import check_stages
-from penstock.runtime.measure import pick
+from penstock.runtime.evaluate_model import pick
 
 HEAVY = {"torch", "transformers", "numpy", "jinja2", "rich", "penstock.config.run"}
 
