@@ -1,12 +1,12 @@
 """What a weight update to a real vLLM costs: ``OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/weights_to_vllm.py``.
 
 The learner's end of a channel and a generator with a vLLM are in this process, the vLLM's worker in its own, while answers are
-drawn all the time. Three ways by turns: through shared memory, as a run does by default; by a process group that ends in the
-generator's process, which hands the image on through shared memory; and by a process group whose member is vLLM's worker.
+drawn all the time. Two ways by turns: through shared memory, as a run does by default, and by a process group. Both end in the
+generator's process, which passes the snapshot on in a file of shared memory that the workers map.
 
-Prints, for each way, the image's bytes, how often it is written into memory between the learner's weights and those that vLLM
-loads, and the medians (and largest) of three times: from publishing to the end of the load; of this the part in which requests
-wait at the door (stall); and the processor time of this process, which is the learner's and the generator's together.
+Prints, for each way, the snapshot's bytes, how often it is written into memory between the learner's weights and those that
+vLLM loads, and the medians (and largest) of three times: from publishing to the end of the load; of this the part in which
+requests wait at the door (stall); and the processor time of this process, which is the learner's and the generator's together.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from penstock.core.spans import NoSpans
 from penstock.core.types import PromptKey, Request, SampleKey, Sampling
 from penstock.models.files import save_model
 from penstock.models.scratch import build_model
-from penstock.runtime.engines import Rounds, opened
+from penstock.runtime.engines import opened
 from penstock.weights.channels import open_publisher, open_subscriber
 from penstock.weights.folder import shared_folder
 
 CORPUS = ["3 + 4 = 7", "the quick brown fox jumps over the lazy dog", "what is the sum of all numbers"] * 20
 WAYS: Mapping[str, tuple[str, int]] = {
     "shared memory": ("shared memory", 3),
-    "process group to the generator": ("process group", 3),
-    "process group to the worker": ("process group", 2),
+    "process group": ("process group", 3),
 }
-"""Channel, and how often an image is written: into the channel's or the learner's own buffer, into the generator's memory or
-the worker's, and into the file that is handed over."""
+"""Channel, and how often a snapshot is written: into the channel's or the learner's own buffer, into the generator's memory,
+and into the file that the workers map."""
 CLIENTS = 4
 
 
@@ -65,11 +64,11 @@ async def draw(engine: Any, client: int) -> None:
 class Way:
     """One way from the learner's weights to those in use."""
 
-    def __init__(self, name: str, model: Any, folder: Path, subscriber: Any) -> None:
+    def __init__(self, name: str, model: Any, folder: Path) -> None:
         self.channel, self.copies = WAYS[name]
         self.manifests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.publisher = open_publisher(self.channel, model.policy_weights, folder, self.manifests.put, 0)
-        self.subscriber = subscriber or open_subscriber(self.channel, folder, "generator-0")
+        self.subscriber = open_subscriber(self.channel, folder, "generator-0")
         self.bytes = 0
         self.whole: list[float] = []
         self.own: list[float] = []
@@ -89,16 +88,10 @@ class Way:
 async def measure(model: Any, rounds: int) -> dict[str, Way]:
     with tempfile.TemporaryDirectory() as place:
         save_model(model, Path(place) / "model")
-        folder = shared_folder("measured-directly")
-        spec, ways = VLLM(cache_bytes=1 << 27), Rounds(folder, "generator-0")
-        shared = shared_folder("measured-engine")
-        async with opened(spec, Path(place) / "model", None, slots=CLIENTS, shared=shared, rounds=ways) as found:
+        spec, shared = VLLM(cache_bytes=1 << 27), shared_folder("measured-engine")
+        async with opened(spec, Path(place) / "model", None, slots=CLIENTS, shared=shared) as found:
             found.engine.spans = Stalls()
-            made = {
-                name: Way(name, model, folder if name.endswith("worker") else shared_folder(f"measured-{index}"),
-                          found.subscriber if name.endswith("worker") else None)
-                for index, name in enumerate(WAYS)
-            }  # fmt: skip
+            made = {name: Way(name, model, shared_folder(f"measured-{index}")) for index, name in enumerate(WAYS)}
             drawing = [asyncio.create_task(draw(found.engine, client)) for client in range(CLIENTS)]
             try:
                 for turn in range(rounds * len(WAYS)):

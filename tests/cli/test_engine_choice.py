@@ -18,10 +18,8 @@ from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime.engine_choice import (
     command_of,
-    members,
     require_engine,
     sends_adapters,
-    takes_part,
     way_of_weights,
     with_engine,
 )
@@ -91,29 +89,11 @@ def with_channel(engine: object, channel: str, generators: int = 1) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("run", "count"),
-    [
-        (with_channel(VLLM(tensor_parallel=2), "process group", generators=3), 6),
-        (with_channel(VLLM(options={"pipeline_parallel_size": 2}), "process group"), 2),
-        (with_channel(Embedded(), "process group", generators=3), 3),
-    ],
-)
-def test_a_round_is_waited_for_by_every_worker_of_every_generator(run: Run, count: int) -> None:
-    assert members(run) == count
-
-
-def test_workers_take_part_themselves_in_a_process_group_alone() -> None:
-    assert takes_part(with_channel(VLLM(), "process group"))
-    assert not takes_part(with_channel(VLLM(), "shared memory"))
-    assert not takes_part(with_channel(Embedded(), "process group"))
-
-
-@pytest.mark.parametrize(
     ("engine", "channel", "way"),
     [
         (Embedded(), "disk", "to the generators by disk"),
         (VLLM(), "shared memory", "to the generators by shared memory, then by shared memory to vLLM's workers"),
-        (VLLM(tensor_parallel=2), "process group", "to vLLM's workers by process group, with no copy in between (2 take part"),
+        (VLLM(), "process group", "to the generators by process group, then by shared memory to vLLM's workers"),
         (SGLang(), "shared memory", "to the generators by shared memory, then by a folder to the server"),
         (
             SGLang(weights="process group"),

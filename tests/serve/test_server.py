@@ -10,7 +10,7 @@ import tiny_models
 from penstock.core.types import WeightUpdate
 from penstock.weights.channels import open_publisher
 from penstock.weights.folder import PREFIX
-from penstock.weights.image import sums_of
+from penstock.weights.snapshot import sums_of
 from penstock.weights.upload import pack
 
 LONG = {"prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}

@@ -13,7 +13,7 @@ import tiny_models
 from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import Request, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.weights.image import sums_of
+from penstock.weights.snapshot import sums_of
 from tiny_models import request
 from vllm_engine import WIDE, vllm
 
@@ -179,13 +179,13 @@ def test_abort_on_update_gives_samples_that_go_on(using: Any, other: Any) -> Non
 
 
 def test_an_image_that_is_damaged_on_the_last_stretch_is_refused(using: Any, other: Any, monkeypatch: Any) -> None:
-    from penstock.weights.handover import Handover
+    from penstock.weights.worker_loader import WorkerLoader
 
-    inner = Handover.write
+    inner = WorkerLoader.write
 
-    def spoil(handover: Any, order: Any, tensors: Any) -> Any:
-        manifest = inner(handover, order, tensors)
-        with open(handover.path, "r+b") as file:
+    def spoil(loader: Any, order: Any, tensors: Any) -> Any:
+        manifest = inner(loader, order, tensors)
+        with open(loader.path, "r+b") as file:
             file.seek(1000)
             file.write(b"\x99" * 8)
         return manifest
@@ -195,7 +195,7 @@ def test_an_image_that_is_damaged_on_the_last_stretch_is_refused(using: Any, oth
     async def scenario(generator: Any) -> Any:
         before = await generator.score(tokens_T)
         with monkeypatch.context() as patch:
-            patch.setattr(Handover, "write", spoil)
+            patch.setattr(WorkerLoader, "write", spoil)
             with pytest.raises(WeightError, match="checksum"):
                 await generator.load(WeightUpdate(1, weights(other)))
         after, version = await generator.score(tokens_T), generator.stats().version

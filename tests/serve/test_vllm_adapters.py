@@ -18,7 +18,7 @@ from penstock.core.types import WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.files import save_model
 from penstock.models.restrict import restrict
-from penstock.weights.image import Layout
+from penstock.weights.snapshot import Layout
 from tiny_models import request
 from vllm_engine import WIDE
 

@@ -12,7 +12,7 @@ from penstock.core.errors import WeightError
 from penstock.weights import disk
 from penstock.weights.disk import DiskPublisher, DiskSubscriber
 from penstock.weights.folder import PREFIX
-from penstock.weights.image import Superseded
+from penstock.weights.snapshot import Superseded
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensor
 from penstock.core.errors import ConnectionLost, WeightError
 from penstock.weights import process_group
 from penstock.weights.folder import PREFIX
-from penstock.weights.image import Superseded
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
+from penstock.weights.snapshot import Superseded
 
 SECONDS = 2.0
 

@@ -12,8 +12,8 @@ from weight_examples import OPENING, Board, Source, assert_equal_tensors, sums, 
 from penstock.core.errors import WeightError
 from penstock.weights import shared_memory
 from penstock.weights.folder import OWNER, PREFIX, OwnedFolder, clear_leftovers, locked, shared_folder
-from penstock.weights.image import Superseded
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
+from penstock.weights.snapshot import Superseded
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ PUBLISHING = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
 from weight_examples import Source, tensors
-from penstock.weights import image, shared_memory
+from penstock.weights import shared_memory, snapshot
 
 async def main():
     source, wait = Source(), asyncio.get_running_loop().run_in_executor
@@ -241,11 +241,11 @@ async def main():
         asked = json.loads(line)
         source.now = tensors(float(asked["version"]))
         if asked.get("die"):
-            write = image.Layout.write
+            write = snapshot.Layout.write
             def half(self, weights, target):
                 write(self, weights, target)
                 os.kill(os.getpid(), signal.SIGKILL)
-            image.Layout.write = half
+            snapshot.Layout.write = half
         await publisher.publish(asked["version"])
 asyncio.run(main())
 """

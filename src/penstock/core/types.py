@@ -224,9 +224,6 @@ class WeightUpdate:
 
     ``incarnation`` counts the learner's starts: one that was restarted may bring the same or an older version again.
     ``owned`` says that nobody else holds the tensors, so that the generator may keep them instead of copying.
-
-    Where the processes of an engine take the tensors from a channel themselves, ``manifest`` is what the channel announced, and
-    ``tensors`` have names, shapes and types but no values.
     """
 
     version: Version
@@ -235,7 +232,6 @@ class WeightUpdate:
     checksum: str | None = None
     incarnation: int = 0
     owned: bool = False
-    manifest: Any = None
 
 
 @dataclass(frozen=True)

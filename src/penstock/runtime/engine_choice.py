@@ -98,24 +98,9 @@ def sends_adapters(run: Run, stage: Online) -> bool:
     return isinstance(engine, VLLM) and engine.adapters and learner.lora is not None and isinstance(learner.strategy, OneDevice)
 
 
-def takes_part(run: Run) -> bool:
-    """Whether the processes of the engine take weights from the channel themselves, and not through their generator's."""
-    return isinstance(run.roles.engine, VLLM) and run.roles.channel == "process group"
-
-
-def members(run: Run) -> int:
-    """Processes that take part in a round of the channel process group."""
-    engine, workers = run.roles.engine, 1
-    if isinstance(engine, VLLM):
-        workers = engine.tensor_parallel * int(engine.options.get("pipeline_parallel_size", 1))
-    return run.roles.generators * workers
-
-
 def way_of_weights(run: Run) -> str:
     """How weights get from the learner to what generates, in a line of ``penstock explain``."""
     channel, engine = run.roles.channel, run.roles.engine
-    if takes_part(run):
-        return f"to vLLM's workers by {channel}, with no copy in between ({members(run)} take part in a round)"
     further = {"VLLM": "shared memory to vLLM's workers", "Served": "one HTTP upload"}
     last = further.get(type(engine).__name__, "")
     if isinstance(engine, SGLang):

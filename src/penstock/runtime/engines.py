@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.config.engines import VLLM, Embedded, Served, SGLang
 from penstock.core.errors import SpecError
@@ -23,33 +23,23 @@ class Opened:
     text: Text
     sums: Callable[[], Awaitable[list[str]]]
     """Checksums of the weights in use, bucket by bucket as in the manifest that announced them."""
-    subscriber: Any = None
-    """Fulfils ``Subscriber`` where the engine's own processes take part in the channel; None: its generator's does."""
-
-
-class Rounds(NamedTuple):
-    """A channel by process group: its publisher's folder, and what this generator is called there."""
-
-    folder: Path
-    name: str
 
 
 @asynccontextmanager
 async def opened(
-    spec: Any, folder: Path, device: Any, *, slots: int, shared: Path, adapters: bool = False, rounds: Rounds | None = None
+    spec: Any, folder: Path, device: Any, *, slots: int, shared: Path, adapters: bool = False
 ) -> AsyncIterator[Opened]:
     """Open an engine over a model folder; it ends with the block. Its weights are of no version yet (-1).
 
     ``shared`` is a folder that this generator alone uses to hand weights to processes of the engine. With ``adapters`` the
-    matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them. In ``rounds`` vLLM's workers
-    take part themselves, under names that begin with the generator's.
+    matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them.
 
     Raises:
         SpecError: the engine cannot run this model.
         GenerationError: the engine does not start.
     """
     if isinstance(spec, VLLM):
-        async with _vllm(spec, folder, slots, shared, adapters, rounds) as found:
+        async with _vllm(spec, folder, slots, shared, adapters) as found:
             yield found
     elif isinstance(spec, Embedded):
         yield _embedded(folder, device, slots)
@@ -64,7 +54,7 @@ async def opened(
 def _embedded(folder: Path, device: Any, slots: int) -> Opened:
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
-    from penstock.weights.image import sums_of
+    from penstock.weights.snapshot import sums_of
 
     model = load_model(str(folder)).to(device)
 
@@ -76,27 +66,24 @@ def _embedded(folder: Path, device: Any, slots: int) -> Opened:
 
 
 @asynccontextmanager
-async def _vllm(
-    spec: VLLM, folder: Path, slots: int, shared: Path, adapters: bool, rounds: Rounds | None
-) -> AsyncIterator[Opened]:
+async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path, adapters: bool) -> AsyncIterator[Opened]:
     from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
     from penstock.models.language_model import longest_sequence
     from penstock.serve.vllm_open import Opening, Transfer, vllm_generator
     from penstock.weights.folder import OwnedFolder
-    from penstock.weights.handover import Handover, Passed
+    from penstock.weights.worker_loader import WorkerLoader
 
     config = config_of(folder)
     if config.is_encoder_decoder:
         raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
     owned = OwnedFolder(shared)
-    joining = {"folder": str(rounds.folder), "name": rounds.name} if rounds is not None else {}
-    transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", Handover(owned.path), joining)
+    transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", WorkerLoader(owned.path))
     adapter, context = adapter_of(folder) if adapters else None, longest_sequence(config)
     try:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
         async with vllm_generator(model, spec, transfer, slots=slots) as engine:
-            yield Opened(engine, text, engine.sums, Passed() if rounds is not None else None)
+            yield Opened(engine, text, engine.sums)
     finally:
         owned.close()
 

@@ -18,14 +18,14 @@ from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.context import StageContext
-from penstock.runtime.engine_choice import members, sends_adapters
+from penstock.runtime.engine_choice import sends_adapters
 from penstock.runtime.exams import Answer
 from penstock.runtime.online import OnlineParts
 from penstock.runtime.remote import RemoteLeasing, joined
 from penstock.runtime.supervise import exam_folder, rules_of
 from penstock.train.device import threads
 from penstock.weights.channels import open_publisher
-from penstock.weights.image import Post
+from penstock.weights.snapshot import Post
 
 
 class Aside:
@@ -75,7 +75,8 @@ class ProcsFlow:
 
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
         kind = self.run.roles.channel
-        options = {"generators": members(self.run)} if kind == "process group" and folder == self.bootstrap.weights else {}
+        generators = self.run.roles.generators if folder == self.bootstrap.weights else 1
+        options = {"generators": generators, "report": self.context.report} if kind == "process group" else {}
         trained = folder == self.bootstrap.weights and sends_adapters(self.run, self.parts.stage)
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
         return open_publisher(kind, weights, folder, post, incarnation, **options)

@@ -10,7 +10,7 @@ from penstock.core.types import WeightUpdate
 from penstock.models.language_model import LanguageModel
 from penstock.weights.channels import open_subscriber
 from penstock.weights.follow import Subscriber
-from penstock.weights.image import Layout, sums_of
+from penstock.weights.snapshot import Layout, sums_of
 from penstock.weights.upload import unpack
 
 

@@ -122,8 +122,8 @@ async def _once_loaded(client: Any, holding: Any, work: Callable[[], Coroutine[A
 
 async def generator(bootstrap: Bootstrap) -> None:
     """Draw groups with an engine of its own, whose weights follow the learner's."""
-    from penstock.runtime.engine_choice import sends_adapters, takes_part
-    from penstock.runtime.engines import Rounds, opened
+    from penstock.runtime.engine_choice import sends_adapters
+    from penstock.runtime.engines import opened
     from penstock.train.device import set_up
 
     run, stage = bootstrap.run, bootstrap.online
@@ -131,8 +131,7 @@ async def generator(bootstrap: Bootstrap) -> None:
     start, weights = bootstrap.stage_start(stage.name), bootstrap.weights
     shared = weights.with_name(f"{weights.name}-{bootstrap.name}")
     alone = sends_adapters(run, stage)
-    rounds = Rounds(weights, bootstrap.name) if takes_part(run) else None
-    ways: Any = {"shared": shared, "adapters": alone, "rounds": rounds}
+    ways: Any = {"shared": shared, "adapters": alone}
     async with opened(run.roles.engine, start, device, slots=stage.slots, **ways) as found:
         await draw(bootstrap, found)
 
@@ -165,7 +164,7 @@ async def draw(bootstrap: Bootstrap, found: Opened) -> None:
         engine.tape,
     )
     source = prompts(stage.data, bootstrap.base, seed)
-    subscriber = found.subscriber or open_subscriber(run.roles.channel, bootstrap.weights, name)
+    subscriber = open_subscriber(run.roles.channel, bootstrap.weights, name)
     holding = Holding(engine)
     border = Border()
 

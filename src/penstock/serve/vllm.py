@@ -33,22 +33,16 @@ from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
 from penstock.serve.flights import Flight, Flights, number_of
 
-POLL = 0.02
-"""Seconds between two questions to vLLM's workers how far they are with an update."""
 PATIENCE = 600.0
-"""Seconds in which they must all have it; those that take part in a process group have shorter deadlines of their own."""
+"""Seconds in which vLLM's workers must all have an update."""
 
 
 class Carrier(Protocol):
-    """How an update's image reaches vLLM's workers (:class:`penstock.weights.handover.Handover`)."""
+    """How an update's snapshot reaches vLLM's workers (``weights.worker_loader.WorkerLoader``)."""
 
     def write(self, order: tuple[int, Version], tensors: Mapping[str, Tensor]) -> dict[str, Any]: ...
 
     def clear(self) -> None: ...
-
-    def settled(self, told: Sequence[Sequence[str]], version: Version) -> bool:
-        """Whether all workers have an update, from what each tells; raises WeightError where one will not have it."""
-        ...
 
 
 class VLLMGenerator(Flights):
@@ -89,8 +83,7 @@ class VLLMGenerator(Flights):
         return scored_T
 
     async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights between two steps of vLLM; what becomes of the cache is the update's ``kv``. Where an update brings
-        a manifest, vLLM's workers take the weights from the channel themselves.
+        """Take new weights between two steps of vLLM; what becomes of the cache is the update's ``kv``.
 
         Requests of which no token is drawn yet begin again, so that they read no prefix of the old weights.
 
@@ -106,7 +99,7 @@ class VLLMGenerator(Flights):
                 )
             tensors = await asyncio.to_thread(verified, self.own, update)
             order = (update.incarnation, update.version)
-            manifest = update.manifest or await asyncio.to_thread(self.carrier.write, order, tensors)
+            manifest = await asyncio.to_thread(self.carrier.write, order, tensors)
             try:
                 await self._hand_over(manifest, update.version)
                 await self._switch(update)
@@ -205,11 +198,13 @@ class VLLMGenerator(Flights):
             await self.engine.start_weight_update()
             scale = {} if self.adapter is None else {"rank": self.adapter.rank, "alpha": self.adapter.alpha}
             sent = {"manifest": dict(manifest), "adapter": scale}
-            await self.engine.update_weights(WeightTransferUpdateRequest(update_info=sent))
             try:
                 async with asyncio.timeout(PATIENCE):
-                    while not self.carrier.settled(await self.engine.collective_rpc("penstock_told"), version):
-                        await asyncio.sleep(POLL)
+                    await self.engine.update_weights(WeightTransferUpdateRequest(update_info=sent))
+                    refusals = await self.engine.collective_rpc("penstock_refusal")
+                for rank, reason in enumerate(refusals):
+                    if reason:
+                        raise WeightError(f"weight update {version} refused by worker {rank} of {len(refusals)}: {reason}")
             except WeightError:
                 await self.engine.collective_rpc("penstock_drop")
                 raise

@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -39,8 +39,6 @@ class Transfer:
     backend: str
     extension: str
     carrier: Carrier
-    joining: Mapping[str, str] = field(default_factory=dict)
-    """What the workers need to become members of a process group; empty: their images are handed to them."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +85,6 @@ async def vllm_generator(
     try:
         if model.adapter is not None:
             await engine.collective_rpc("penstock_adapters")
-        if transfer.joining:
-            from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
-
-            await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=dict(transfer.joining)))
         await engine.update_weight_version(generator.label())
         yield generator
     finally:

@@ -10,9 +10,9 @@ from penstock.core.errors import SpecError
 from penstock.core.types import Version
 from penstock.weights.disk import DiskPublisher, DiskSubscriber
 from penstock.weights.follow import Subscriber
-from penstock.weights.image import Post, Weights
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
+from penstock.weights.snapshot import Post, Weights
 
 
 class Publisher(Protocol):

@@ -1,4 +1,4 @@
-"""The difference of two images, for weights that hardly change: after a step of reinforcement learning, nearly all of their
+"""The difference of two snapshots, for weights that hardly change: after a step of reinforcement learning, nearly all of their
 bfloat16 values are what they were.
 
 Two bytes are compared at a time. A difference holds, for each pair that changed, how far it lies from the one before it, and
@@ -23,7 +23,7 @@ _ESCAPE = 255
 
 
 def difference(old_I: Bytes, new_I: Bytes) -> dict[str, Bytes]:
-    """The parts of ``old → new``, compressed; both images have the same, even, number of bytes."""
+    """The parts of ``old → new``, compressed; both snapshots have the same, even, number of bytes."""
     both_U = np.bitwise_xor(old_I.view(np.uint16), new_I.view(np.uint16))
     at_C = np.flatnonzero(both_U)
     gap_C = np.diff(at_C, prepend=-1) - 1
@@ -33,21 +33,21 @@ def difference(old_I: Bytes, new_I: Bytes) -> dict[str, Bytes]:
     return {name: _packed(part) for name, part in zip(PARTS, (gaps, wide, values), strict=True)}
 
 
-def apply(image_I: Bytes, parts: Mapping[str, Bytes]) -> None:
-    """Turn an old image into the new one, in place.
+def apply(bytes_I: Bytes, parts: Mapping[str, Bytes]) -> None:
+    """Turn an old snapshot into the new one, in place.
 
     Raises:
-        WeightError: the parts are no difference, or one of larger images; the image is not to be used then.
+        WeightError: the parts are no difference, or one of larger snapshots; the snapshot is not to be used then.
     """
-    image_U = image_I.view(np.uint16)
+    bytes_U = bytes_I.view(np.uint16)
     try:
-        gap_C = _unpacked(parts["gaps"], len(image_U)).astype(np.int64)
+        gap_C = _unpacked(parts["gaps"], len(bytes_U)).astype(np.int64)
         far = gap_C == _ESCAPE
         wide = _unpacked(parts["wide"], 8 * int(far.sum())).view("<u8")
         values = _unpacked(parts["values"], 2 * len(gap_C)).reshape(2, len(gap_C))
         gap_C[far] = wide.reshape(int(far.sum()))
         at_C = np.cumsum(gap_C + 1) - 1
-        image_U[at_C] ^= np.ascontiguousarray(values.T).view("<u2").reshape(-1)
+        bytes_U[at_C] ^= np.ascontiguousarray(values.T).view("<u2").reshape(-1)
     except (KeyError, ValueError, IndexError, zlib.error) as error:
         raise WeightError(f"the difference of weights is malformed: {error!r}") from error
 

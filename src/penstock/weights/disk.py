@@ -2,7 +2,7 @@
 
 A manifest names a chain: the last full file (safetensors, as any program reads it) and the differences since then. Who holds a
 link of the chain reads on from there; who holds none begins with the full file. Files appear under their name when they are
-whole, and the images they give are verified by the manifest's checksums.
+whole, and the snapshots they give are verified by the manifest's checksums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.core.errors import WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.delta import apply, difference
 from penstock.weights.folder import OwnedFolder
-from penstock.weights.image import Announced, Post, Snapshots, Superseded, Weights, empty_image, manifest_of
+from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, empty_snapshot, manifest_of
 
 KIND = "disk"
 FULL_EVERY = 16
@@ -32,25 +32,25 @@ FULL_EVERY = 16
 
 @dataclass(frozen=True)
 class Link:
-    """A file of a chain, ``whole`` or a difference, and the fingerprint of the image that it leads to."""
+    """A file of a chain, ``whole`` or a difference, and the fingerprint of the snapshot that it leads to."""
 
     file: str
     whole: bool
-    image: str
+    snapshot: str
     bytes: int
 
 
 def fingerprint(checksums: Sequence[str]) -> str:
-    """Of an image, from the checksums of its buckets."""
+    """Of a snapshot, from the checksums of its buckets."""
     return xxhash.xxh3_64_hexdigest("".join(checksums).encode())
 
 
 @dataclass
 class Chain:
-    """The links since the last full file, and the image at their end, from which the next difference is taken."""
+    """The links since the last full file, and the snapshot at their end, from which the next difference is taken."""
 
     links: tuple[Link, ...] = ()
-    image_I: Tensor = field(default_factory=lambda: empty_image(0))
+    bytes_I: Tensor = field(default_factory=lambda: empty_snapshot(0))
 
 
 class DiskPublisher:
@@ -83,24 +83,24 @@ class DiskPublisher:
         self.folder.close()
 
     def _write(self, version: Version) -> dict[str, Any]:
-        layout, image_I = self.snapshots.layout, self.snapshots.take()
-        manifest = manifest_of(KIND, (self.incarnation, version), layout, image_I)
+        layout, bytes_I = self.snapshots.layout, self.snapshots.take()
+        manifest = manifest_of(KIND, (self.incarnation, version), layout, bytes_I)
         mark = fingerprint([bucket["checksum"] for bucket in manifest["buckets"]])
         name = f"{self.incarnation}-{version}"
         links = self.chain.links
-        link = self._difference(name, image_I, mark)
+        link = self._difference(name, bytes_I, mark)
         if link is None:
-            links, link = (), self._save(name, True, dict(layout.read(image_I)), mark)
+            links, link = (), self._save(name, True, dict(layout.read(bytes_I)), mark)
         links = (*links, link)
-        self.chain = Chain(links, image_I)
+        self.chain = Chain(links, bytes_I)
         return manifest | {"chain": [vars(link) for link in links]}
 
-    def _difference(self, name: str, image_I: Tensor, mark: str) -> Link | None:
+    def _difference(self, name: str, bytes_I: Tensor, mark: str) -> Link | None:
         """The next link of the chain; None where a full file is due, or would hardly be larger."""
         if not 0 < len(self.chain.links) < FULL_EVERY:
             return None
-        parts = difference(self.chain.image_I.numpy(), image_I.numpy())
-        if 2 * sum(part.nbytes for part in parts.values()) > len(image_I):
+        parts = difference(self.chain.bytes_I.numpy(), bytes_I.numpy())
+        if 2 * sum(part.nbytes for part in parts.values()) > len(bytes_I):
             return None
         return self._save(name, False, {part: torch.tensor(values) for part, values in parts.items()}, mark)
 
@@ -125,7 +125,7 @@ class DiskPublisher:
 
 
 class DiskSubscriber:
-    """Reads announced files; keeps the last image, to read on from it."""
+    """Reads announced files; keeps the last snapshot, to read on from it."""
 
     def __init__(self, folder: Path) -> None:
         """``folder`` is the publisher's; a manifest that points elsewhere is refused."""
@@ -133,7 +133,7 @@ class DiskSubscriber:
         self.bytes_read = 0
         """Bytes of the files that the last update was read from."""
         self._held = ""
-        self._image_I = empty_image(0)
+        self._bytes_I = empty_snapshot(0)
 
     def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
         """The update that a manifest announces, verified.
@@ -144,28 +144,30 @@ class DiskSubscriber:
         """
         announced = Announced.read(manifest, KIND)
         links = self._links(announced)
-        held = [index for index, link in enumerate(links) if link.image == self._held]
-        if held and len(self._image_I) == announced.layout.bytes:
+        held = [index for index, link in enumerate(links) if link.snapshot == self._held]
+        if held and len(self._bytes_I) == announced.layout.bytes:
             try:
-                return self._read(announced, links[held[-1] + 1 :], self._image_I.clone())
+                return self._read(announced, links[held[-1] + 1 :], self._bytes_I.clone())
             except Superseded:
                 raise
             except WeightError:  # what was held is not what it should be: from the beginning then
                 self._held = ""
-        return self._read(announced, links, empty_image(announced.layout.bytes))
+        return self._read(announced, links, empty_snapshot(announced.layout.bytes))
 
     def _links(self, announced: Announced) -> list[Link]:
         try:
-            links = [Link(str(e["file"]), bool(e["whole"]), str(e["image"]), int(e["bytes"])) for e in announced.more["chain"]]
+            links = [
+                Link(str(e["file"]), bool(e["whole"]), str(e["snapshot"]), int(e["bytes"])) for e in announced.more["chain"]
+            ]
         except (KeyError, TypeError, ValueError) as error:
             raise WeightError(f"{announced.name} refused: its chain is malformed: {error!r}") from error
         if stray := [link.file for link in links if Path(link.file).parent != self.folder]:
             raise WeightError(f"{announced.name} refused: {stray[0]} is not in {self.folder}")
-        if not links or links[-1].image != fingerprint(announced.checksums):
+        if not links or links[-1].snapshot != fingerprint(announced.checksums):
             raise WeightError(f"{announced.name} refused: its chain does not lead to its checksums")
         return links
 
-    def _read(self, announced: Announced, links: Sequence[Link], image_I: Tensor) -> WeightUpdate:
+    def _read(self, announced: Announced, links: Sequence[Link], bytes_I: Tensor) -> WeightUpdate:
         for link in links:
             try:
                 with safe_open(link.file, framework="pt") as file:
@@ -175,17 +177,17 @@ class DiskSubscriber:
             except (OSError, SafetensorError) as error:
                 raise WeightError(f"{announced.name} refused: {link.file} cannot be read: {error}") from error
             if link.whole:
-                self._lay_out(announced, found, image_I)
+                self._lay_out(announced, found, bytes_I)
             else:
-                apply(image_I.numpy(), {name: part.numpy() for name, part in found.items()})
-        update = announced.update(image_I)
+                apply(bytes_I.numpy(), {name: part.numpy() for name, part in found.items()})
+        update = announced.update(bytes_I)
         self.bytes_read = sum(link.bytes for link in links)
-        self._image_I, self._held = image_I, fingerprint(announced.checksums)
+        self._bytes_I, self._held = bytes_I, fingerprint(announced.checksums)
         return update
 
-    def _lay_out(self, announced: Announced, found: Mapping[str, Tensor], image_I: Tensor) -> None:
+    def _lay_out(self, announced: Announced, found: Mapping[str, Tensor], bytes_I: Tensor) -> None:
         try:
             pairs = [(place.name, found[place.name]) for place in announced.layout.places]
         except KeyError as error:
             raise WeightError(f"{announced.name} refused: {error} is not in its full file") from error
-        announced.layout.write(pairs, image_I)
+        announced.layout.write(pairs, bytes_I)

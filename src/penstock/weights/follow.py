@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from penstock.core.contracts import Generator
 from penstock.core.errors import WeightError
 from penstock.core.types import CachePolicy, Version, WeightUpdate
-from penstock.weights.image import Superseded
+from penstock.weights.snapshot import Superseded
 
 Newest = Callable[[int, Version], Awaitable[Mapping[str, Any]]]
 """``(incarnation, version)`` → the newest manifest, once there is one after these; waits for it."""

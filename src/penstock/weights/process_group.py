@@ -1,4 +1,4 @@
-"""The channel through a process group: the learner broadcasts an image in buckets to the generators that answer its call.
+"""The channel through a process group: the learner broadcasts a snapshot in buckets to the generators that answer its call.
 
 Each version is a round. The publisher announces it; generators note their names in the round's store; when all that are
 expected have come, or the deadline has passed, the publisher writes down who takes part, in order of rank (itself is rank 0),
@@ -30,7 +30,7 @@ from torch import Tensor
 from penstock.core.errors import ConnectionLost, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.folder import OwnedFolder
-from penstock.weights.image import Announced, Post, Snapshots, Superseded, Weights, buckets_of, empty_image, manifest_of
+from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, buckets_of, empty_snapshot, manifest_of
 
 KIND = "process group"
 ATTEMPTS = 3
@@ -56,12 +56,12 @@ class Group:
         self._store = distributed.FileStore(file)
         self._inner = _gloo(self._store, rank, len(members) + 1, options)
 
-    def broadcast(self, image_I: Tensor) -> None:
-        """The publisher's image becomes everybody's. Raises RuntimeError where somebody is gone or the deadline passes."""
+    def broadcast(self, bytes_I: Tensor) -> None:
+        """The publisher's snapshot becomes everybody's. Raises RuntimeError where somebody is gone or the deadline passes."""
         options = distributed.BroadcastOptions()
         options.rootRank, options.timeout = 0, self.wait
-        for offset, size in buckets_of(len(image_I)):
-            self._inner.broadcast([image_I[offset : offset + size]], options).wait(self.wait)
+        for offset, size in buckets_of(len(bytes_I)):
+            self._inner.broadcast([bytes_I[offset : offset + size]], options).wait(self.wait)
 
 
 class Round:
@@ -187,37 +187,37 @@ class ProcessGroupPublisher:
         """Round after round; each lasts until a newer version is pending."""
         self._loop = asyncio.get_running_loop()
         while self._pending is not None and not self._closed:
-            (version, image_I), self._pending = self._pending, None
+            (version, bytes_I), self._pending = self._pending, None
             self._rounds += 1
             self._round = Round(self.folder.path / f"{self.incarnation}-{self._rounds}.round", self.seconds)
             layout, order = self.snapshots.layout, (self.incarnation, version)
             more = {"round": self._round.file, "seconds": self.seconds}
-            following = await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, image_I, **more))
+            following = await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, bytes_I, **more))
             self._expect(following)
             self._serving = True
-            await asyncio.to_thread(self._serve, self._round, version, image_I)
+            await asyncio.to_thread(self._serve, self._round, version, bytes_I)
 
     def _expect(self, following: Collection[str] | None) -> None:
         if self._reached:
             here = self._reached if following is None else {name for name in self._reached if _generator(name) in following}
             self.expected = max(1, len(here))
 
-    def _serve(self, round: Round, version: Version, image_I: Tensor) -> None:
+    def _serve(self, round: Round, version: Version, bytes_I: Tensor) -> None:
         try:
-            self._passes(round, version, image_I)
+            self._passes(round, version, bytes_I)
         finally:
             with self._ending:
                 self._serving = False
                 if self._closed:  # not before: an operation on a store that is gone waits for it
                     self.folder.close()
 
-    def _passes(self, round: Round, version: Version, image_I: Tensor) -> None:
+    def _passes(self, round: Round, version: Version, bytes_I: Tensor) -> None:
         served: set[str] = set()
         expected = self.expected
         while not self._superseded:
             came = round.arrivals(expected, self.seconds)
             if came:
-                served |= self._deliver(round, came, version, image_I)
+                served |= self._deliver(round, came, version, bytes_I)
             elif not served and not self._superseded:
                 self._failed(version, [], f"nobody came in {self.seconds:.0f} s")
             expected = 1
@@ -230,7 +230,7 @@ class ProcessGroupPublisher:
         """Whether the round that is under way is to end."""
         return self._closed or self._pending is not None
 
-    def _deliver(self, round: Round, came: Mapping[str, str], version: Version, image_I: Tensor) -> set[str]:
+    def _deliver(self, round: Round, came: Mapping[str, str], version: Version, bytes_I: Tensor) -> set[str]:
         """One pass; gives the members that it reached."""
         members = list(came)
         whole = self._group is not None and self._group.members == members
@@ -240,7 +240,7 @@ class ProcessGroupPublisher:
         round.announce(members=members, file=file)
         try:
             self._group = self._group or Group(file, members, 0, self.seconds)
-            self._group.broadcast(image_I)
+            self._group.broadcast(bytes_I)
         except RuntimeError as error:  # whoever is alive comes again
             self._group = None
             self._failed(version, members, str(error))
@@ -278,19 +278,19 @@ class ProcessGroupSubscriber:
         file, seconds = Path(str(manifest.get("round"))), manifest.get("seconds")
         if file.parent != self.folder or not isinstance(seconds, float | int):
             raise WeightError(f"{announced.name} refused: {file} is not a round in {self.folder}")
-        image_I = empty_image(announced.layout.bytes)
+        bytes_I = empty_snapshot(announced.layout.bytes)
         problem = ""
         for _ in range(ATTEMPTS):
             if not file.exists():
                 raise Superseded(f"{announced.name}: {file} is gone")
             try:
-                self._receive(str(file), seconds, image_I)
-                return announced.update(image_I)
+                self._receive(str(file), seconds, bytes_I)
+                return announced.update(bytes_I)
             except RuntimeError as error:
                 self._group, problem = None, str(error)
         raise WeightError(f"{announced.name} refused: the learner, or another generator of its group, is gone: {problem}")
 
-    def _receive(self, file: str, seconds: float, image_I: Tensor) -> None:
+    def _receive(self, file: str, seconds: float, bytes_I: Tensor) -> None:
         store = store_in(file, seconds)
         mine = arrive(store, self.name, self._group.file if self._group else "")
         count, told = 0, dict[str, Any](members=[], heard=0)
@@ -304,4 +304,4 @@ class ProcessGroupSubscriber:
         if self._group is None or self._group.file != told["file"]:
             self._group = None
             self._group = Group(told["file"], members, members.index(self.name) + 1, seconds)
-        self._group.broadcast(image_I)
+        self._group.broadcast(bytes_I)

@@ -1,4 +1,4 @@
-"""The channel through shared memory: the learner writes an image into a buffer, generators copy it out and look at the copy.
+"""The channel through shared memory: the learner writes a snapshot into a buffer, generators copy it out and look at the copy.
 
 A buffer is a file in a folder of shared memory. A reader holds a shared lock on it while it copies, which the system gives
 back when the reader dies; the publisher writes only into a buffer that it can lock alone. So nobody waits for anybody: where
@@ -22,7 +22,7 @@ from torch import Tensor
 from penstock.core.errors import WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.folder import OwnedFolder, locked, unlock
-from penstock.weights.image import Announced, Post, Snapshots, Superseded, Weights, empty_image, manifest_of
+from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, empty_snapshot, manifest_of
 
 KIND = "shared memory"
 BUFFERS = 3
@@ -30,11 +30,11 @@ BUFFERS = 3
 _HEADER = struct.Struct("<8sqqq")
 _MAGIC = b"penstock"
 _DATA = mmap.ALLOCATIONGRANULARITY
-"""Where the image begins in a buffer: after a page for the header."""
+"""Where the snapshot begins in a buffer: after a page for the header."""
 
 
 class Buffer:
-    """A file of shared memory that holds one image. Its header says of which write; while it is being written, of none."""
+    """A file of shared memory that holds one snapshot. Its header says of which write; while it is being written, of none."""
 
     def __init__(self, path: Path, length: int) -> None:
         """Raises WeightError where the shared memory is too small."""
@@ -54,8 +54,8 @@ class Buffer:
         """Whether nobody reads it; it is locked then until :meth:`seal`."""
         return locked(self.handle)
 
-    def image(self) -> Tensor:
-        """The image ``[bytes]`` to write into; what the buffer held before is void from here on."""
+    def snapshot(self) -> Tensor:
+        """The snapshot ``[bytes]`` to write into; what the buffer held before is void from here on."""
         self.map[: _HEADER.size] = bytes(_HEADER.size)
         return torch.frombuffer(self.map, dtype=torch.uint8, count=self.length, offset=_DATA)
 
@@ -106,8 +106,8 @@ class SharedMemoryPublisher:
         buffer = self._take(layout.bytes)
         self._serial += 1
         try:
-            image_I = self.snapshots.take(buffer.image())
-            manifest = manifest_of(KIND, order, layout, image_I, file=str(buffer.path), serial=self._serial)
+            bytes_I = self.snapshots.take(buffer.snapshot())
+            manifest = manifest_of(KIND, order, layout, bytes_I, file=str(buffer.path), serial=self._serial)
             buffer.seal(order, self._serial)
         except BaseException:
             buffer.discard()
@@ -129,7 +129,7 @@ class SharedMemoryPublisher:
 
 
 class SharedMemorySubscriber:
-    """Copies announced images out of shared memory and verifies the copies. Holds nothing between two calls."""
+    """Copies announced snapshots out of shared memory and verifies the copies. Holds nothing between two calls."""
 
     def __init__(self, folder: Path) -> None:
         """``folder`` is the publisher's; a manifest that points elsewhere is refused."""
@@ -151,12 +151,12 @@ class SharedMemorySubscriber:
             with path.open("rb", buffering=0) as file:
                 if not locked(file.fileno(), shared=True):
                     raise Superseded(f"{announced.name}: {path} is being written anew")
-                image_I = _copy(file, announced, serial)
+                bytes_I = _copy(file, announced, serial)
         except FileNotFoundError as error:
             raise Superseded(f"{announced.name}: {path} is gone") from error
         except OSError as error:
             raise WeightError(f"{announced.name} refused: {path} cannot be read: {error}") from error
-        return announced.update(image_I)
+        return announced.update(bytes_I)
 
 
 def _copy(file: Any, announced: Announced, serial: int) -> Tensor:
@@ -165,12 +165,12 @@ def _copy(file: Any, announced: Announced, serial: int) -> Tensor:
         if header[: len(_MAGIC)] != _MAGIC:
             raise WeightError(f"{announced.name} refused: {file.name} holds no finished weights")
         raise Superseded(f"{announced.name}: {file.name} holds other weights by now")
-    image_I = empty_image(announced.layout.bytes)
-    room, filled = image_I.numpy().data, 0
+    bytes_I = empty_snapshot(announced.layout.bytes)
+    room, filled = bytes_I.numpy().data, 0
     file.seek(_DATA)
     while filled < len(room):
         count = file.readinto(room[filled:])
         if not count:
             raise WeightError(f"{announced.name} refused: {file.name} is cut short by {len(room) - filled} bytes")
         filled += count
-    return image_I
+    return bytes_I

@@ -1,4 +1,4 @@
-"""Weights in one piece: a manifest and the whole image, for a generator that shares neither memory nor a folder."""
+"""Weights in one piece: a manifest and the whole snapshot, for a generator that shares neither memory nor a folder."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import torch
 
 from penstock.core.errors import WeightError
 from penstock.core.types import WeightUpdate
-from penstock.weights.image import Announced, Layout, empty_image, manifest_of
+from penstock.weights.snapshot import Announced, Layout, empty_snapshot, manifest_of
 
-KIND = "image"
+KIND = "snapshot"
 
 
 def pack(update: WeightUpdate) -> tuple[dict[str, Any], memoryview]:
-    """The manifest of an update that has tensors, and its image ``[bytes]``."""
+    """The manifest of an update that has tensors, and its snapshot ``[bytes]``."""
     tensors = list(update.tensors)
     layout = Layout.of(tensors)
-    image_I = empty_image(layout.bytes)
-    layout.write(tensors, image_I)
-    return manifest_of(KIND, (update.incarnation, update.version), layout, image_I), image_I.numpy().data
+    bytes_I = empty_snapshot(layout.bytes)
+    layout.write(tensors, bytes_I)
+    return manifest_of(KIND, (update.incarnation, update.version), layout, bytes_I), bytes_I.numpy().data
 
 
-def unpack(manifest: Mapping[str, Any], image: bytearray) -> WeightUpdate:
-    """The update in an image, verified; the bytes are the update's from here on.
+def unpack(manifest: Mapping[str, Any], snapshot: bytearray) -> WeightUpdate:
+    """The update in a snapshot, verified; the bytes are the update's from here on.
 
     Raises:
         WeightError: the manifest is malformed, bytes are missing, or a checksum does not match.
     """
     announced = Announced.read(manifest, KIND)
-    if len(image) != announced.layout.bytes:
-        raise WeightError(f"{announced.name} refused: its image has {len(image)} bytes, not {announced.layout.bytes}")
-    return announced.update(torch.frombuffer(image, dtype=torch.uint8) if image else empty_image(0))
+    if len(snapshot) != announced.layout.bytes:
+        raise WeightError(f"{announced.name} refused: its snapshot has {len(snapshot)} bytes, not {announced.layout.bytes}")
+    return announced.update(torch.frombuffer(snapshot, dtype=torch.uint8) if snapshot else empty_snapshot(0))

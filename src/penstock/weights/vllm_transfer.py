@@ -1,7 +1,7 @@
 """Weights on their way into vLLM's workers: a weight-transfer engine of vLLM's, registered by a plugin of vLLM's.
 
 vLLM calls :func:`register` in each of its processes (entry point ``vllm.general_plugins``). An update has vLLM's phases:
-``start`` does nothing; ``update`` receives and verifies the image (:class:`penstock.weights.inbox.Inbox`), which may be
+``start`` does nothing; ``update`` receives and verifies the snapshot (``worker_loader.ReceiveBuffer``), which may be
 refused as long as no byte has changed; ``finish`` loads it through the model's own loader, layer by layer, which packs the
 weights anew for the kernels that run. Between the last two vLLM decodes on, and the generator's process asks every worker how
 far it is.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from penstock.core.errors import WeightError
-from penstock.weights.inbox import Inbox
+from penstock.weights.worker_loader import ReceiveBuffer
 
 ADAPTER = 1
 """Number of the only adapter, which requests name."""
@@ -38,61 +37,53 @@ def register() -> None:
 
 
 @dataclass
-class Opening(WeightTransferInitInfo):
-    """What makes the workers members of a channel's process group; without it images are handed to them."""
-
-    folder: str
-    """The publisher's."""
-    name: str
-    """The generator's, in front of the worker's own."""
+class Nothing(WeightTransferInitInfo):
+    """What ``init_weight_transfer_engine`` would be called with: the workers need nothing before their first update."""
 
 
 @dataclass
 class Sent(WeightTransferUpdateInfo):
-    """What ``update_weights`` is called with: a manifest of the channel process group, or of
-    :class:`penstock.weights.handover.Handover`."""
+    """What ``update_weights`` is called with: a manifest of ``worker_loader.WorkerLoader``."""
 
     manifest: Mapping[str, Any]
     adapter: Mapping[str, float] = field(default_factory=dict)
     """Rank and alpha where the weights are low-rank adapters; empty: they are the model's own."""
 
 
-class Transfer(WeightTransferEngine[Opening, Sent]):
+class Transfer(WeightTransferEngine[Nothing, Sent]):
     """A worker's side of the transfer."""
 
-    init_info_cls = Opening
+    init_info_cls = Nothing
     update_info_cls = Sent
     supports_draft_weight_update = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.inbox = Inbox()
+        self.buffer = ReceiveBuffer()
         self.adapters: Any = None
         """vLLM's own manager of adapters, where the engine was opened for them."""
         self.adapter: LoRAModel | None = None
         """The adapter that is to be put in place."""
         self.sums: Sequence[str] = ()
-        """Checksums of the image whose weights are in use."""
+        """Checksums of the snapshot whose weights are in use."""
 
-    def init_transfer_engine(self, init_info: Opening) -> None:
-        parallel = self.parallel_config
-        number = parallel.data_parallel_index * parallel.world_size + parallel.rank
-        self.inbox.join(Path(init_info.folder), f"{init_info.name}/worker-{number}")
+    def init_transfer_engine(self, init_info: Nothing) -> None:
+        pass
 
     def start_weight_update(self) -> None:
         self.drop()
 
     def receive_weights(self, update_info: Sent) -> None:
-        """Begin to receive an image; what becomes of it :meth:`Inbox.told` says, and nothing has changed until it is loaded."""
+        """Receive a snapshot; whether it is refused the buffer says, and nothing has changed until it is loaded."""
         scale = update_info.adapter
-        self.inbox.receive(update_info.manifest, lambda tensors: self._adapter_of(tensors, scale) if scale else None)
+        self.buffer.receive(update_info.manifest, lambda tensors: self._adapter_of(tensors, scale) if scale else None)
 
     def _adapter_of(self, tensors: list[tuple[str, Tensor]], scale: Mapping[str, float]) -> LoRAModel:
         return adapter_model(tensors, scale, self.adapters.lora_config.lora_dtype)
 
     def finish_weight_update(self) -> None:
         """Switch over. An error from here on leaves a model that is neither old nor new: the engine must be ended."""
-        received = self.inbox.take()
+        received = self.buffer.take()
         self.adapter = received.prepared
         if self.adapter is None:
             initialize_layerwise_reload(self.model)
@@ -119,7 +110,7 @@ class Transfer(WeightTransferEngine[Opening, Sent]):
 
     def drop(self) -> None:
         """Forget an update that is not to be loaded."""
-        self.inbox.drop()
+        self.buffer.drop()
         self.adapter = None
 
     def shutdown(self) -> None:
@@ -155,9 +146,9 @@ class WorkerExtension:
     model_runner: Any
     _weight_update_active: bool
 
-    def penstock_told(self) -> tuple[str, str]:
-        """How far the worker is with the update under way: see :meth:`Inbox.told`."""
-        return self.weight_transfer_engine.inbox.told()  # type: ignore[no-any-return]
+    def penstock_refusal(self) -> str:
+        """Why the worker does not take the update that was sent; "" where it has it."""
+        return self.weight_transfer_engine.buffer.refusal  # type: ignore[no-any-return]
 
     def penstock_drop(self) -> None:
         """End an update that is not to be loaded, for which vLLM has no word."""
@@ -172,5 +163,5 @@ class WorkerExtension:
         self.weight_transfer_engine.replace_adapter()
 
     def penstock_sums(self) -> list[str]:
-        """Checksums of the image that the worker's weights were loaded from."""
+        """Checksums of the snapshot that the worker's weights were loaded from."""
         return list(self.weight_transfer_engine.sums)

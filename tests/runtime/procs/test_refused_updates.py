@@ -10,7 +10,7 @@ from runs import Start, assert_each_trained_once, weights
 
 SPOILED = """
 import struct
-from penstock.weights.image import checksum
+from penstock.weights.snapshot import checksum
 from penstock.weights import shared_memory
 from torch import frombuffer, uint8
 

@@ -1,6 +1,6 @@
-"""The image of a model's weights: all tensors in one flat run of bytes, with the table that finds them again.
+"""The snapshot of a model's weights: all tensors in one flat run of bytes, with the table that finds them again.
 
-Every channel carries images: shared memory and process groups as they are, the disk as files and differences. A manifest is
+Every channel carries snapshots: shared memory and process groups as they are, the disk as files and differences. A manifest is
 a plain dict that can travel as JSON: ``kind``, ``version``, ``incarnation``, ``bytes``, ``tensors`` (name, dtype, shape,
 offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds.
 """
@@ -41,8 +41,8 @@ class Superseded(WeightError):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor lies in the image."""
+class TensorSlot:
+    """Where a tensor lies in the snapshot."""
 
     name: str
     dtype: str
@@ -50,16 +50,16 @@ class Place:
     offset: int
     bytes: int
 
-    def of(self, image_I: Tensor) -> Tensor:
-        """The tensor as a view of an image ``[bytes]`` (uint8)."""
-        return image_I[self.offset : self.offset + self.bytes].view(DTYPES[self.dtype]).view(self.shape)
+    def of(self, bytes_I: Tensor) -> Tensor:
+        """The tensor as a view of a snapshot ``[bytes]`` (uint8)."""
+        return bytes_I[self.offset : self.offset + self.bytes].view(DTYPES[self.dtype]).view(self.shape)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of all tensors, and how long the image is."""
+    """The places of all tensors, and how long the snapshot is."""
 
-    places: tuple[Place, ...]
+    places: tuple[TensorSlot, ...]
     bytes: int
 
     @staticmethod
@@ -69,13 +69,13 @@ class Layout:
         for name, tensor in weights:
             kind = DTYPES[dtype] if dtype and tensor.is_floating_point() else tensor.dtype
             size = tensor.numel() * kind.itemsize
-            places.append(Place(name, str(kind).removeprefix("torch."), tuple(tensor.shape), end, size))
+            places.append(TensorSlot(name, str(kind).removeprefix("torch."), tuple(tensor.shape), end, size))
             end += math.ceil(size / ALIGNMENT) * ALIGNMENT
         return Layout(tuple(places), end)
 
     @torch.no_grad()
-    def write(self, weights: Iterable[tuple[str, Tensor]], image_I: Tensor) -> None:
-        """Copy tensors to their places in an image, from whatever device and type.
+    def write(self, weights: Iterable[tuple[str, Tensor]], bytes_I: Tensor) -> None:
+        """Copy tensors to their places in a snapshot, from whatever device and type.
 
         Raises:
             WeightError: the tensors are not those that were laid out.
@@ -84,18 +84,18 @@ class Layout:
         for place, (name, tensor) in zip(self.places, weights, strict=False):
             if (name, tuple(tensor.shape)) != (place.name, place.shape):
                 raise WeightError(f'the weights have changed since the channel was opened: "{name}" stands for "{place.name}"')
-            place.of(image_I).copy_(tensor)
+            place.of(bytes_I).copy_(tensor)
             count += 1
         if count != len(self.places):
             raise WeightError(f"the weights have changed since the channel was opened: {count} of {len(self.places)} tensors")
 
-    def read(self, image_I: Tensor) -> list[tuple[str, Tensor]]:
-        """(name, tensor) pairs as views of an image."""
-        return [(place.name, place.of(image_I)) for place in self.places]
+    def read(self, bytes_I: Tensor) -> list[tuple[str, Tensor]]:
+        """(name, tensor) pairs as views of a snapshot."""
+        return [(place.name, place.of(bytes_I)) for place in self.places]
 
 
 class Snapshots:
-    """Takes images of weights, laid out once and for all."""
+    """Takes snapshots of weights, laid out once and for all."""
 
     def __init__(self, weights: Weights, dtype: str = "") -> None:
         """Floating tensors are carried as ``dtype`` (for example ``bfloat16``), or as they are if it is empty."""
@@ -107,19 +107,19 @@ class Snapshots:
     def layout(self) -> Layout:
         return Layout.of(self.weights(), self.dtype)
 
-    def take(self, image_I: Tensor | None = None) -> Tensor:
-        """Copy the weights as they are now into an image, a new one unless it is given.
+    def take(self, bytes_I: Tensor | None = None) -> Tensor:
+        """Copy the weights as they are now into a snapshot, a new one unless it is given.
 
         Raises:
             WeightError: the set of tensors has changed.
         """
-        image_I = empty_image(self.layout.bytes) if image_I is None else image_I
-        self.layout.write(self.weights(), image_I)
-        return image_I
+        bytes_I = empty_snapshot(self.layout.bytes) if bytes_I is None else bytes_I
+        self.layout.write(self.weights(), bytes_I)
+        return bytes_I
 
 
 def buckets_of(length: int) -> list[tuple[int, int]]:
-    """(offset, bytes) of the buckets of an image."""
+    """(offset, bytes) of the buckets of a snapshot."""
     return [(start, min(BUCKET, length - start)) for start in range(0, length, BUCKET)]
 
 
@@ -131,12 +131,12 @@ def checksum(part_I: Tensor) -> str:
 def sums_of(weights: Weights) -> list[str]:
     """Checksums of weights as they lie in a process, bucket by bucket as in the manifest that announced them."""
     snapshots = Snapshots(weights)
-    image_I = snapshots.take()
-    return [checksum(image_I[offset : offset + size]) for offset, size in buckets_of(len(image_I))]
+    bytes_I = snapshots.take()
+    return [checksum(bytes_I[offset : offset + size]) for offset, size in buckets_of(len(bytes_I))]
 
 
-def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, image_I: Tensor, **more: Any) -> dict[str, Any]:
-    """What is announced of an image; ``order`` is (incarnation, version)."""
+def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, bytes_I: Tensor, **more: Any) -> dict[str, Any]:
+    """What is announced of a snapshot; ``order`` is (incarnation, version)."""
     buckets = buckets_of(layout.bytes)
     return {
         "kind": kind,
@@ -144,7 +144,7 @@ def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, image_I: 
         "version": order[1],
         "bytes": layout.bytes,
         "tensors": [asdict(place) | {"shape": list(place.shape)} for place in layout.places],
-        "buckets": [{"offset": o, "bytes": n, "checksum": checksum(image_I[o : o + n])} for o, n in buckets],
+        "buckets": [{"offset": o, "bytes": n, "checksum": checksum(bytes_I[o : o + n])} for o, n in buckets],
         **more,
     }
 
@@ -164,7 +164,7 @@ class Announced:
         """Check a manifest before a byte of weights is touched.
 
         Raises:
-            WeightError: it is of another channel, a field is missing or of the wrong type, or a tensor lies outside the image.
+            WeightError: it is of another channel, a field is missing or of the wrong type, or a tensor lies outside.
         """
         if manifest.get("kind") != kind:
             raise WeightError(f'a manifest of channel "{manifest.get("kind")}" came to a subscriber of "{kind}"')
@@ -186,31 +186,31 @@ class Announced:
         """How messages call this version."""
         return f"weight update {self.order[1]} (incarnation {self.order[0]})"
 
-    def update(self, image_I: Tensor) -> WeightUpdate:
-        """The update in an image that nobody else writes to; every bucket is verified first.
+    def update(self, bytes_I: Tensor) -> WeightUpdate:
+        """The update in a snapshot that nobody else writes to; every bucket is verified first.
 
         Raises:
             WeightError: a checksum does not match.
         """
         for (offset, size), expected in zip(buckets_of(self.layout.bytes), self.checksums, strict=True):
-            if checksum(image_I[offset : offset + size]) != expected:
+            if checksum(bytes_I[offset : offset + size]) != expected:
                 names = [p.name for p in self.layout.places if p.offset < offset + size and offset < p.offset + p.bytes]
                 raise WeightError(
                     f'{self.name} refused: the checksum of bytes {offset} to {offset + size} ("{names[0]}" … "{names[-1]}") '
                     f"does not match"
                 )
         incarnation, version = self.order
-        return WeightUpdate(version, self.layout.read(image_I), incarnation=incarnation, owned=True)
+        return WeightUpdate(version, self.layout.read(bytes_I), incarnation=incarnation, owned=True)
 
 
-def _place(entry: Mapping[str, Any]) -> Place:
+def _place(entry: Mapping[str, Any]) -> TensorSlot:
     name, dtype = entry["name"], entry["dtype"]
     if not (isinstance(name, str) and isinstance(dtype, str)):
         raise TypeError(f"{name!r} or {dtype!r} is no text")
     shape = tuple(_whole(side) for side in entry["shape"])
     if min(shape, default=0) < 0:
         raise ValueError(f"{shape} is no shape")
-    return Place(name, dtype, shape, _whole(entry["offset"]), _whole(entry["bytes"]))
+    return TensorSlot(name, dtype, shape, _whole(entry["offset"]), _whole(entry["bytes"]))
 
 
 def _whole(value: Any) -> int:
@@ -219,7 +219,7 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _require_inside(places: Sequence[Place], length: int) -> None:
+def _require_inside(places: Sequence[TensorSlot], length: int) -> None:
     for place in places:
         if place.dtype not in DTYPES:
             raise WeightError(f'the weight manifest is malformed: "{place.name}" has the unknown type {place.dtype!r}')
@@ -228,6 +228,6 @@ def _require_inside(places: Sequence[Place], length: int) -> None:
             raise WeightError(f'the weight manifest is malformed: "{place.name}" does not fit its place')
 
 
-def empty_image(length: int) -> Tensor:
-    """An image ``[bytes]`` to be filled."""
+def empty_snapshot(length: int) -> Tensor:
+    """A snapshot ``[bytes]`` to be filled."""
     return torch.zeros(length, dtype=torch.uint8)
