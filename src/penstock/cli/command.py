@@ -12,13 +12,13 @@ import inspect
 import io
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, Union
 
 import tyro
-from tyro.extras import subcommand_cli_from_dict
+from tyro.conf import subcommand
 
 from penstock.config.spec import suggestion
 from penstock.core.errors import SpecError
@@ -87,12 +87,16 @@ class Group:
         found: type[Command] | Group = getattr(importlib.import_module(f"penstock.cli.commands.{module}"), attribute)
         return found
 
+    def listed(self, name: str) -> Any:
+        """A command as the list of all shows it: its name and the first line of its help."""
+        command = self.load(name)
+        about = command.about if isinstance(command, Group) else inspect.getdoc(command) or ""
+        return Annotated[dataclasses.make_dataclass(name, ()), subcommand(name=name, description=about.partition("\n")[0])]
+
     def start(self, words: Sequence[str], program: str) -> int:
         """Run the command that the first word names, or show what there is; gives the exit code. Raises SpecError."""
         if not words or words[0] in HELP:
-            with contextlib.suppress(SystemExit):
-                stubs = {name: _stub(self.load(name)) for name in self.commands}
-                subcommand_cli_from_dict(stubs, prog=program, description=self.about, args=["--help"])
+            parse(Union[tuple(map(self.listed, self.commands))], ["--help"], program, description=self.about)  # noqa: UP007
             return 0
         if words[0] not in self.commands:
             name = f"{program} {words[0]}".partition(" ")[2]
@@ -100,18 +104,10 @@ class Group:
         return self.load(words[0]).start(words[1:], f"{program} {words[0]}")
 
 
-def _stub(command: type[Command] | Group) -> Callable[[], None]:
-    """A function with the first line of a command's help."""
-
-    def stub() -> None: ...
-
-    about = command.about if isinstance(command, Group) else inspect.getdoc(command) or ""
-    stub.__doc__ = about.partition("\n")[0]
-    return stub
-
-
-def parse(kind: Callable[..., Any], words: Sequence[str], program: str, add_help: bool = True) -> tuple[Any, list[str]] | None:
+def parse(kind: Any, words: Sequence[str], program: str, description: str | None = None) -> tuple[Any, list[str]] | None:
     """What ``kind`` makes of the words, and the words it does not know; None where they asked for help, which was printed.
+
+    ``description`` is what help says first, if not the docstring of ``kind``.
 
     Raises:
         SpecError: a value is missing or of another type.
@@ -124,7 +120,7 @@ def parse(kind: Callable[..., Any], words: Sequence[str], program: str, add_help
                 args=list(words),
                 prog=program,
                 return_unknown_args=True,
-                add_help=add_help,
+                description=description,
                 config=(tyro.conf.HelptextFromCommentsOff,),
             )
     except SystemExit as ended:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from tyro.conf import Positional
 
 from penstock.cli.command import HELP, Command, called, flags_of, parse
-from penstock.config.spec import field_types, override, plain, suggestion, unchecked
-from penstock.config.spec import parse as parse_spec
+from penstock.config.spec import field_types, suggestion
 from penstock.core.errors import PenstockError, SpecError, blame
 
 if TYPE_CHECKING:
@@ -108,6 +107,7 @@ def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str
     Raises:
         SpecError: an unknown or mistyped flag, or an impossible combination; one line.
     """
+    from penstock.config.leaves import set_leaves
     from penstock.runtime.engine_choice import with_engine
 
     recipe = find(name)
@@ -187,68 +187,6 @@ def show_help(name: str, program: str) -> None:
         f"  --FIELD VALUE  of the run: {fields}\n"
         f"  --name, --runs, --resume: see {program} --help; penstock explain {name} shows sizes and memory"
     )
-
-
-def set_leaves(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str] = ()) -> Run:
-    """Set one field after another. One that is impossible now is tried again after the others, and at last together with
-    them: an algorithm and the critic that it needs fit only at once."""
-    left = list(leaves)
-    while left:
-        refused: list[tuple[tuple[str, str], SpecError]] = []
-        for path, text in left:
-            try:
-                run = set_leaf(run, path, text, known)
-            except SpecError as error:
-                refused.append(((path, text), error))
-        if len(refused) == len(left):
-            return set_together(run, left, known, refused[0][1])
-        left = [leaf for leaf, _ in refused]
-    return run
-
-
-def set_together(run: Run, leaves: Sequence[tuple[str, str]], known: Sequence[str], refusal: SpecError) -> Run:
-    """Set fields none of which is possible alone; raises ``refusal`` where they are not possible together either."""
-    from penstock.config.run import Run
-
-    try:
-        for path, text in leaves:
-            run = set_leaf(run, path, text, known, unchecked)
-        return parse_spec(Run, plain(run))
-    except SpecError:
-        raise refusal from None
-
-
-def set_leaf(
-    run: Run, path: str, text: str, known: Sequence[str] = (), change: Callable[..., Any] = dataclasses.replace
-) -> Run:
-    """Set a field of the run, or of a stage by ``STAGE.field…``; a bare field that one stage alone has is found there.
-
-    ``known`` are flags that exist beside those fields, for suggestions.
-    """
-    from penstock.config.run import Run
-
-    head, _, rest = path.partition(".")
-    stages = {stage.name.replace("-", "_"): stage.name for stage in run.stages}
-    owners = [stage.name for stage in run.stages if head in field_types(type(stage)) and head not in ("name", "model")]
-    if head in stages:
-        if not rest:
-            raise SpecError(f"--{head} is a stage; set one of its fields, such as --{head}.steps {text}")
-        target = f"stages.{stages[head]}.{rest}"
-    elif head in field_types(Run) and head != "stages":
-        target = path
-    elif len(owners) == 1:
-        target = f"stages.{owners[0]}.{path}"
-    elif owners:
-        raise SpecError(f'field "{head}" is in several stages; write {" or ".join(f"--{owner}.{path}" for owner in owners)}')
-    else:
-        fields = {*field_types(Run), *stages, *(name for stage in run.stages for name in field_types(type(stage)))}
-        every = sorted({*known, *(f"--{field}" for field in fields - {"stages"})})
-        raise SpecError(f"unknown flag --{path}{suggestion(f'--{head}', every)}")
-    try:
-        return override(run, target, text, change)
-    except SpecError as error:
-        named = any(str(error).startswith(f"{stage}: ") for stage in stages.values())
-        raise SpecError(str(error) if named else f"--{path}: {error}") from error
 
 
 def with_name(run: Run, folder: Path) -> Run:
