@@ -1,0 +1,157 @@
+"""A practitioner's words: counts of retired words over sources, pages and docs, which may only fall. The goal is zero for each.
+
+``python tests/test_words.py WORD`` prints where a word is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (".py", ".md", ".jinja", ".js", ".html")
+HISTORY = ("docs/log.md", "docs/decisions/")
+SLACK = 10
+"""A count that is lower than allowed by more than this must be lowered in :data:`ALLOWED`."""
+
+
+def part(*words: str) -> str:
+    """A pattern of words as such, as parts of snake_case and of CamelCase."""
+    lower = "|".join(f"[{word[0].upper()}{word[0]}]{word[1:]}" for word in words)
+    camel = "|".join(word.capitalize() for word in words)
+    return rf"(?<![A-Za-z])(?:{lower})(?![A-Za-z])|(?<=[a-z])(?:{camel})(?![a-z])"
+
+
+RETIRED = {
+    "told": (part("told"), "say: announced, reported, given"),
+    "drawn": (part("drawn"), "say: generated, sampled"),
+    "hand": (
+        rf"(?<!other )(?<!by )(?<!at )(?<!By )(?:{part('hand', 'hands')})(?!-)(?! (?:values?|written|over)\b)",
+        "say: worker, node agent; in_hand: in_flight",
+    ),
+    "board": (rf"(?<!Tensor)(?:{part('board', 'boards')})", "say: weight registry"),
+    "exam": (part("exam", "exams"), "say: evaluation request"),
+    "whoever": (part("whoever"), "name who it is"),
+    "stillborn": (r"(?i)\bstillborn\b", "say: failed start"),
+    "parting": (r"PARTING|\bparting\b", "say: shutdown grace"),
+    "knocking": (r"(?i)knocking", "say: connect timeout"),
+    "greeting": (part("greeting", "greetings"), "say: bootstrap"),
+    "incarnation": (part("incarnation", "incarnations"), "say: learner epoch"),
+    "tethered": (part("tethered", "tether"), "say: dies with its parent"),
+    "handover": (part("handover", "handovers"), "say: loader"),
+    "how-manieth": (r"manieth", "say: index"),
+    "who has left": (r"\bwho has left\b", "say: workers that left"),
+    "stands": (r"\bstands?\b(?! (?:for|in for|out)\b)", "say: is"),
+    "withdrawn": (part("withdrawn", "withdrawal", "withdrawals"), "say: revoked, stale"),
+    "maker": (part("maker", "makers"), "say: worker, owner"),
+    "tape": (part("tape", "tapes"), "say: recording"),
+    "beside": (r"\b[Bb]eside\b", "say: next to, besides, as well as, with"),
+    "Drawing": (r"\b(?:Remote)?Drawing\b", "rollout client"),
+    "Leasing": (r"\b(?:Remote)?Leasing\b", "learner client"),
+    "Border": (r"\bBorder\b|\bHolding\b", "version barrier, drain barrier"),
+    "Flight": (r"\bFlight\b", "in-flight request"),
+    "Talk": (r"\bTalk\b|\bAsked\b", "HTTP client, parsed request"),
+    "Meeting": (r"\bMeeting\b|\bElsewhere\b|\bHere\b(?=[(:\]])", "rendezvous, remote launcher, local launcher"),
+    "OnlineParts": (r"\bOnlineParts\b|\bAside\b|\bInbox\b", "stage runtime, evaluation queue, receive buffer"),
+    "LabelScore": (r"\bLabelScore\b", "binary reward model"),
+}
+"""Word, pattern, and what a practitioner would say."""
+
+ELSEWHERE = {"withdrawn": ("src/penstock/feedback/", "src/penstock/product/", "src/penstock/cli/", "docs/feedback")}
+"""Where a word means something else: a person withdraws a vote, an adjudicator an approval."""
+
+ALLOWED: dict[str, int] = {
+    "told": 176,
+    "drawn": 245,
+    "hand": 58,
+    "board": 13,
+    "exam": 40,
+    "whoever": 45,
+    "stillborn": 11,
+    "parting": 16,
+    "knocking": 2,
+    "greeting": 34,
+    "incarnation": 123,
+    "tethered": 0,
+    "handover": 0,
+    "how-manieth": 2,
+    "who has left": 0,
+    "stands": 127,
+    "withdrawn": 23,
+    "maker": 64,
+    "tape": 79,
+    "beside": 137,
+    "Drawing": 6,
+    "Leasing": 6,
+    "Border": 19,
+    "Flight": 17,
+    "Talk": 62,
+    "Meeting": 12,
+    "OnlineParts": 15,
+    "LabelScore": 8,
+}
+"""How often each word is there. May only fall."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(path, text) of what users read: sources, pages, docs."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "src").rglob("*"))]
+    for file in files:
+        name = file.relative_to(ROOT).as_posix()
+        if file.suffix in PAGES and not name.startswith(HISTORY):
+            yield name, file.read_text(encoding="utf-8")
+
+
+def found(word: str) -> Iterator[tuple[str, int, str]]:
+    """(path, line number, line) of each place of a retired word."""
+    pattern = re.compile(RETIRED[word][0])
+    for name, text in texts():
+        if name.startswith(ELSEWHERE.get(word, ("\0",))):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            yield from ((name, number, line.strip()) for _ in pattern.finditer(line))
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_a_retired_word_does_not_come_back(word: str) -> None:
+    places = Counter(name for name, _, _ in found(word))
+    count, allowed = places.total(), ALLOWED.get(word, 0)
+    most = ", ".join(f"{name} {times}" for name, times in places.most_common(12))
+    assert count <= allowed, f'"{word}" is there {count} times, {allowed} are allowed; {RETIRED[word][1]} ({most})'
+    assert allowed - count <= SLACK, f'"{word}" is there {count} times; lower ALLOWED["{word}"] from {allowed}'
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("hand", "on the other hand, written by hand: the hand-computed case of beforehand"),
+        ("stands", "N stands for the number of tokens; it stands out"),
+        ("board", "TensorBoard and the dashboard"),
+        ("exam", "for example"),
+        ("maker", "a filmmaker"),
+    ],
+)
+def test_ordinary_english_is_left_alone(word: str, text: str) -> None:
+    assert re.search(RETIRED[word][0], text) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "text"), [("hand", "class NodeHand:"), ("exam", "next_exam"), ("drawn", "Drawn"), ("hand", "a hand")]
+)
+def test_identifiers_are_seen(word: str, text: str) -> None:
+    assert re.search(RETIRED[word][0], text)
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:] or RETIRED:
+        rows = list(found(each))
+        print(
+            f'    "{each}": {len(rows)},'
+            if len(sys.argv) == 1
+            else "\n".join(f"{path}:{line}: {text}" for path, line, text in rows)
+        )
