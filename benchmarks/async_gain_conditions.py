@@ -9,7 +9,8 @@ from typing import Any
 from async_gain_task import Conditions
 
 import penstock.engine.encoder_decoder
-import penstock.runtime.online
+import penstock.runtime.engines
+import penstock.runtime.stages.online
 from penstock.core.types import Request, Sample
 from penstock.engine.generator import EmbeddedGenerator
 
@@ -40,5 +41,5 @@ def impose(conditions: Conditions) -> None:
     def generator(model: Any, **options: Any) -> Conditioned:
         return Conditioned(conditions, model, **options)
 
-    for module in (penstock.engine.encoder_decoder, penstock.runtime.online):
+    for module in (penstock.engine.encoder_decoder, penstock.runtime.stages.online):
         module.embedded_generator = generator  # type: ignore[attr-defined]

@@ -86,7 +86,7 @@ def embedded(options: argparse.Namespace) -> dict[str, Any]:
 
 def over_vllm(options: argparse.Namespace, own_sampler: bool) -> dict[str, Any]:
     from penstock.config.engines import VLLM
-    from penstock.runtime.engines import opened
+    from penstock.runtime.engines import EngineStart, opened
 
     async def measured(found: Any, prompts: list[list[int]], count: int, turn: int) -> tuple[float, list[float]]:
         asked = requests(prompts[:count], options.new, turn)
@@ -95,7 +95,7 @@ def over_vllm(options: argparse.Namespace, own_sampler: bool) -> dict[str, Any]:
     async def everything() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             spec = VLLM(options={"enable_prefix_caching": False})
-            async with opened(spec, Path(options.model), None, slots=max(COUNTS), shared=Path(folder) / "shared") as found:
+            async with opened(spec, EngineStart(Path(options.model), None, max(COUNTS), Path(folder) / "shared")) as found:
                 found.text.end = -1
                 prompts, loop, turn = prompts_of(found.text, max(COUNTS)), asyncio.get_running_loop(), iter(range(10**6))
 

@@ -46,7 +46,8 @@ def ours(model: str, steps: int, compute: str) -> dict[str, float]:
     from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
     from penstock.core.types import Sampling
     from penstock.runtime.build import Models
-    from penstock.runtime.stages import prepare, step_through
+    from penstock.runtime.local import beside
+    from penstock.runtime.stages import prepare
     from penstock.train.device import set_up
 
     here = f"{Path(__file__).resolve()}"
@@ -65,9 +66,7 @@ def ours(model: str, steps: int, compute: str) -> dict[str, float]:
     rows: list[dict[str, float]] = []
     clock = time.perf_counter()
 
-    async def nothing() -> None: ...
-
-    async def note(step) -> bool:
+    def note(step) -> None:
         nonlocal clock
         now, m = time.perf_counter(), step.metrics
         rows.append(
@@ -80,9 +79,13 @@ def ours(model: str, steps: int, compute: str) -> dict[str, float]:
             flush=True,
         )
         clock = now
-        return True
 
-    asyncio.run(step_through(ready, 0, nothing, note))
+    async def main() -> None:
+        async with beside(*ready.background()):
+            async for step in ready.steps(0):
+                note(step)
+
+    asyncio.run(main())
     warm = rows[1:] or rows
     return {
         "generation": statistics.median(row["generation"] for row in warm),

@@ -219,7 +219,7 @@ def grpo_weights(folder: Path, preset: str, rate: float, steps: int) -> list[dic
     if not imitated.exists():
         launch(replace(recipe, stages=(sft,), headline=""), imitated.parent)
     stage = replace(grpo, model=ModelSpec(path=str(imitated)))
-    with patch("penstock.runtime.online.AliasChannel", Recording):
+    with patch("penstock.runtime.stages.online.AliasChannel", Recording):
         launch(replace(recipe, stages=(stage,), headline=""), folder / f"grpo-{preset}-{rate}")
     return found
 

@@ -28,7 +28,7 @@ from penstock.core.spans import NoSpans
 from penstock.core.types import PromptKey, Request, SampleKey, Sampling
 from penstock.models.files import save_model
 from penstock.models.scratch import build_model
-from penstock.runtime.engines import opened
+from penstock.runtime.engines import EngineStart, opened
 from penstock.weights.channels import open_publisher, open_subscriber
 from penstock.weights.folder import shared_folder
 
@@ -89,7 +89,7 @@ async def measure(model: Any, rounds: int) -> dict[str, Way]:
     with tempfile.TemporaryDirectory() as place:
         save_model(model, Path(place) / "model")
         spec, shared = VLLM(cache_bytes=1 << 27), shared_folder("measured-engine")
-        async with opened(spec, Path(place) / "model", None, slots=CLIENTS, shared=shared) as found:
+        async with opened(spec, EngineStart(Path(place) / "model", None, CLIENTS, shared)) as found:
             found.engine.spans = Stalls()
             made = {name: Way(name, model, shared_folder(f"measured-{index}")) for index, name in enumerate(WAYS)}
             drawing = [asyncio.create_task(draw(found.engine, client)) for client in range(CLIENTS)]

@@ -36,13 +36,13 @@ class Shared:
     async def _open(self, model: LanguageModel) -> Any:
         from penstock.config.engines import VLLM
         from penstock.models.files import save_model
-        from penstock.runtime.engines import opened
+        from penstock.runtime.engines import EngineStart, opened
 
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         save_model(model, folder / "model")
         spec = VLLM(cache_bytes=1 << 27)
         found = await self.stack.enter_async_context(
-            opened(spec, folder / "model", None, slots=SLOTS, shared=folder / "shared")
+            opened(spec, EngineStart(folder / "model", None, SLOTS, folder / "shared"))
         )
         return found.engine
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,16 @@ from penstock.config.strategies import DDP
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime.engine_choice import (
-    command_of,
-    require_engine,
     sends_adapters,
-    way_of_weights,
+    weights_way,
     with_engine,
 )
 
 USUAL = (sys.executable, "-m", "penstock.runtime.role")
+
+
+def check_engine(run: Any) -> None:
+    run.roles.engine.check(run.roles.generators)
 
 
 def on_vllm(python: str = "") -> Run:
@@ -53,17 +56,16 @@ def test_an_unknown_engine_is_refused_with_those_that_are_close() -> None:
         build("quickstart", [], engine="vlm")
 
 
-def test_only_generators_are_started_with_the_engines_python() -> None:
+def test_generators_are_started_with_the_engines_python() -> None:
     run = on_vllm("vllm/bin/python")
-    assert command_of(run, "generator", USUAL) == ("vllm/bin/python", "-m", "penstock.runtime.role")
-    assert command_of(run, "reward", USUAL) == USUAL
-    assert command_of(on_vllm(), "generator", USUAL) == USUAL
-    assert command_of(quickstart(), "generator", USUAL) == USUAL
+    assert run.roles.engine.command(USUAL) == ("vllm/bin/python", "-m", "penstock.runtime.role")
+    assert on_vllm().roles.engine.command(USUAL) == USUAL
+    assert quickstart().roles.engine.command(USUAL) == USUAL
 
 
 def test_a_python_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SpecError, match=r"roles.engine.python=/nowhere/python does not run .*make vllm"):
-        require_engine(on_vllm("/nowhere/python"))
+        check_engine(on_vllm("/nowhere/python"))
 
 
 def test_a_python_without_vllm_is_refused(tmp_path: Path) -> None:
@@ -71,11 +73,11 @@ def test_a_python_without_vllm_is_refused(tmp_path: Path) -> None:
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
     with pytest.raises(SpecError, match="has no vLLM with Penstock beside it; make vllm"):
-        require_engine(on_vllm(str(bare)))
+        check_engine(on_vllm(str(bare)))
 
 
 def test_other_engines_ask_for_no_python() -> None:
-    assert require_engine(quickstart()) is None
+    assert check_engine(quickstart()) is None
 
 
 def test_explain_names_the_engine() -> None:
@@ -104,7 +106,7 @@ def with_channel(engine: object, channel: str, generators: int = 1) -> Run:
 )
 def test_explain_says_how_weights_get_to_what_draws(engine: object, channel: str, way: str) -> None:
     run = with_channel(engine, channel)
-    assert way_of_weights(run).startswith(way)
+    assert weights_way(run).startswith(way)
     assert any(f"weights go {way}" in line for line in explain(run))
 
 

@@ -14,8 +14,8 @@ from processes import Server, metrics, outcome
 MOMENTS = {
     "in the offline stage": ("tiny", "penstock.loops.learn:Trainer.step", 3),
     "in the online stage": ("tiny", "penstock.loops.learn:Trainer.step", 7),
-    "in the evaluation before the first step": ("tiny", "penstock.runtime.stages:evaluate", 1),
-    "in a later evaluation": ("tiny", "penstock.runtime.stages:evaluate", 2),
+    "in the evaluation before the first step": ("tiny", "penstock.runtime.measuring:evaluate", 1),
+    "in a later evaluation": ("tiny", "penstock.runtime.measuring:evaluate", 2),
     "in a checkpoint of the first stage": ("tiny", "penstock.ckpt.files:write_manifest", 1),
     "in a checkpoint of the second stage": ("tiny", "penstock.ckpt.files:write_manifest", 3),
     "between stages": ("tiny", "penstock.runtime.session:prepare", 2),
@@ -72,7 +72,7 @@ def test_another_seed_gives_another_model(uninterrupted: Callable[..., Path]) ->
     "place",
     [
         "penstock.loops.learn:Trainer.step",
-        "penstock.runtime.stages:evaluate",
+        "penstock.runtime.measuring:evaluate",
         "penstock.ckpt.files:write_state",
         "penstock.ckpt.files:write_manifest",
         "penstock.ckpt.store:CheckpointStore._rename",

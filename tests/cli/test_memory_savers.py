@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, SharedTrunkPolicy
 from penstock.models.scratch import build_model
 from penstock.runtime.build import Models
-from penstock.runtime.stages import Ready, prepare, step_through
+from penstock.runtime.local import beside
+from penstock.runtime.stages import StageRuntime, prepare
 
 FROZEN = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1, critic="branch")
 SAVERS = {
@@ -60,7 +62,7 @@ def ppo(learner: LearnerSpec, **more: Any) -> Online:
     } | more)  # fmt: skip
 
 
-def ready_of(stage: Any, models: Models) -> Ready:
+def ready_of(stage: Any, models: Models) -> StageRuntime:
     before = [tiny_recipes.sft(name) for name in ("sft", "reward") if name != stage.name]
     return prepare(stage, Run(name="r", stages=(*before, stage), device="cpu", threads=1), replica(models), Path())
 
@@ -69,21 +71,18 @@ def replica(models: Models) -> Models:
     return Models(models.stage_folder, models.device, models.seed)
 
 
-def walk(ready: Ready, start: int = 0, stop: int = 100) -> list[dict[str, float]]:
+def walk(ready: StageRuntime, start: int = 0, stop: int = 100) -> list[dict[str, float]]:
     """Metrics of the steps from one to another."""
     found: list[dict[str, float]] = []
 
-    async def on_start() -> None:
-        return None
-
-    async def on_step(step: Any) -> bool:
-        found.append({k: v for k, v in step.metrics.items() if "seconds" not in k and "per_second" not in k})
-        ready.acknowledge()
-        return step.index + 1 < stop
-
     async def main() -> None:
         try:
-            await step_through(ready, start, on_start, on_step)
+            async with beside(*ready.background()), aclosing(ready.steps(start)) as steps:
+                async for step in steps:
+                    found.append({k: v for k, v in step.metrics.items() if "seconds" not in k and "per_second" not in k})
+                    ready.acknowledge()
+                    if step.index + 1 >= stop:
+                        return
         finally:
             await ready.close()
 

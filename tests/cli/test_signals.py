@@ -63,7 +63,7 @@ def test_after_a_second_signal_the_run_ends_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_before_the_first_stage_is_ready_leaves_no_folder(name: str, server: Server, tmp_path: Path) -> None:
-    stopped = start(server, tmp_path, f"arm('penstock.runtime.stages:prepare_offline', 1, signal.{name})")
+    stopped = start(server, tmp_path, f"arm('penstock.runtime.stages.offline:prepare', 1, signal.{name})")
     assert stopped.code == 130
     assert "nothing was begun" in stopped.text
     assert not (tmp_path / "runs").exists()

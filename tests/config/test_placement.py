@@ -11,7 +11,7 @@ from penstock.algos import GRPO, BradleyTerry, KLPenalty
 from penstock.config.engines import VLLM
 from penstock.config.keeping import RolesSpec
 from penstock.config.learner import LearnerSpec
-from penstock.config.placement import Bundle, Colocate, Placed, Resources, Split, bundles
+from penstock.config.placement import Bundle, Bundles, Colocate, Placed, Resources, Split
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.config.strategies import DDP
 from penstock.core.errors import SpecError
@@ -20,6 +20,10 @@ DATA = DataSpec(source="rows.jsonl")
 
 
 SPLIT, ONE = Split(), LearnerSpec()
+
+
+def bundles(made: Run) -> Bundles:
+    return made.roles.placement.bundles(made)
 
 
 def run(placement: Any = SPLIT, device: str = "cpu", learner: LearnerSpec = ONE, **roles: Any) -> Run:

@@ -15,7 +15,6 @@ from penstock.config.run import (
     Online,
     RewardSpec,
     Run,
-    references,
 )
 from penstock.core.errors import SpecError
 from penstock.core.types import Sampling
@@ -96,12 +95,12 @@ def test_an_impossible_combination_names_its_fix(make, fix):
 
 def test_an_earlier_stage_may_be_named():
     run = Run(name="r", stages=(offline(), online(model=ModelSpec(path="@sft"), reference=ModelSpec(path="@sft"))))
-    assert references(run.stages[1]) == ["@sft", "@sft"]
+    assert run.stages[1].models() == ["@sft", "@sft"]
 
 
 def test_references_include_the_models_behind_rewards_of_an_evaluation():
     held_out = EvaluationSpec(data=DATA, rewards=(RewardSpec(function="model:@rm"), RewardSpec(function="math")))
-    assert references(online(evaluation=held_out)) == ["", "@rm"]
+    assert online(evaluation=held_out).models() == ["", "@rm"]
 
 
 def test_ppo_with_a_critic_is_accepted():

@@ -23,7 +23,7 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.observe.sentinels import Sentinels
-from penstock.runtime.local import run_roles
+from penstock.runtime.local import beside
 from penstock.stream.rules import Rules
 from penstock.stream.stream import Stream
 from penstock.train.learner import DeviceLearner, LearnerPlan
@@ -168,12 +168,13 @@ def train(parts: Online, plan: Plan, start: int = 0, on_step: Callable[[Step], N
     found = []
 
     async def main() -> None:
-        async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
-            found.append(step)
-            if on_step is not None:
-                on_step(step)
+        async with beside(rollout(parts.stream, prompt_of, parts.roll)):
+            async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
+                found.append(step)
+                if on_step is not None:
+                    on_step(step)
 
-    asyncio.run(run_roles(main(), rollout(parts.stream, prompt_of, parts.roll)))
+    asyncio.run(main())
     return found
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.core.errors import RewardError
-from penstock.runtime.local import run_roles
+from penstock.runtime.local import beside
 
 
 class Role:
@@ -33,44 +33,59 @@ async def fail(error, turns=3):
     raise error
 
 
-def test_the_result_of_the_main_role_is_given_and_the_others_are_cancelled():
+async def together(main, *others):
+    async with beside(*others):
+        return await main
+
+
+def test_the_block_goes_on_and_the_others_are_cancelled():
     other = Role()
-    assert asyncio.run(run_roles(give(7), other.run())) == 7
+    assert asyncio.run(together(give(7), other.run())) == 7
     assert other.ended == "cancelled"
 
 
-def test_an_error_of_the_main_role_is_raised_as_it_is():
+def test_an_error_of_the_block_is_raised_as_it_is():
     other = Role()
     with pytest.raises(RewardError, match=r"^math timed out$"):
-        asyncio.run(run_roles(fail(RewardError("math timed out")), other.run()))
+        asyncio.run(together(fail(RewardError("math timed out")), other.run()))
     assert other.ended == "cancelled"
 
 
-def test_an_error_of_another_role_ends_the_main_one():
+def test_an_error_of_another_ends_the_block():
     main, other = Role(), Role()
     with pytest.raises(RewardError, match=r"^math timed out$"):
-        asyncio.run(run_roles(main.run(), other.run(), fail(RewardError("math timed out"))))
+        asyncio.run(together(main.run(), other.run(), fail(RewardError("math timed out"))))
     assert (main.ended, other.ended) == ("cancelled", "cancelled")
 
 
-def test_another_role_may_end_before_the_main_one():
-    assert asyncio.run(run_roles(give(7, turns=10), give(None, turns=1))) == 7
+def test_another_may_end_before_the_block():
+    assert asyncio.run(together(give(7, turns=10), give(None, turns=1))) == 7
 
 
-def test_cancelling_the_whole_cancels_every_role():
+def test_cancelling_the_whole_cancels_everyone():
     main, other = Role(), Role()
 
     async def cancelled():
-        task = asyncio.create_task(run_roles(main.run(), other.run()))
+        task = asyncio.create_task(together(main.run(), other.run()))
         await give(None)
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        found = await asyncio.gather(task, return_exceptions=True)
+        return isinstance(found[0], asyncio.CancelledError)
 
-    asyncio.run(cancelled())
+    assert asyncio.run(cancelled())
     assert (main.ended, other.ended) == ("cancelled", "cancelled")
 
 
-def test_a_role_has_ended_its_clean_up_before_the_whole_returns():
+def test_a_failure_that_was_raised_leaves_the_task_uncancelled():
+    async def main():
+        with pytest.raises(RewardError):
+            await together(Role().run(), fail(RewardError("math timed out")))
+        return asyncio.current_task().cancelling()
+
+    assert asyncio.run(main()) == 0
+
+
+def test_a_clean_up_has_ended_before_the_block_is_left():
     cleaned = []
 
     async def slow_to_stop():
@@ -80,5 +95,5 @@ def test_a_role_has_ended_its_clean_up_before_the_whole_returns():
             await asyncio.sleep(0.01)
             cleaned.append(True)
 
-    asyncio.run(run_roles(give(7), slow_to_stop()))
+    asyncio.run(together(give(7), slow_to_stop()))
     assert cleaned == [True]

@@ -20,14 +20,18 @@ from penstock.config.engines import SGLang
 from penstock.core.errors import GenerationError, SpecError, WeightError
 from penstock.core.types import WeightUpdate
 from penstock.models.files import save_model
-from penstock.runtime.engine_choice import require_engine, way_of_weights
-from penstock.runtime.engines import opened
+from penstock.runtime.engine_choice import weights_way
+from penstock.runtime.engines import EngineStart, opened
 from penstock.weights.engine_group import EngineGroup
 from serving import running
 from sglang_group import GroupAnswers
 from tiny_models import request
 
 GROUPED = ("--runtime", "procs", "--roles.engine", "SGLang", "--roles.engine.weights", "process group")
+
+
+def check_engine(run: Any) -> None:
+    run.roles.engine.check(run.roles.generators)
 
 
 @pytest.fixture
@@ -43,8 +47,8 @@ def over(tiny: Any, tmp_path: Path) -> Callable[..., Any]:
             try:
                 async with running(uvicorn.Server(config)) as url:
                     spec = SGLang(url=url, weights="process group", timeout=seconds)
-                    ways: Any = {"slots": 4, "shared": tmp_path / "generator-0"}
-                    async with opened(spec, tmp_path / "model", torch.device("cpu"), **ways) as found:
+                    start = EngineStart(tmp_path / "model", torch.device("cpu"), 4, tmp_path / "generator-0")
+                    async with opened(spec, start) as found:
                         return await asyncio.wait_for(scenario(found.engine, answers), 100)
             finally:
                 answers.end()
@@ -153,7 +157,7 @@ def test_a_server_on_another_machine_needs_an_address_to_come_to(monkeypatch: py
     monkeypatch.delenv("PENSTOCK_HOST", raising=False)
     far = build("quickstart", [*GROUPED, "--roles.engine.url", "http://10.0.0.7:30000"])
     with pytest.raises(SpecError, match=r"http://10.0.0.7:30000 is another machine.*set PENSTOCK_HOST"):
-        require_engine(far)
+        check_engine(far)
     monkeypatch.setenv("PENSTOCK_HOST", "10.0.0.6")
-    require_engine(far)
-    assert way_of_weights(far).endswith("by shared memory, then by a process group to the server's processes")
+    check_engine(far)
+    assert weights_way(far).endswith("by shared memory, then by a process group to the server's processes")

@@ -48,13 +48,13 @@ def using(text: Any, tmp_path: Path) -> Callable[..., Any]:
     def run(scenario: Any) -> Any:
         async def all_of_it() -> Any:
             from penstock.config.engines import VLLM
-            from penstock.runtime.engines import opened
+            from penstock.runtime.engines import EngineStart, opened
 
             start = adapted(text, 0)
             save_model(start, tmp_path / "model", adapted=False)
             spec = VLLM(cache_bytes=1 << 27)
             folder = tmp_path / "model"
-            async with opened(spec, folder, None, slots=4, shared=tmp_path / "shared", adapters=True) as found:
+            async with opened(spec, EngineStart(folder, None, 4, tmp_path / "shared", adapters=True)) as found:
                 await found.engine.load(WeightUpdate(0, adapters(start)))
                 return await asyncio.wait_for(scenario(found.engine), 300)
 

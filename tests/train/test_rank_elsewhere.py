@@ -165,8 +165,9 @@ def test_a_rank_whose_connection_ended_is_gone_with_its_last_words(tmp_path: Pat
 ROLE = """
 import asyncio, sys
 from pathlib import Path
-from penstock.runtime.rank_role import _serve
-asyncio.run(_serve({"name": "rank-1", "folder": sys.argv[1], "hub": {"token": sys.argv[2]}}))
+from types import SimpleNamespace
+from penstock.runtime.roles.rank import _serve
+asyncio.run(_serve(SimpleNamespace(name="rank-1", folder=Path(sys.argv[1]), token=sys.argv[2])))
 """
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from penstock.config.ask import Ask
 from penstock.config.learner import LearnerSpec
-from penstock.config.run import Offline, Online, Run
+from penstock.config.run import Online, Run
 from penstock.config.strategies import DDP, OneDevice
 from penstock.models.memory import footprint, rank_footprint, trained_parameters
 from penstock.models.presets import Shape, shape_behind
 from penstock.runtime.check import check_shapes
-from penstock.runtime.engine_choice import described, sends_adapters, way_of_weights
+from penstock.runtime.engine_choice import sends_adapters, weights_way
 from penstock.runtime.placing import moved, placement_lines
 from penstock.runtime.supervise import rules_of, threads_of
 
@@ -31,7 +31,7 @@ def explain(made: Run) -> list[str]:
     when = f"every {every} steps and at the end of a stage" if every else "at the end of each stage"
     lines.append(f"  checkpoints {when}; kept: newest {made.checkpoint.keep}, the best, the last good one")
     for stage in made.stages:
-        if isinstance(stage, Ask):
+        if stage.asks:
             lines += ["", f"stage {stage.name} (ask)", *(f"  {name:<24}{value}" for name, value in asking_facts(stage))]
             continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
@@ -42,8 +42,8 @@ def explain(made: Run) -> list[str]:
 def placement(made: Run) -> list[str]:
     """Where the roles live."""
     if made.runtime == "local":
-        strategies = [stage.learner.strategy for stage in made.stages if not isinstance(stage, Ask)]
-        ranks = max((strategy.ranks for strategy in strategies), default=1)
+        strategies = [stage.strategy for stage in made.stages]
+        ranks = max(strategy.ranks for strategy in strategies)
         if ranks == 1:
             return ["  runtime local: one process; the generator reads the learner's own parameters"]
         kinds = ", ".join(sorted({type(strategy).__name__ for strategy in strategies if strategy.ranks > 1}))
@@ -56,12 +56,12 @@ def placement(made: Run) -> list[str]:
     others = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
     return [
         f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {others}",
-        f"  generators run {described(made)}",
-        f"  weights go {way_of_weights(made)}; what the processes say goes to logs/ in the run's folder",
+        f"  generators run {made.roles.engine.described()}",
+        f"  weights go {weights_way(made)}; what the processes say goes to logs/ in the run's folder",
     ]
 
 
-def asking_facts(stage: Ask) -> list[tuple[str, str]]:
+def asking_facts(stage: Any) -> list[tuple[str, str]]:
     """(what, value) of a stage that asks."""
     mix = ", ".join(f"{share:.0%} {strategy}" for strategy, share in stage.mix.items())
     who = ", ".join(f"{one.name} ({type(one).__name__.lower()})" for one in stage.annotators) or "people"
@@ -75,14 +75,14 @@ def asking_facts(stage: Ask) -> list[tuple[str, str]]:
     return found + ([("chosen by", stage.scorers)] if stage.scorers else [])
 
 
-def facts(stage: Offline | Online, made: Run) -> list[tuple[str, str]]:
+def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     """(what, value) of one stage."""
     sized = shape_behind(stage.model, made)
     found = [
         ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
         ("data", stage.data.source),
     ]
-    if isinstance(stage, Offline):
+    if not stage.uses_stream:
         found.append(
             ("optimizer steps", f"{stage.steps}, {stage.batch} examples or pairs each = {stage.steps * stage.batch:,}")
         )
@@ -95,7 +95,7 @@ def facts(stage: Offline | Online, made: Run) -> list[tuple[str, str]]:
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
     if sized is not None:
         found += memory(stage, sized)
-        if made.runtime != "local" and isinstance(stage, Online):
+        if made.runtime != "local" and stage.uses_stream:
             weights = footprint(sized, learner).weights
             sent = FLOAT_BYTES * trained_parameters(sized, learner) if sends_adapters(made, stage) else weights
             found.append(("memory: a generator", f"about {_size(weights + cache(stage, sized))} of its own"))
@@ -120,7 +120,7 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     ]
 
 
-def memory(stage: Offline | Online, sized: Shape) -> list[tuple[str, str]]:
+def memory(stage: Any, sized: Shape) -> list[tuple[str, str]]:
     """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
     learner = stage.learner
     reference = "reference" in getattr(stage.algorithm, "needs", ())
@@ -140,7 +140,7 @@ def memory(stage: Offline | Online, sized: Shape) -> list[tuple[str, str]]:
     if not isinstance(learner.strategy, OneDevice):
         found += rank_memory(learner, sized, activations + logits)
     total = held.total + activations + logits
-    if isinstance(stage, Online):
+    if stage.uses_stream:
         found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.slots} rows, and the prompts once each"))
         total += cache(stage, sized)
     return [*found, ("memory: total", f"about {_size(total)}")]

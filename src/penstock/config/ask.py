@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import ClassVar
 
 from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
+from penstock.config.stage import OTHER, Stage
 from penstock.core.types import Sampling
 
 OWN_STORE = "@run"
@@ -71,12 +73,14 @@ class ServedJudge:
 
 
 @spec
-class Ask:
+class Ask(Stage):
     """Samples a policy, chooses pairs, asks about them, waits for the votes, and judges the policy by them.
 
     The stage's model, which later stages may start from, is the policy if its report card passes (or there is none), else
     ``against``.
     """
+
+    pinned: ClassVar[bool] = False
 
     name: str
     model: ModelSpec
@@ -158,7 +162,11 @@ class Ask:
         )
 
     @property
-    def steps(self) -> int:
+    def asks(self) -> str:  # type: ignore[override]
+        return self.store
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
         """Questions; a step is one that has its votes."""
         return self.questions + self.duels + self.anchors
 
@@ -167,17 +175,23 @@ class Ask:
         """Whether made-up people answer, and no real ones."""
         return any(isinstance(one, Simulated) for one in self.annotators)
 
-    def named_rewards(self) -> tuple[RewardSpec, ...]:
+    def all_rewards(self) -> tuple[RewardSpec, ...]:
         """Rewards of truth, judges and evaluation."""
         judges = tuple(one.reward for one in self.annotators if isinstance(one, Judge))
         truth = (self.truth,) if self.truth else ()
         return truth + judges + (self.evaluation.rewards if self.evaluation else ())
 
+    def feedback(self, learned: Mapping[str, set[str]]) -> set[str]:
+        return {OTHER} if self.against is not None else set()  # votes decide whether the weights go on
+
+    def mixtures(self) -> list[tuple[RewardSpec, ...]]:
+        return [(reward,) for reward in self.all_rewards()]
+
     def models(self) -> list[str]:
         """The models that the stage names."""
         found = [self.model.path] + ([self.against.path] if self.against else [])
         found += self.scorers.split("+") if self.scorers else []
-        return found + [model for reward in self.named_rewards() for model in models_behind(reward)]
+        return found + [model for reward in self.all_rewards() for model in models_behind(reward)]
 
 
 ANNOTATORS = (Simulated, Judge, ServedJudge)

@@ -2,20 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from penstock.config.spec import require, spec
+from penstock.core.errors import SpecError
+
+_LOOPBACK = re.compile(r"https?://(127\.|localhost\b|\[::1\])")
+_QUESTION = "import sys, importlib.util as u; sys.exit(0 if all(map(u.find_spec, ('vllm', 'penstock'))) else 3)"
+ASKING = 120.0
+"""Seconds in which a Python must say what it can import."""
+USUAL_VLLM = Path(".venv-vllm/bin/python")
+"""Where ``make vllm`` puts the Python that has vLLM; used where the running one has none."""
+
+
+class Engine:
+    """What generates: what callers ask of its spec, each with a default. ``runtime/engines.py`` opens one."""
+
+    repeats: ClassVar[bool] = False
+    """Whether its turns can be replayed."""
+
+    @property
+    def devices(self) -> int:
+        """Accelerators that one generator takes."""
+        return 1
+
+    @classmethod
+    def usual(cls) -> Engine:
+        """What ``--generator NAME`` means."""
+        return cls()
+
+    def check(self, generators: int) -> None:
+        """Refuse what cannot be started, before anything is begun. Raises SpecError."""
+
+    def command(self, usual: Sequence[str]) -> tuple[str, ...]:
+        """What starts the process of a generator."""
+        return tuple(usual)
+
+    def takes_adapters(self) -> bool:
+        """Whether it can apply low-rank adapters beside matrices that never change."""
+        return False
+
+    def last_leg(self) -> str:
+        """How weights get from the generator to its processes, for ``penstock explain``; empty: there are none."""
+        return ""
+
+    def described(self) -> str:
+        """In a line of ``penstock explain``."""
+        return f"{type(self).__name__}, over HTTP"
 
 
 @spec
-class Embedded:
+class Embedded(Engine):
     """Penstock's own engine, inside the generator's process (``docs/backends.md``)."""
 
+    repeats: ClassVar[bool] = True
+
+    def described(self) -> str:
+        return "Penstock's own"
+
 
 @spec
-class VLLM:
+class VLLM(Engine):
     """vLLM, in an environment of its own; weights reach its workers through their weight-transfer plugin."""
 
     python: str = ""
@@ -39,6 +94,53 @@ class VLLM:
         require(0 < self.memory <= 1, f"engine.memory={self.memory} is outside (0, 1]")
         require(self.cache_bytes >= 1 << 20, f"engine.cache_bytes={self.cache_bytes}; at least a megabyte")
 
+    @property
+    def devices(self) -> int:
+        return self.tensor_parallel
+
+    @classmethod
+    def usual(cls) -> Engine:
+        """In the running Python where that has vLLM, else in the one that ``make vllm`` sets up."""
+        path = USUAL_VLLM.absolute()
+        return cls(python=str(path) if importlib.util.find_spec("vllm") is None and path.exists() else "")
+
+    def check(self, generators: int) -> None:
+        """Its Python must exist, and have vLLM and Penstock."""
+        python = self.python or sys.executable
+        remedy = f"make vllm sets one up; then --roles.engine.python {USUAL_VLLM}"
+        try:
+            done = subprocess.run([python, "-c", _QUESTION], capture_output=True, timeout=ASKING)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SpecError(f"roles.engine.python={python} does not run ({error}); {remedy}") from error
+        require(not done.returncode, f"{python} has no vLLM with Penstock beside it; {remedy}")
+
+    def command(self, usual: Sequence[str]) -> tuple[str, ...]:
+        """In its own Python."""
+        return (self.python, *usual[1:]) if self.python else tuple(usual)
+
+    def takes_adapters(self) -> bool:
+        return self.adapters
+
+    def last_leg(self) -> str:
+        return "shared memory to vLLM's workers"
+
+    def described(self) -> str:
+        dtype = "the weights' own" if self.dtype == "auto" else self.dtype
+        return f"vLLM in {self.python or 'this Python'}, {dtype} arithmetic, with processes of its own for each generator"
+
+
+def _check_servers(url: str, key: str, generators: int) -> None:
+    """There must be a server for each generator, and its token."""
+    servers = len([one for one in url.split(",") if one.strip()])
+    require(
+        servers >= generators,
+        f"roles.engine.url names {servers} server and there are {generators} generators; name one for each",
+    )
+    require(
+        not key or bool(os.environ.get(key, "").strip()),
+        f"roles.engine.key: set the environment variable {key} to the server's token",
+    )
+
 
 def _require_server(url: str, timeout: float) -> None:
     require(url.startswith(("http://", "https://")), f"engine.url={url!r}; give http://HOST:PORT")
@@ -46,7 +148,7 @@ def _require_server(url: str, timeout: float) -> None:
 
 
 @spec
-class SGLang:
+class SGLang(Engine):
     """An SGLang server, over its HTTP API."""
 
     url: str = "http://127.0.0.1:30000"
@@ -61,9 +163,22 @@ class SGLang:
     def __post_init__(self) -> None:
         _require_server(self.url, self.timeout)
 
+    def check(self, generators: int) -> None:
+        """There must be enough servers, in reach of the process group where that is asked for."""
+        _check_servers(self.url, self.key, generators)
+        far = [url.strip() for url in self.url.split(",") if not _LOOPBACK.match(url.strip())]
+        require(
+            self.weights != "process group" or not far or bool(os.environ.get("PENSTOCK_HOST")),
+            f'roles.engine.weights="process group": {next(iter(far), "")} is another machine, which cannot join a group on '
+            "127.0.0.1; set PENSTOCK_HOST to this machine's address",
+        )
+
+    def last_leg(self) -> str:
+        return {"disk": "a folder to the server", "process group": "a process group to the server's processes"}[self.weights]
+
 
 @spec
-class Served:
+class Served(Engine):
     """A server that ``penstock serve`` runs, on this or another machine; it must have been started with a token."""
 
     url: str = "http://127.0.0.1:8000"
@@ -76,6 +191,9 @@ class Served:
     def __post_init__(self) -> None:
         _require_server(self.url, self.timeout)
 
+    def check(self, generators: int) -> None:
+        """There must be enough servers, and the token."""
+        _check_servers(self.url, self.key, generators)
 
-ENGINES = (Embedded, VLLM, SGLang, Served)
-"""What ``roles.engine`` may be."""
+    def last_leg(self) -> str:
+        return "one HTTP upload"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.config.engines import ENGINES, Embedded
-from penstock.config.placement import PLACEMENTS, Split
+from penstock.config.engines import Embedded, Engine
+from penstock.config.placement import Placement, Split
 from penstock.config.spec import AnySpec, require, spec
 
 
@@ -44,10 +44,10 @@ class RolesSpec:
     """What lands where in a cluster: Colocate, Split or Placed (``docs/placement.md``)."""
 
     def __post_init__(self) -> None:
-        for name, kinds in (("engine", ENGINES), ("placement", PLACEMENTS)):
+        for name, kind in (("engine", Engine), ("placement", Placement)):
             value = getattr(self, name)
-            names = ", ".join(kind.__name__ for kind in kinds)
-            require(isinstance(value, kinds), f"roles.{name}={type(value).__name__} is none; use one of: {names}")
+            names = ", ".join(one.__name__ for one in kind.__subclasses__())
+            require(isinstance(value, kind), f"roles.{name}={type(value).__name__} is none; use one of: {names}")
         for count in ("generators", "rewards"):
             require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
         require(self.references >= 0, f"roles.references={self.references} is negative; 0: the learner computes them")

@@ -75,6 +75,11 @@ class DataSpec:
         require(bool(self.source), "data.source is empty; name a file, gym:TASK, hub:NAME or MODULE:FUNCTION")
         require(self.size >= 0 and self.skip >= 0, "data.size and data.skip cannot be negative")
 
+    @property
+    def of_signals(self) -> bool:
+        """Whether its labels are product signals."""
+        return self.source.startswith("feedback:") and self.options.get("form") == "product"
+
 
 @spec
 class RewardSpec:

@@ -5,10 +5,11 @@ A cluster reserves *bundles*: each is on one node, so processes that must share 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from penstock.config.roles import processes, roles
 from penstock.config.spec import require, spec
 from penstock.core.errors import SpecError
 
@@ -30,37 +31,6 @@ class Resources:
     def __post_init__(self) -> None:
         for name, amount in {"cpus": self.cpus, "gpus": self.gpus, **self.custom}.items():
             require(amount >= 0, f"placement: {name}={amount} is negative")
-
-
-@spec
-class Colocate:
-    """Learner and generators share nodes, and the same accelerators by turns."""
-
-
-@spec
-class Split:
-    """Learner and generators have accelerators of their own; every process takes a core."""
-
-
-@spec
-class Placed:
-    """Each role as a file says it: ``[learner]``, ``[rank]``, ``[generator]``, ``[reward]``, ``[reference]``, ``[evaluator]``.
-
-    With ``[rank]`` each rank of the learner but the first is placed by itself; without, all are on the learner's node.
-    """
-
-    roles: Mapping[str, Resources] = field(default_factory=dict)
-    """Resources of one process, by role; a role that is not named takes a core."""
-
-    def __post_init__(self) -> None:
-        unknown = [role for role in self.roles if role not in ROLES]
-        require(not unknown, f"placement: unknown role {', '.join(unknown)}; roles are {', '.join(ROLES)}")
-
-
-ROLES = ("learner", "rank", "generator", "reward", "reference", "evaluator")
-
-PLACEMENTS = (Colocate, Split, Placed)
-"""What ``roles.placement`` may be."""
 
 
 @dataclass(frozen=True)
@@ -98,70 +68,69 @@ class Bundles:
         raise SpecError(f"placement: the run has no process {name}")
 
 
-def processes(run: Run) -> Iterator[tuple[str, str]]:
-    """(role, name) of all processes that a run has in any of its stages, beside the supervisor."""
-    online = [stage for stage in run.stages if hasattr(stage, "rewards")]
-    yield "learner", "learner"
-    if ranks_apart(run):
-        yield from (("rank", f"rank-{number}") for number in range(1, most_ranks(run)))
-    counts: dict[str, int] = {}
-    if online:
-        counts |= {"generator": run.roles.generators, "reward": run.roles.rewards}
-    if any("reference" in getattr(stage.algorithm, "needs", ()) for stage in online):
-        counts["reference"] = run.roles.references
-    if run.roles.evaluator and any(stage.evaluation is not None for stage in online):
-        counts["evaluator"] = 1
-    for role, count in counts.items():
-        yield from ((role, f"{role}-{index}") for index in range(count))
+class Placement:
+    """What lands where; each kind of it makes the bundles of a run."""
+
+    def places(self, role: str) -> bool:
+        """Whether it says of a role by itself what its processes take."""
+        return False
+
+    def bundles(self, run: Run) -> Bundles:
+        """What lands where. Raises SpecError where that cannot be."""
+        raise NotImplementedError
 
 
-def most_ranks(run: Run) -> int:
-    """Ranks of the learner in the stage that has most of them."""
-    return max((getattr(stage.learner.strategy, "ranks", 1) for stage in run.stages if hasattr(stage, "learner")), default=1)
+@spec
+class Colocate(Placement):
+    """Learner and generators share nodes, and the same accelerators by turns."""
+
+    def bundles(self, run: Run) -> Bundles:
+        takes = defaults(run)
+        together = {name: takes.pop(name) for role, name in processes(run) if role in ("learner", "generator")}
+        if run.device == "cuda":
+            together = _sharing(together)
+        return Bundles("PACK", (Bundle(together), *(Bundle({name: resources}) for name, resources in takes.items())))
 
 
-def ranks_apart(run: Run) -> bool:
-    """Whether the ranks of the learner are placed one by one."""
-    return run.runtime == "ray" and isinstance(run.roles.placement, Placed) and "rank" in run.roles.placement.roles
+@spec
+class Split(Placement):
+    """Learner and generators have accelerators of their own; every process takes a core."""
+
+    def bundles(self, run: Run) -> Bundles:
+        return Bundles("SPREAD", tuple(Bundle({name: resources}) for name, resources in defaults(run).items()))
 
 
-def bundles(run: Run) -> Bundles:
-    """What lands where.
+@spec
+class Placed(Placement):
+    """Each role as a file says it: ``[learner]``, ``[rank]``, ``[generator]``, ``[reward]``, ``[reference]``, ``[evaluator]``.
 
-    Raises:
-        SpecError: learner and generators cannot share an accelerator, because either takes several.
+    With ``[rank]`` each rank of the learner but the first is placed by itself; without, all are on the learner's node.
     """
-    chosen: Any = run.roles.placement
-    if isinstance(chosen, Placed):
-        return _placed(run, chosen)
-    takes = {name: _default(run, role) for role, name in processes(run)}
-    if isinstance(chosen, Split):
-        return Bundles("SPREAD", tuple(Bundle({name: resources}) for name, resources in takes.items()))
-    together = {name: takes.pop(name) for role, name in processes(run) if role in ("learner", "generator")}
-    if run.device == "cuda":
-        together = _sharing(together)
-    return Bundles("PACK", (Bundle(together), *(Bundle({name: resources}) for name, resources in takes.items())))
+
+    roles: Mapping[str, Resources] = field(default_factory=dict)
+    """Resources of one process, by role; a role that is not named takes a core."""
+
+    def __post_init__(self) -> None:
+        unknown = [role for role in self.roles if role not in roles()]
+        require(not unknown, f"placement: unknown role {', '.join(unknown)}; roles are {', '.join(roles())}")
+
+    def places(self, role: str) -> bool:
+        return role in self.roles
+
+    def bundles(self, run: Run) -> Bundles:
+        """Each process as the file says it; those with the same word for their node share a bundle."""
+        groups: dict[str, dict[str, Resources]] = {}
+        usual = defaults(run)
+        for role, name in processes(run):
+            resources = self.roles.get(role) or usual[name]
+            groups.setdefault(f"node {resources.node}" if resources.node else name, {})[name] = resources
+        return Bundles("PACK", tuple(Bundle(group) for group in groups.values()))
 
 
-def _placed(run: Run, chosen: Placed) -> Bundles:
-    """Each process as the file says it; those with the same word for their node share a bundle."""
-    groups: dict[str, dict[str, Resources]] = {}
-    for role, name in processes(run):
-        resources = chosen.roles.get(role) or _default(run, role)
-        groups.setdefault(f"node {resources.node}" if resources.node else name, {})[name] = resources
-    return Bundles("PACK", tuple(Bundle(group) for group in groups.values()))
-
-
-def _default(run: Run, role: str) -> Resources:
-    """A core, and with ``device="cuda"`` the accelerators that the role computes on."""
-    gpus = 0.0
-    if run.device == "cuda":
-        ranks = 1 if ranks_apart(run) else most_ranks(run)
-        rewards = [reward for stage in run.stages for reward in getattr(stage, "rewards", ())]
-        models = any(reward.function.startswith(("model:", "process:")) for reward in rewards)
-        engine = getattr(run.roles.engine, "tensor_parallel", 1)
-        gpus = {"learner": float(ranks), "generator": float(engine), "reward": float(models)}.get(role, 1.0)
-    return Resources(gpus=gpus)
+def defaults(run: Run) -> dict[str, Resources]:
+    """A core for each process, and with ``device="cuda"`` the accelerators that its role computes on."""
+    cuda = run.device == "cuda"
+    return {name: Resources(gpus=roles()[role].gpus(run) if cuda else 0.0) for role, name in processes(run)}
 
 
 def _sharing(together: Mapping[str, Resources]) -> dict[str, Resources]:

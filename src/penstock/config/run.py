@@ -6,14 +6,16 @@ and shown by ``penstock explain``.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
-from penstock.config.ask import Ask
 from penstock.config.environment import EnvironmentSpec
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import LearnerSpec
 from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
+from penstock.config.stage import OTHER, SIGNALS, Stage
 from penstock.core.sentinels import SentinelMode
 from penstock.core.types import CachePolicy, Sampling
 
@@ -43,7 +45,7 @@ NO_SCALING = RewardScaling()
 
 
 @spec
-class Offline:
+class Offline(Stage):
     """A stage that learns straight from data: SFT, reward models, preferences."""
 
     name: str
@@ -79,10 +81,29 @@ class Offline:
             f"{self.name}: {type(self.algorithm).__name__} learns from generated samples; use an Online stage",
         )
 
+    @property
+    def strategy(self) -> Any:
+        return self.learner.strategy
+
+    @property
+    def row_kind(self) -> str:
+        return str(self.algorithm.data)
+
+    @property
+    def imitates(self) -> bool:
+        return type(self.algorithm).__name__ == "SFT"
+
+    def feedback(self, learned: Mapping[str, set[str]]) -> set[str]:
+        if self.data.of_signals:
+            return {SIGNALS}
+        return set() if self.imitates else {OTHER}
+
 
 @spec
-class Online:
+class Online(Stage):
     """A stage that learns from its own samples: PPO, GRPO and their kin."""
+
+    uses_stream: ClassVar[bool] = True
 
     name: str
     model: ModelSpec
@@ -190,8 +211,39 @@ class Online:
             f"{self.name}: max_lag={self.max_lag} needs a clipped loss; set clip=(0.2, 0.28) or max_lag=0",
         )
 
+    @property
+    def strategy(self) -> Any:
+        return self.learner.strategy
 
-Stage = Offline | Online | Ask
+    @property
+    def trains_adapters(self) -> bool:
+        return self.learner.lora is not None and self.learner.strategy.ranks == 1
+
+    @property
+    def needs_reference(self) -> bool:
+        return "reference" in self.algorithm.needs
+
+    def all_rewards(self) -> tuple[RewardSpec, ...]:
+        return self.rewards + (self.evaluation.rewards if self.evaluation else ())
+
+    def mixtures(self) -> list[tuple[RewardSpec, ...]]:
+        return [self.rewards, *super().mixtures()]
+
+    def reward_models(self) -> list[str]:
+        return [model for reward in self.rewards for model in models_behind(reward)]
+
+    def feedback(self, learned: Mapping[str, set[str]]) -> set[str]:
+        kinds: set[str] = set()
+        for reward in self.rewards:
+            for name in models_behind(reward) if reward.weight else ():
+                kinds |= learned.get(name.removeprefix("@"), {OTHER}) if name.startswith("@") else {OTHER}
+            if reward.weight and not models_behind(reward):
+                kinds.add(OTHER)
+        return kinds
+
+    def on_one_process(self) -> Online:
+        """No update has to wait for the groups of another process."""
+        return replace(self, kv="keep") if self.kv == "drain" else self
 
 
 @spec
@@ -200,7 +252,11 @@ class Run:
 
     name: str
     stages: tuple[Offline | Online | AnySpec, ...]
-    """In the order in which they run. ``Ask``, which trains nothing, is a registered spec (``config/ask.py``)."""
+    """In the order in which they run. ``Ask``, which trains nothing, is a registered spec (``config/ask.py``), and so is a
+    stage of your own (``config/stage.py``)."""
+    modules: tuple[str, ...] = ()
+    """``MODULE`` or ``FILE.py`` of your own, imported in every process of the run: what they register (algorithms, stages,
+    roles) is named by the run like Penstock's own."""
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
@@ -231,27 +287,14 @@ class Run:
             'roles are processes, and runtime="local" has one for all; set runtime="procs" or runtime="ray"',
         )
         require(
-            self.runtime != "local" or not any(isinstance(stage, Online) and stage.kv == "drain" for stage in self.stages),
+            self.runtime != "local" or all(stage.on_one_process() == stage for stage in self.stages),
             'kv="drain" lets groups end with the weights they began with while the learner goes on, which needs two copies of '
             'the weights; set runtime="procs"',
         )
         for index, stage in enumerate(self.stages):
-            for model in references(stage):
+            for model in stage.models():
                 if model.startswith("@"):
                     require(
                         model[1:] in names[:index],
                         f'{stage.name}: "{model}" names no earlier stage; earlier: {", ".join(names[:index]) or "none"}',
                     )
-
-
-def references(stage: Stage) -> list[str]:
-    """The models a stage names: its own, its reference, and those behind its rewards."""
-    if isinstance(stage, Ask):
-        return stage.models()
-    found = [stage.model.path] + ([stage.reference.path] if stage.reference else [])
-    rewards: tuple[RewardSpec, ...] = ()
-    if isinstance(stage, Online):
-        rewards = stage.rewards
-    if stage.evaluation:
-        rewards += stage.evaluation.rewards
-    return found + [model for reward in rewards for model in models_behind(reward)]

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.config.ask import OWN_STORE, Ask, Simulated
 from penstock.config.run import Run
@@ -30,10 +30,11 @@ from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.build import Models, StageRewards, environments, model_reward, prompt_text, seed_of
+from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, prompt_text, seed_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.folder import write_json
 from penstock.runtime.judging import Heard, ask_judges, reports, truths
+from penstock.runtime.measuring import evaluator
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -58,16 +59,6 @@ def open_store(place: str) -> Store:
     return Store.open(place)
 
 
-class Unscored:
-    """The reward of samples that nobody has judged yet: none."""
-
-    async def __call__(self, group: Group) -> Group:
-        return group
-
-    async def close(self) -> None:
-        pass
-
-
 class Asking:
     """One Ask stage on its way. ``model`` is what later stages start from, known once the votes are in."""
 
@@ -89,15 +80,14 @@ class Asking:
     def before(self) -> list[Ask]:
         """Earlier Ask stages of the run on the same store, the oldest first."""
         index = self.run.stages.index(next(stage for stage in self.run.stages if stage.name == self.stage.name))
-        asks = [stage for stage in self.run.stages[:index] if isinstance(stage, Ask)]
-        return [stage for stage in asks if stage.store == self.stage.store]
+        return [cast(Ask, stage) for stage in self.run.stages[:index] if stage.asks == self.stage.store]
 
     def origin(self, path: str) -> dict[str, Any]:
         """Who wrote the weights of a path: run, stage and version; of an Ask stage, whose weights it let pass."""
         stage = next((stage for stage in self.run.stages if path == f"@{stage.name}"), None)
         if stage is None:
             return {"run": path, "stage": "", "version": -1}
-        if isinstance(stage, Ask):
+        if stage.asks:
             found: dict[str, Any] = json.loads((self.folder / f"{stage.name}.json").read_text(encoding="utf-8"))
             return dict(found["promoted"])
         return {"run": self.run.name, "stage": stage.name, "version": stage.steps}
@@ -262,7 +252,7 @@ def groups_of(prompt: Prompt) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
-async def evaluated(asking: Asking, evaluator: Callable[..., Any]) -> Any:
+async def evaluated(asking: Asking) -> Any:
     """The model that the stage goes on with, on held-out prompts."""
     spec, model = asking.stage.evaluation, asking.model
     assert spec is not None

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from penstock.config.modules import load_modules
 from penstock.config.run import Online, Run
 from penstock.config.spec import parse, plain
 
@@ -61,13 +62,14 @@ class Bootstrap:
         import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
 
         values: Mapping[str, Any] = json.loads(line)
+        load_modules(values["run"]["modules"], Path(values["base"]))
         paths = {name: Path(values[name]) for name in ("folder", "base", "weights")}
         return cls(**{**values, **paths, "run": parse(Run, values["run"])})
 
     @property
     def online(self) -> Online:
         """The spec of the stage that the process works for."""
-        return next(stage for stage in self.run.stages if stage.name == self.stage and isinstance(stage, Online))
+        return cast(Online, next(stage for stage in self.run.stages if stage.name == self.stage))
 
     def stage_start(self, stage: str) -> Path:
         """Folder of the model that a stage begins with, for the roles that need its shape and its tokenizer."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.environment import EnvironmentSpec
-from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, models_behind
+from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError
 from penstock.core.seeds import seed_of as seed_of
@@ -27,6 +27,7 @@ from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, examples, pairs, prompts
 from penstock.envs.single_turn import SingleTurn
 from penstock.envs.turns import Dialogue, Turns
+from penstock.loops.learn import Trainer
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
@@ -34,12 +35,15 @@ from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, Sh
 from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
+from penstock.observe.rules import EXACT, ROUNDED
+from penstock.observe.sentinels import Sentinels
 from penstock.rewards.ensemble import combined
 from penstock.rewards.model import ModelReward
 from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
 from penstock.runtime.check import row_name
 from penstock.train.learner import Scoring
+from penstock.train.ranks import AnyLearner
 
 EPISODES = 256
 """Threads in which plain functions of an environment may wait at a time; asynchronous ones need none."""
@@ -72,7 +76,7 @@ class Models:
         Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with
         adapters it is the model without them.
         """
-        spec = getattr(stage, "reference", None)
+        spec = stage.reference
         other = None
         if spec is not None and (spec.path != stage.model.path or not spec.path):
             other = load_model(self.path(spec.path)).to(self.device).requires_grad_(False)
@@ -85,6 +89,12 @@ class Models:
             return SharedTrunkPolicy(start, reference_branch(start), temperature)
         share_frozen(other, start)
         return LanguagePolicy(other, temperature)
+
+    def reference_alone(self, stage: Online, corpus: Iterable[str]) -> Scoring:
+        """The frozen model of a stage, in a process that trains nothing."""
+        spec = stage.reference or stage.model
+        model = load_model(self.path(spec.path)).to(self.device) if spec.path else self.load(stage.model, corpus)
+        return Scoring(LanguagePolicy(model.requires_grad_(False), stage.sampling.temperature))
 
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model; what it has in common with the frozen part of ``policy`` is held once."""
@@ -224,6 +234,16 @@ def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
     return StepReward(scorer, name, policy.decode, row_with)
 
 
+class Unscored:
+    """The reward of samples that are scored elsewhere, or that nobody has judged yet: none."""
+
+    async def __call__(self, group: Group) -> Group:
+        return group
+
+    async def close(self) -> None:
+        return None
+
+
 class StageRewards:
     """The rewards of a stage, reward models loaded; fulfils the Reward protocol.
 
@@ -269,3 +289,11 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
         return combined(score_MG, combine, penalty)
 
     return reward
+
+
+def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
+    """The trainer of an algorithm's loss, with its sentinels."""
+    spec = learner.spec
+    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
+    sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
+    return Trainer(learner, algorithm.loss(), sentinels)

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.config.ask import Ask
-from penstock.config.run import DataSpec, Offline, Online, RewardSpec, Run, models_behind, references
+from penstock.config.run import DataSpec, RewardSpec, Run, models_behind
 from penstock.config.strategies import OneDevice, refuse_shape
 from penstock.core.errors import ModelError, PenstockError
 from penstock.core.types import PromptKey
@@ -35,33 +34,27 @@ def check_stages(run: Run, base: Path) -> None:
     seen: list[tuple[DataSpec, str]] = []
     for stage in run.stages:
         with named(stage.name):
-            evaluation = stage.evaluation
-            if isinstance(stage, Ask):
-                check_ask(stage, base)
-            if isinstance(stage, Online):
-                check_rewards(stage.rewards, base)
-                if stage.environment is not None:
-                    resolve(stage.environment.function, base)
-            if evaluation is not None and evaluation.rewards:
-                check_rewards(evaluation.rewards, base)
-            kind = stage.algorithm.data if isinstance(stage, Offline) else "prompts"
-            for data in (stage.data, evaluation.data) if evaluation else (stage.data,):
-                if (data, kind) not in seen and data.source not in asked(run, stage):
-                    check_data(data, kind, base)
-                    seen.append((data, kind))
-            for path in references(stage):
+            if stage.asks:
+                check_ask(stage)
+            for rewards in stage.mixtures():
+                check_rewards(rewards, base)
+            if stage.environment is not None:
+                resolve(stage.environment.function, base)
+            for data in (stage.data, stage.evaluation.data) if stage.evaluation else (stage.data,):
+                if (data, stage.row_kind) not in seen and data.source not in asked(run, stage):
+                    check_data(data, stage.row_kind, base)
+                    seen.append((data, stage.row_kind))
+            for path in stage.models():
                 check_model(path)
 
 
-def check_ask(stage: Ask, base: Path) -> None:
-    """The mix, the gate and the rewards of a stage that asks."""
+def check_ask(stage: Any) -> None:
+    """The mix and the gate of a stage that asks."""
     from penstock.feedback.select import Mix
     from penstock.feedback.verdicts import gate_of
 
     Mix(stage.mix)
     gate_of(stage.gate)
-    for reward in stage.named_rewards():
-        check_rewards((reward,), base)
 
 
 def check_shapes(run: Run) -> None:
@@ -72,7 +65,7 @@ def check_shapes(run: Run) -> None:
         ModelError: names the stage.
     """
     for stage in run.stages:
-        if isinstance(stage, Ask) or isinstance(stage.learner.strategy, OneDevice):
+        if isinstance(stage.strategy, OneDevice):
             continue
         with named(stage.name):
             try:
@@ -80,9 +73,7 @@ def check_shapes(run: Run) -> None:
             except ModelError:
                 continue
             if shape is not None:
-                refuse_shape(
-                    stage.learner.strategy, shape.heads, shape.key_value_heads, shape.vocabulary, bool(shape.encoder_layers)
-                )
+                refuse_shape(stage.strategy, shape.heads, shape.key_value_heads, shape.vocabulary, bool(shape.encoder_layers))
 
 
 @contextmanager

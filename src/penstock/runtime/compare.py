@@ -7,9 +7,8 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from penstock.config.engines import Embedded
 from penstock.config.run import Online, Run
 from penstock.core.errors import ReplayError, SpecError
 from penstock.core.events import read_events
@@ -34,7 +33,7 @@ def compare(run: Path, name: str = "", steps: int = 0) -> int:
     """
     folder = RunFolder(run)
     made = folder.read()
-    if not isinstance(made.roles.engine, Embedded):
+    if not made.roles.engine.repeats:
         raise SpecError(
             f"{folder.path}: {type(made.roles.engine).__name__} generated; only the embedded engine repeats its steps"
         )
@@ -54,7 +53,7 @@ def compare(run: Path, name: str = "", steps: int = 0) -> int:
 
 def pick(made: Run, name: str) -> Online:
     """The stage to replay."""
-    online = [stage for stage in made.stages if isinstance(stage, Online)]
+    online = [cast(Online, stage) for stage in made.stages if stage.uses_stream]
     chosen = [stage for stage in online if stage.name == name] if name else online[-1:]
     if not chosen:
         known = ", ".join(stage.name for stage in online) or "none"
@@ -75,8 +74,8 @@ async def carry_out(
     from penstock.models.files import save_model
     from penstock.runtime.build import Models
     from penstock.runtime.context import in_one_process
-    from penstock.runtime.online import online_parts
     from penstock.runtime.replay import replay, threads_recorded
+    from penstock.runtime.stages.online import online_parts
     from penstock.train.device import set_up
 
     schedule = folder.schedule / stage.name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.config.keeping import RolesSpec
-from penstock.config.run import Online, Run
+from penstock.config.run import Run
 from penstock.core.spans import NO_RECORDER, Recorder
 from penstock.runtime.bootstrap import Bootstrap
 
@@ -31,7 +31,5 @@ NO_CONTEXT = StageContext()
 
 def in_one_process(run: Run) -> Run:
     """The run with all its roles in this process, where no update has to wait for the groups of another."""
-    stages = tuple(
-        replace(stage, kv="keep") if isinstance(stage, Online) and stage.kv == "drain" else stage for stage in run.stages
-    )
+    stages = tuple(stage.on_one_process() for stage in run.stages)
     return replace(run, stages=stages, runtime="local", roles=RolesSpec())

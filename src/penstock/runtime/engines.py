@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,82 +25,101 @@ class Opened:
     """Checksums of the weights in use, bucket by bucket as in the manifest that announced them."""
 
 
-@asynccontextmanager
-async def opened(
-    spec: Any, folder: Path, device: Any, *, slots: int, shared: Path, adapters: bool = False
-) -> AsyncIterator[Opened]:
+@dataclass(frozen=True)
+class EngineStart:
+    """What an engine is opened over. ``shared`` is a folder that this generator alone uses to pass weights to processes of the
+    engine. With ``adapters`` the matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them.
+    """
+
+    folder: Path
+    device: Any
+    slots: int
+    shared: Path
+    adapters: bool = False
+
+
+Opener = Callable[[Any, EngineStart], AbstractAsyncContextManager[Opened]]
+_OPENERS: dict[type, Opener] = {}
+
+
+def opens(kind: type) -> Callable[[Opener], Opener]:
+    """Decorator: this is how an engine of a spec's type is opened."""
+
+    def registered(opener: Opener) -> Opener:
+        _OPENERS[kind] = opener
+        return opener
+
+    return registered
+
+
+def opened(spec: Any, start: EngineStart) -> AbstractAsyncContextManager[Opened]:
     """Open an engine over a model folder; it ends with the block. Its weights are of no version yet (-1).
 
-    ``shared`` is a folder that this generator alone uses to hand weights to processes of the engine. With ``adapters`` the
-    matrices in ``folder`` stay, and updates bring low-rank adapters alone; only vLLM takes them.
-
     Raises:
-        SpecError: the engine cannot run this model.
+        SpecError: the engine cannot run this model, or nobody said how it is opened.
         GenerationError: the engine does not start.
     """
-    if isinstance(spec, VLLM):
-        async with _vllm(spec, folder, slots, shared, adapters) as found:
-            yield found
-    elif isinstance(spec, Embedded):
-        yield _embedded(folder, device, slots)
-    elif isinstance(spec, Served):
-        async with _served(spec, folder, shared.name) as found:
-            yield found
-    else:
-        async with _sglang(spec, folder, device, shared) as found:
-            yield found
+    if type(spec) not in _OPENERS:
+        raise SpecError(f"nobody registered how {type(spec).__name__} is opened (penstock.runtime.engines.opens)")
+    return _OPENERS[type(spec)](spec, start)
 
 
-def _embedded(folder: Path, device: Any, slots: int) -> Opened:
+@opens(Embedded)
+@asynccontextmanager
+async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
     from penstock.weights.snapshot import sums_of
 
-    model = load_model(str(folder)).to(device)
+    model = load_model(str(start.folder)).to(start.device)
 
     async def sums() -> list[str]:
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]
         return await asyncio.to_thread(sums_of, lambda: weights)
 
-    return Opened(embedded_generator(model, slots=slots, version=-1), model.text, sums)
+    yield Opened(embedded_generator(model, slots=start.slots, version=-1), model.text, sums)
 
 
+@opens(VLLM)
 @asynccontextmanager
-async def _vllm(spec: VLLM, folder: Path, slots: int, shared: Path, adapters: bool) -> AsyncIterator[Opened]:
+async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
     from penstock.models.language_model import longest_sequence
     from penstock.serve.vllm_open import Opening, Transfer, vllm_generator
     from penstock.weights.folder import OwnedFolder
     from penstock.weights.worker_loader import WorkerLoader
 
+    folder = start.folder
     config = config_of(folder)
     if config.is_encoder_decoder:
         raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
-    owned = OwnedFolder(shared)
+    owned = OwnedFolder(start.shared)
     transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", WorkerLoader(owned.path))
-    adapter, context = adapter_of(folder) if adapters else None, longest_sequence(config)
+    adapter, context = adapter_of(folder) if start.adapters else None, longest_sequence(config)
     try:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
-        async with vllm_generator(model, spec, transfer, slots=slots) as engine:
+        async with vllm_generator(model, spec, transfer, slots=start.slots) as engine:
             yield Opened(engine, text, engine.sums)
     finally:
         owned.close()
 
 
+@opens(Served)
 @asynccontextmanager
-async def _served(spec: Served, folder: Path, name: str) -> AsyncIterator[Opened]:
+async def _served(spec: Served, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.files import load_text
     from penstock.serve.http import served_generator
     from penstock.weights.upload import pack
 
-    text = load_text(str(folder))
-    async with served_generator(spec, text, pack, name) as engine:
+    text = load_text(str(start.folder))
+    async with served_generator(spec, text, pack, start.shared.name) as engine:
         yield Opened(engine, text, engine.sums)
 
 
+@opens(SGLang)
 @asynccontextmanager
-async def _sglang(spec: SGLang, folder: Path, device: Any, shared: Path) -> AsyncIterator[Opened]:
+async def _sglang(spec: SGLang, start: EngineStart) -> AsyncIterator[Opened]:
     """Weights go through ``shared``, which the server must be able to read, or from ``device`` by a process group."""
     from functools import partial
 
@@ -112,11 +131,12 @@ async def _sglang(spec: SGLang, folder: Path, device: Any, shared: Path) -> Asyn
     from penstock.weights.engine_group import EngineGroup
     from penstock.weights.folder import OwnedFolder
 
+    folder = start.folder
     config = config_of(folder)
     if config.is_encoder_decoder:
         raise SpecError("SGLang runs no encoder-decoders of ours; set roles.engine=Embedded")
     text, own, context = load_text(str(folder)), weight_shapes(folder), longest_sequence(config)
-    owned = OwnedFolder(shared)
+    owned = OwnedFolder(start.shared)
 
     async def no_sums() -> list[str]:
         return []  # SGLang does not tell
@@ -124,8 +144,8 @@ async def _sglang(spec: SGLang, folder: Path, device: Any, shared: Path) -> Asyn
     try:
         delivery: Any = FromDisk(owned.path, partial(write_like, folder))
         if spec.weights == "process group":
-            delivery = FromGroup(partial(EngineGroup, device, spec.timeout))
-        async with sglang_generator(spec, text, own, delivery, context, shared.name) as engine:
+            delivery = FromGroup(partial(EngineGroup, start.device, spec.timeout))
+        async with sglang_generator(spec, text, own, delivery, context, start.shared.name) as engine:
             yield Opened(engine, text, no_sums)
     finally:
         owned.close()

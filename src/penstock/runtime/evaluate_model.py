@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from penstock.config.ask import Ask
-from penstock.config.run import ModelSpec, Online, Run, Stage
+from penstock.config.run import ModelSpec, Run
+from penstock.config.stage import Stage
 from penstock.core.errors import SpecError
 from penstock.runtime.build import Models
 from penstock.runtime.context import in_one_process
@@ -20,8 +20,7 @@ from penstock.train.device import set_up
 
 def pick(made: Run, name: str) -> Stage:
     """The stage to evaluate with: an online one, or one whose evaluation names rewards of generated samples."""
-    trained = [s for s in made.stages if s.evaluation is not None and not isinstance(s, Ask)]
-    able = [s for s in trained if s.evaluation is not None and (isinstance(s, Online) or s.evaluation.rewards)]
+    able = [s for s in made.stages if s.pinned and s.evaluation is not None and (s.uses_stream or s.evaluation.rewards)]
     chosen = [stage for stage in able if stage.name == name] if name else able[-1:]
     if not chosen:
         known = ", ".join(stage.name for stage in able)
@@ -35,7 +34,7 @@ def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str
     """Metrics and groups of one evaluation."""
     device = set_up(made.device, made.threads)
     models = Models(lambda name: RunFolder(folder).stage_model(made, name), device, made.seed)
-    ready = prepare(replace(stage, model=ModelSpec(path=model)), in_one_process(made), models, Path.cwd())
+    ready = prepare(replace(cast(Any, stage), model=ModelSpec(path=model)), in_one_process(made), models, Path.cwd())
 
     async def once() -> tuple[dict[str, float], Sequence[Any]]:
         try:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from penstock.config.modules import load_modules
 from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
@@ -115,7 +116,9 @@ class RunFolder:
         if not self.spec.exists():
             raise CheckpointError(f"{self.path}: no run.json here; this is not a run folder")
         try:
-            return parse(Run, json.loads(self.spec.read_text(encoding="utf-8")))
+            values = json.loads(self.spec.read_text(encoding="utf-8"))
+            load_modules(values.get("modules", ()))
+            return parse(Run, values)
         except (ValueError, SpecError) as error:
             raise CheckpointError(f"{self.spec}: cannot be read: {error}") from error
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from penstock.config.roles import roles
 from penstock.core.errors import RoleError
 
-BEFORE = ("learner", "rank")
-"""Roles that are started before the run is written down."""
 CHUNKS = 256
 """Pieces of a process's output that wait for the driver."""
 
@@ -52,7 +51,7 @@ class Hand:
         """Start the role; gives the node's address. ``driver`` is the driver's Python; a node has one of its own."""
         address = self.address()
         folder, base = Path(bootstrap["folder"]), Path(bootstrap["base"])
-        if not base.is_dir() or (name.partition("-")[0] not in BEFORE and not (folder / "run.json").exists()):
+        if not base.is_dir() or (not roles()[bootstrap["role"]].whole_run and not (folder / "run.json").exists()):
             raise RoleError(
                 f"{name}: node {address} does not see {folder if base.is_dir() else base}; start in a folder that all "
                 "nodes share, and put the run there with --runs"

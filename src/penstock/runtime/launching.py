@@ -7,10 +7,12 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.config.modules import load_modules
 from penstock.config.run import Run
 from penstock.core.errors import SpecError
 from penstock.core.events import Event, read_events
@@ -18,6 +20,7 @@ from penstock.runtime.folder import RunFolder
 from penstock.runtime.listeners import Delivery, Listener, delivering
 from penstock.runtime.pinning import pinned
 from penstock.runtime.stopping import Interrupted, StopSignal
+from penstock.runtime.travelling import travelling
 
 IN_A_ROLE = "PENSTOCK_ROLE"
 """Environment variable that every process of a run has."""
@@ -91,38 +94,35 @@ def launch(
     """
     if os.environ.get(IN_A_ROLE):
         raise SpecError('a process of a run began a run: put penstock.train(…) of your script below if __name__ == "__main__":')
-    folder, base = Path(folder), base or Path.cwd()
-    with delivering(listeners) as deliveries, StopSignal(elsewhere=_in_a_loop()) as stop:
+    folder, base, apart = Path(folder), base or Path.cwd(), _in_a_loop()
+    target = RunFolder(folder)
+    load_modules(run.modules, base)
+    with ExitStack() as held:
+        deliveries = held.enter_context(delivering(listeners))
+        stop = held.enter_context(StopSignal(elsewhere=apart))
+        if run.runtime != "local":
+            run = held.enter_context(travelling(run, folder))
+        made = pinned(run, base, target.read() if resume else None)
         try:
-            return _off_loop(lambda: _carry_out(run, folder, deliveries, resume, base, tuple(command), stop))
+            carry_out = _carrier(made, folder, deliveries, base, stop, tuple(command))
+            return Result(folder, _in_thread(carry_out, resume) if apart else carry_out(resume))
         except Interrupted as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped; {RunFolder(folder).way_on}") from None
+            raise KeyboardInterrupt(f"stopped; {target.way_on}") from None
 
 
-def _carry_out(
-    run: Run,
-    folder: Path,
-    deliveries: Sequence[Delivery],
-    resume: bool,
-    base: Path,
-    command: tuple[str, ...],
-    stop: StopSignal,
-) -> Result:
-    target = RunFolder(folder)
+def _carrier(
+    run: Run, folder: Path, deliveries: Sequence[Delivery], base: Path, stop: StopSignal, command: tuple[str, ...]
+) -> Callable[[bool], Mapping[str, Any]]:
+    """What carries the run out, here or in processes: called with whether to resume, it gives the summary."""
     if run.runtime == "local":
         from penstock.runtime.session import Session
 
-        made = pinned(run, base, target.read() if resume else None)
-        return Result(folder, Session(made, folder, deliveries, base, stop=stop).execute(resume))
+        return Session(run, folder, deliveries, base, stop=stop).execute
     from penstock.runtime.supervise import supervise
-    from penstock.runtime.travelling import travelling
 
-    with travelling(run, folder) as able:
-        made = pinned(able, base, target.read() if resume else None)
-        supervise(made, folder, deliveries, stop, resume=resume, base=base, command=command)
-    return Result(folder, target.read_summary())
+    return lambda resume: supervise(run, folder, deliveries, stop, resume=resume, base=base, command=command)
 
 
 def _in_a_loop() -> bool:
@@ -134,19 +134,14 @@ def _in_a_loop() -> bool:
     return True
 
 
-def _off_loop(work: Callable[[], Found]) -> Found:
-    """Do some work here; where this thread's event loop is running, in a thread of its own, which is waited for.
-
-    A KeyboardInterrupt leaves that thread to end by itself, at its next step.
-    """
-    if not _in_a_loop():
-        return work()
+def _in_thread(work: Callable[[bool], Found], resume: bool) -> Found:
+    """Do some work in a thread of its own, which is waited for; a KeyboardInterrupt leaves it to end at its next step."""
     found: list[Found] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            found.append(work(resume))
         except BaseException as error:
             failed.append(error)
 

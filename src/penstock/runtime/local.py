@@ -1,28 +1,40 @@
-"""The local runtime: every role is a task of one event loop in one process."""
+"""Work beside other work in one event loop: the first error of any ends all, and none outlives the others."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
-Result = TypeVar("Result")
 
+@asynccontextmanager
+async def beside(*others: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+    """Run coroutines while the block runs; they are cancelled when it ends. The first error of any of them ends the block and
+    is raised as it is."""
+    here = asyncio.current_task()
+    failed: list[BaseException] = []
+    assert here is not None
 
-async def run_roles(main: Coroutine[Any, Any, Result], *others: Coroutine[Any, Any, Any]) -> Result:
-    """Run a main role beside others until it ends; the others are then cancelled.
+    def ended(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not failed:
+                here.cancel()
+            failed.append(error)
 
-    The first error of any role ends them all and is raised as it is.
-    """
-    tasks = [asyncio.create_task(main), *(asyncio.create_task(other) for other in others)]
+    tasks = [asyncio.create_task(other) for other in others]
+    for task in tasks:
+        task.add_done_callback(ended)
     try:
-        pending = set(tasks)
-        while tasks[0] in pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        return tasks[0].result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.remove_done_callback(ended)
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        if not failed:
+            raise
+        here.uncancel()
+        raise failed[0] from None

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from penstock.config.ask import OWN_STORE, Ask
-from penstock.config.run import DataSpec, Offline, Online, Run, Stage
+from penstock.config.ask import OWN_STORE
+from penstock.config.run import DataSpec, Run
+from penstock.config.stage import Stage
 from penstock.runtime.folder import write_json
 
 GROWING = "feedback:"
@@ -27,12 +28,12 @@ def pinned(run: Run, base: Path, kept: Run | None = None) -> Run:
     """
     stages: list[Stage] = []
     for stage in run.stages:
-        if isinstance(stage, Ask):
+        if not stage.pinned:
             stages.append(stage)
             continue
         before = next((other for other in kept.stages if other.name == stage.name), None) if kept else None
         later = asked(run, stage)
-        made: Offline | Online = replace(stage, data=_pinned(stage.data, base, before.data if before else None, later))
+        made: Any = replace(cast(Any, stage), data=_pinned(stage.data, base, before.data if before else None, later))
         if made.evaluation is not None:
             then = before.evaluation.data if before and before.evaluation else None
             evaluation = replace(made.evaluation, data=_pinned(made.evaluation.data, base, then, later))
@@ -45,7 +46,7 @@ def asked(run: Run, stage: Stage) -> set[str]:
     """The sources that stages before this one fill with votes."""
     names = [other.name for other in run.stages]
     earlier = run.stages[: names.index(stage.name)]
-    return {GROWING + other.store for other in earlier if isinstance(other, Ask)}
+    return {GROWING + other.asks for other in earlier if other.asks}
 
 
 def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
@@ -54,7 +55,7 @@ def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
     Raises:
         DataError: the store gives no rows, or others than when the stage was first begun.
     """
-    if isinstance(stage, Ask) or not asked(run, stage):
+    if not stage.pinned or not asked(run, stage):
         return stage
     path = folder / "pins.json"
     pins: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -71,12 +72,12 @@ def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
         pins[f"{stage.name}.{what}"] = {name: data.options[name] for name in PINS if name in data.options}
         return data
 
-    made: Stage = replace(stage, data=pinned_here(stage.data, "data"))
+    made: Any = replace(cast(Any, stage), data=pinned_here(stage.data, "data"))
     if made.evaluation is not None:
         evaluation = replace(made.evaluation, data=pinned_here(made.evaluation.data, "evaluation"))
         made = replace(made, evaluation=evaluation)
     write_json(path, pins)
-    return made
+    return cast(Stage, made)
 
 
 def _pinned(data: DataSpec, base: Path, kept: DataSpec | None, later: set[str]) -> DataSpec:

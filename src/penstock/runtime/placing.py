@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config.placement import ROLES, Bundle, Colocate, Placed, Resources, Split, bundles
+from penstock.config.placement import Bundle, Colocate, Placed, Resources, Split
+from penstock.config.roles import roles
 from penstock.config.run import Online, Run
 from penstock.config.spec import parse, suggestion
 from penstock.core.errors import SpecError
-from penstock.runtime.engine_choice import way_of_weights
+from penstock.runtime.engine_choice import weights_way
 
 NAMED = {"colocate": Colocate, "split": Split}
 
@@ -49,8 +50,8 @@ def read_placement(text: str) -> Any:
 
 def resources_of(file: str, role: str, values: Any) -> Resources:
     """What a section of a placement file says of a role."""
-    if role not in ROLES:
-        raise SpecError(f'{file}: unknown role "{role}"{suggestion(role, ROLES)}; roles are {", ".join(ROLES)}')
+    if role not in roles():
+        raise SpecError(f'{file}: unknown role "{role}"{suggestion(role, roles())}; roles are {", ".join(roles())}')
     if not isinstance(values, Mapping):
         raise SpecError(f"{file}: {role} is no section; write [{role}] and below it cpus = 1")
     try:
@@ -61,13 +62,13 @@ def resources_of(file: str, role: str, values: Any) -> Resources:
 
 def placement_lines(run: Run) -> list[str]:
     """What lands where, for ``penstock explain``."""
-    plan = bundles(run)
+    plan = run.roles.placement.bundles(run)
     name = type(run.roles.placement).__name__.lower()
     how = {"PACK": "on as few nodes as there is room", "SPREAD": "on as many nodes as there are"}[plan.strategy]
     return [
         f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
         *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
-        f"  weights go {way_of_weights(run)}; the run's folder is one that all nodes see",
+        f"  weights go {weights_way(run)}; the run's folder is one that all nodes see",
     ]
 
 
@@ -77,11 +78,11 @@ TOKEN_BYTES = 13
 
 def moved(stage: Online, run: Run, weights: float) -> list[tuple[str, float, str]]:
     """(what, bytes, which way) between the processes of a run in one step of a stage whose weights take ``weights`` bytes."""
-    roles, answers = run.roles, stage.batch * stage.samples * stage.sampling.max_new_tokens * TOKEN_BYTES
-    ways = 3 if not roles.references else 4
-    readers = "the reward workers" + (", the references" if roles.references else "")
+    counts, answers = run.roles, stage.batch * stage.samples * stage.sampling.max_new_tokens * TOKEN_BYTES
+    ways = 3 if not counts.references else 4
+    readers = "the reward workers" + (", the references" if counts.references else "")
     return [
-        ("weights", weights * roles.generators, f"from the learner to {roles.generators} generator(s) by {roles.channel}"),
+        ("weights", weights * counts.generators, f"from the learner to {counts.generators} generator(s) by {counts.channel}"),
         (
             "answers",
             float(answers * ways),

@@ -25,8 +25,8 @@ from penstock.engine.sequences import Sequence as Drawn
 from penstock.loops.learn import Step, learn, reference_column
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.local import run_roles
-from penstock.runtime.online import OnlineParts
+from penstock.runtime.local import beside
+from penstock.runtime.stages.online import OnlineParts
 from penstock.runtime.supervise import rules_of
 from penstock.stream.columns import masked, merged
 from penstock.stream.rules import Lease, Rules
@@ -356,7 +356,11 @@ async def replay(
                 await found.put(step)
         await found.put(None)
 
-    running = asyncio.create_task(run_roles(main(), *(engine.run(weights) for engine in engines)))
+    async def together() -> None:
+        async with beside(*(engine.run(weights) for engine in engines)):
+            await main()
+
+    running = asyncio.create_task(together())
     try:
         while True:
             getting = asyncio.ensure_future(found.get())

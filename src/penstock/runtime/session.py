@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.ckpt.store import CheckpointStore, Loaded, Position
-from penstock.config.ask import Ask
-from penstock.config.run import Run, Stage
+from penstock.config.run import Run
+from penstock.config.stage import Stage
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame
 from penstock.core.events import Event, EventLog
@@ -27,8 +28,9 @@ from penstock.runtime.build import Models
 from penstock.runtime.check import check_stages, named
 from penstock.runtime.context import StageContext
 from penstock.runtime.folder import RunFolder, write_json
+from penstock.runtime.local import beside
 from penstock.runtime.pinning import GROWING, settled
-from penstock.runtime.stages import Ready, prepare, step_through
+from penstock.runtime.stages import StageRuntime, prepare
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.train.device import RandomStates, set_up
 
@@ -86,8 +88,31 @@ class Session:
             PenstockError: anything the user can mend; once ``begun``, it says how to go on from the last checkpoint.
             Interrupted: Ctrl-C or SIGTERM; everything is saved, or nothing was begun.
         """
+        with self._explained():
+            if done := self._finished(resume):
+                return done
+            with self._opened(resume):
+                loaded = self.store.load_newest() if resume else None
+                self.begun = resume
+                for number, stage in enumerate(self.run.stages):
+                    if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
+                        continue
+                    here = loaded if loaded is not None and loaded.entry.position.number == number else None
+                    with named(stage.name):
+                        stage_run = self._prepared(number, stage, here)
+                    if resume:  # without a checkpoint the evaluation before the first step comes again as well
+                        self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
+                    with self.stop.between_saves():
+                        asyncio.run(stage_run.execute(here))
+                    if self.stop.asked and stage.name != self.run.stages[-1].name:
+                        raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
+                return self._concluded()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors and interrupts that end the run say how to go on with it."""
         try:
-            return self._in_folder(resume)
+            yield
         except Interrupted as stopped:
             raise Interrupted(f"{stopped}; {self.folder.way_on}") from None
         except KeyboardInterrupt:
@@ -97,14 +122,17 @@ class Session:
                 raise
             raise type(error)(f"{error}; mend that and {self.folder.way_on}") from error
 
-    def _in_folder(self, resume: bool) -> dict[str, Any]:
-        """Hold the folder, open what a run writes, and go through the stages."""
-        if resume:
-            self.folder.require_same(self.run)
-            if done := self.folder.finished(self.run):
-                return done
-        else:
+    def _finished(self, resume: bool) -> dict[str, Any] | None:
+        """The summary of a run that is finished already. Raises CheckpointError where the folder is another run's."""
+        if not resume:
             self.folder.require_free()
+            return None
+        self.folder.require_same(self.run)
+        return self.folder.finished(self.run)
+
+    @contextlib.contextmanager
+    def _opened(self, resume: bool) -> Iterator[None]:
+        """Hold the folder and open what a run writes."""
         device = set_up(self.run.device, self.bootstrap.threads if self.bootstrap else self.run.threads)
         check_stages(self.run, self.base)
         handle = self.folder.lock() if resume else self.folder.begin(self.run)
@@ -115,47 +143,42 @@ class Session:
             self.recorder = Recorder(self.folder.spans)
             log = EventLog(self.folder.events, self.listeners)
             with contextlib.closing(self.recorder), contextlib.closing(log) as self.log:
-                self._stages(resume)
+                yield
         except OSError as error:
             raise CheckpointError(f"{self.folder.path}: {error}") from error
         finally:
             if not resume and not self.begun:
                 self.folder.undo()
             handle.close()
+
+    def _prepared(self, number: int, stage: Stage, loaded: Loaded | None) -> StageRun:
+        """A stage made ready, announced in the log."""
+        self.log.stage = stage.name
+        self.step = loaded.entry.position.step if loaded is not None else 0
+        if loaded is not None:
+            self.log.lifecycle(self.step, "resumed", after=f"step {self.step} of {stage.steps}")
+        else:
+            self.log.lifecycle(0, "stage started", steps=stage.steps)
+        stage = settled(stage, self.run, self.base, self.folder.path)
+        self._tell_votes(stage)
+        made = prepare(stage, self.run, self.models, self.base, self._context(stage))
+        self.begun = True
+        return StageRun(self, number, stage, made)
+
+    def _concluded(self) -> dict[str, Any]:
+        """The summary of a run whose stages are done."""
+        self.log.stage = ""
+        self.summary["headline"] = headline(self.run, self.summary)
+        write_json(self.folder.summary, self.summary)
+        self.log.lifecycle(0, "finished", headline=self.summary["headline"])
         return self.summary
 
     def _report(self, what: str, **fields: Any) -> None:
         self.log.lifecycle(self.step, what, **fields)
 
-    def _stages(self, resume: bool) -> None:
-        stop = self.stop
-        loaded = self.store.load_newest() if resume else None
-        self.begun = resume
-        for number, stage in enumerate(self.run.stages):
-            if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
-                continue
-            self.log.stage = stage.name
-            here = loaded if loaded is not None and loaded.entry.position.number == number else None
-            self._announce(stage, here)
-            with named(stage.name):
-                stage = settled(stage, self.run, self.base, self.folder.path)
-                self._tell_votes(stage)
-                ready = prepare(stage, self.run, self.models, self.base, self._context(stage))
-            self.begun = True
-            if resume:  # without a checkpoint the evaluation before the first step comes again as well
-                self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
-            with stop.between_saves():
-                asyncio.run(StageRun(self, number, stage, stop, ready).execute(here))
-            if stop.asked and stage.name != self.run.stages[-1].name:
-                raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
-        self.log.stage = ""
-        self.summary["headline"] = headline(self.run, self.summary)
-        write_json(self.folder.summary, self.summary)
-        self.log.lifecycle(0, "finished", headline=self.summary["headline"])
-
     def _tell_votes(self, stage: Stage) -> None:
         """Note which part of a feedback store a stage learns from: so many votes, or entries of another log of the store's."""
-        if not isinstance(stage, Ask) and stage.data.source.startswith(GROWING):
+        if stage.pinned and stage.data.source.startswith(GROWING):
             options, form = stage.data.options, stage.data.options.get("form", "pairs")
             what = "reads votes" if form in ("pairs", "completions", "corrections") else f"reads {form}"
             self.log.lifecycle(0, what, events=f"1 to {options.get('until')}", content=options.get("content"))
@@ -163,13 +186,6 @@ class Session:
     def _context(self, stage: Stage) -> StageContext:
         schedule, stopped = self.folder.schedule / stage.name, lambda: self.stop.asked > 0
         return StageContext(self.recorder, self._report, self.bootstrap, schedule, self.folder.path, stopped)
-
-    def _announce(self, stage: Stage, loaded: Loaded | None) -> None:
-        self.step = loaded.entry.position.step if loaded is not None else 0
-        if loaded is not None:
-            self.log.lifecycle(self.step, "resumed", after=f"step {self.step} of {stage.steps}")
-        else:
-            self.log.lifecycle(0, "stage started", steps=stage.steps)
 
     def finished(self, stage: Stage, progressed: Progressed) -> None:
         """Note a finished stage's results."""
@@ -181,13 +197,13 @@ class Session:
 class StageRun:
     """One stage on its way: logs, evaluates, saves after each step."""
 
-    def __init__(self, session: Session, number: int, stage: Stage, stop: StopSignal, ready: Ready) -> None:
-        self.session, self.number, self.stage, self.stop, self.ready = session, number, stage, stop, ready
+    def __init__(self, session: Session, number: int, stage: Stage, runtime: StageRuntime) -> None:
+        self.session, self.number, self.stage, self.runtime = session, number, stage, runtime
         self.progressed = Progressed({}, {}, {})
         self.started = time.perf_counter()
         self.every = stage.evaluation.every if stage.evaluation else 0
         self.spans = session.recorder.role("learner")
-        self.holders = {**ready.holders, "progress": self.progressed, "random": RandomStates()}
+        self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
 
     async def execute(self, loaded: Loaded | None) -> None:
         """From the start or a checkpoint to the stage's saved model."""
@@ -196,16 +212,20 @@ class StageRun:
             if loaded is not None:
                 start = loaded.entry.position.step
                 self._restore(loaded)
-            await step_through(self.ready, start, lambda: self._before(start), self._after)
+            if start == 0 and self.runtime.evaluate is not None:
+                self.progressed.first = await self._evaluate(0)
+            async with beside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:
+                async for step in steps:  # whatever ends one, a signal among them: what it holds open is closed first
+                    await self._after(step)
         except SentinelError as error:
             self._tell(error.alarms)
             raise
         finally:
-            await self.ready.close()
+            await self.runtime.close()
         self.progressed.seconds += time.perf_counter() - self.started
         folder = session.folder.stage_model(session.run, self.stage.name)
         with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
-            save_model(self.ready.model, folder)  # a full disk comes as one of many errors
+            save_model(self.runtime.model, folder)  # a full disk comes as one of many errors
         session.finished(self.stage, self.progressed)
         session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
 
@@ -215,27 +235,23 @@ class StageRun:
                 raise CheckpointError(f'{loaded.entry.path}: holds no state of "{name}"; it belongs to another kind of run')
             holder.load_state(loaded.states[name])
 
-    async def _before(self, start: int) -> None:
-        if start == 0 and self.ready.evaluate is not None:
-            self.progressed.first = await self._evaluate(0)
-
     async def _evaluate(self, step: int) -> Metrics:
-        assert self.ready.evaluate is not None
+        assert self.runtime.evaluate is not None
         with self.spans.span("evaluate", step=step):
-            metrics, groups = await self.ready.evaluate()
+            metrics, groups = await self.runtime.evaluate()
         self._measured(step, metrics, groups)
         return metrics
 
     def _measured(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.session.log.metrics(step, metrics)
         if groups:
-            self.session.log.samples(step, rows_of(chosen(groups), self.ready.model.text.decode, evaluated=step))
+            self.session.log.samples(step, rows_of(chosen(groups), self.runtime.model.text.decode, evaluated=step))
         self.progressed.last = metrics
 
     async def _evaluate_if_due(self, done: int) -> None:
         """Evaluate at the end and in between; what is in between may be measured by another process, and heard later."""
-        aside, last = self.ready.aside, done == self.stage.steps
-        due = self.ready.evaluate is not None and (last or (self.every and done % self.every == 0))
+        aside, last = self.runtime.elsewhere, done == self.stage.steps
+        due = self.runtime.evaluate is not None and (last or (self.every and done % self.every == 0))
         if due and not last and aside is not None:
             await aside.ask(done)
         for answer in await aside.answers(wait=last) if aside is not None else ():
@@ -243,8 +259,8 @@ class StageRun:
         if due and (last or aside is None):
             await self._evaluate(done)
 
-    async def _after(self, step: Step) -> bool:
-        """After each step: log, evaluate, save. Gives whether to go on."""
+    async def _after(self, step: Step) -> None:
+        """After each step: log, evaluate, save."""
         done, total = step.index + 1, self.stage.steps
         self.session.step = done
         self.session.log.metrics(done, step.metrics)
@@ -252,14 +268,16 @@ class StageRun:
         self.progressed.metrics = step.metrics
         if step.groups and due(done, total):
             seen = step.seen or chosen(step.groups)
-            self.session.log.samples(done, rows_of(seen, self.ready.model.text.decode))
+            self.session.log.samples(done, rows_of(seen, self.runtime.model.text.decode))
         await self._evaluate_if_due(done)
-        every, asked = self.session.run.checkpoint.every, self.stop.asked  # once: a signal between save and stop comes later
+        every, asked = (
+            self.session.run.checkpoint.every,
+            self.session.stop.asked,
+        )  # once: a signal between save and stop comes later
         if asked or done == total or (every and done % every == 0):
             self._save(done)
         if asked and done < total:
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
-        return True
 
     def _tell(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
@@ -274,7 +292,7 @@ class StageRun:
             self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
         self.session.recorder.flush()
         self.progressed.seconds = spent
-        self.ready.acknowledge()
+        self.runtime.acknowledge()
 
 
 def headline(run: Run, summary: Mapping[str, Any]) -> str:

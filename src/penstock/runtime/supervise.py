@@ -11,22 +11,21 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from penstock.config.placement import bundles, most_ranks, ranks_apart
+from penstock.config.roles import columns, most_ranks, ranks_apart, roles
 from penstock.config.run import Online, Run
 from penstock.core import errors
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.events import Event
 from penstock.net.rpc import Handler, Peer
 from penstock.runtime.bootstrap import RANKS_LOST, Bootstrap
-from penstock.runtime.engine_choice import command_of, require_engine
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
 from penstock.runtime.listeners import Listener
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.runtime.supervisor import COMMAND, STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
-from penstock.stream.columns import REFERENCE, REWARD
+from penstock.stream.columns import Stage as EnrichmentStep
 from penstock.stream.rules import Rules
 from penstock.train.rank_meeting import Meeting
 from penstock.weights.folder import shared_folder
@@ -46,8 +45,8 @@ def supervise(
     resume: bool,
     base: Path,
     command: tuple[str, ...] = (),
-) -> None:
-    """Carry a run out in processes, to its end.
+) -> dict[str, Any]:
+    """Carry a run out in processes, to its end; gives its summary.
 
     Raises:
         RoleError: the learner died again and again without getting on.
@@ -55,16 +54,14 @@ def supervise(
         PenstockError: what ended the learner.
         Interrupted: ``stop`` was asked to.
     """
-    require_engine(run)
+    run.roles.engine.check(run.roles.generators)
     asyncio.run(Supervised(run, folder, listeners, stop, resume=resume, base=base, command=command or COMMAND).execute())
+    return RunFolder(folder).read_summary()
 
 
-def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> Rules:
-    """What the stream of a stage enforces; in processes, rewards and reference log-probs are columns of their own."""
+def rules_of(stage: Online, written: Sequence[str] = ()) -> Rules:
+    """What the stream of a stage enforces; ``written``: the columns that processes of their own write."""
     algorithm: Any = stage.algorithm
-    stages = (REWARD,) if processes else ()
-    if references and "reference" in algorithm.needs:
-        stages = (*stages, REFERENCE)
     return Rules(
         stage.batch,
         stage.max_lag,
@@ -74,7 +71,7 @@ def rules_of(stage: Online, *, processes: bool = False, references: int = 0) -> 
         algorithm.has_signal if stage.dynamic_sampling else None,
         stage.dynamic_sampling,
         stage.max_uses,
-        stages,
+        tuple(map(EnrichmentStep, written)),
     )
 
 
@@ -95,14 +92,14 @@ def place_of(run: Run) -> Place:
     if run.runtime == "ray":
         from penstock.runtime.ray import Cluster
 
-        return Cluster(bundles(run))
+        return Cluster(run.roles.placement.bundles(run))
     return ThisMachine()
 
 
 def threads_of(run: Run, name: str = "learner") -> int:
     """CPU threads of a process; in a cluster, as many as it takes cores."""
     if run.runtime == "ray":
-        return run.threads or max(1, int(bundles(run).find(name)[1].cpus))
+        return run.threads or max(1, int(run.roles.placement.bundles(run).find(name)[1].cpus))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return run.threads or max(1, cores // (1 + run.roles.generators))
 
@@ -155,8 +152,8 @@ class Supervised:
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         self.stop.on_ask = functools.partial(loop.call_soon_threadsafe, self._ask)
-        for rank in range(1, most_ranks(self.run) if self._ranks else 1):
-            self.supervisor.start(self._role("rank", f"rank-{rank}"))
+        for name in roles()["rank"].names(self.run):
+            self.supervisor.start(self._role("rank", name))
         try:
             return await self._keep_learner()
         finally:
@@ -180,10 +177,10 @@ class Supervised:
         self.error = known(message) if known is not None else None
 
     def _rules(self, name: str) -> Rules:
-        return rules_of(self._stage(name), processes=True, references=self.run.roles.references)
+        return rules_of(self._stage(name), columns(self.run, self._stage(name)))
 
     def _stage(self, name: str) -> Online:
-        return next(stage for stage in self.run.stages if stage.name == name and isinstance(stage, Online))
+        return cast(Online, next(stage for stage in self.run.stages if stage.name == name))
 
     def _ask(self) -> None:
         """Ctrl-C reached this process alone: the learner finishes its step and saves; the others follow.
@@ -261,7 +258,7 @@ class Supervised:
         await self.hub.server.drop(role.name)
         child = await self.place.spawn(role)
         here = self.learner.address if self.learner else child.address
-        reads = role.bootstrap["role"] in ("generator", "evaluator")
+        reads = roles()[role.bootstrap["role"]].reads_weights
         if reads and child.address not in ("", here) and self.run.roles.channel == "shared memory":
             await child.stop()
             raise SpecError(
@@ -280,19 +277,14 @@ class Supervised:
         self._leaving.append(asyncio.create_task(self.supervisor.stop(*names)))
 
     def _roles(self, stage: str) -> Iterator[Role]:
-        counts = {"generator": self.run.roles.generators, "reward": self.run.roles.rewards}
-        if any(known is REFERENCE for known in self._rules(stage).stages):
-            counts["reference"] = self.run.roles.references
-        if self.run.roles.evaluator and self._stage(stage).evaluation is not None:
-            counts["evaluator"] = 1
-        for kind, count in counts.items():
-            for index in range(count):
-                yield self._role(kind, f"{kind}-{index}", stage=stage)
+        for kind in roles().values():
+            yield from (self._role(kind.name, name, stage=stage) for name in kind.names(self.run, self._stage(stage)))
 
     def _role(self, kind: str, name: str, **more: Any) -> Role:
         log = self.folder.path / "logs" / f"{name}.log"
         bootstrap = self._bootstrap(kind, name, **more)
-        return Role(name, bootstrap, command_of(self.run, kind, self.command), log, self._environment(name))
+        command = self.run.roles.engine.command(self.command) if kind == "generator" else self.command
+        return Role(name, bootstrap, command, log, self._environment(name))
 
     def _bootstrap(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""

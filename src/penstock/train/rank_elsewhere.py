@@ -1,6 +1,6 @@
 """Ranks of a learner on other nodes: processes that come to it, and are spoken to over a socket as a child over its pipes.
 
-The supervisor keeps a process for each of them (:mod:`penstock.runtime.rank_role`), which outlives learners that come and go.
+The supervisor keeps a process for each of them (:mod:`penstock.runtime.roles.rank`), which outlives learners that come and go.
 """
 
 from __future__ import annotations

@@ -124,3 +124,12 @@ def examined(seed: int = 0, steps: int = 9, evaluator: bool = False) -> Run:
     held_out = EvaluationSpec(data=replace(DATA, size=20, skip=600), every=3)
     grpo = replace(made.stages[0], evaluation=held_out)  # type: ignore[call-arg]
     return replace(made, stages=(grpo,), **({"runtime": "procs", "roles": RolesSpec(evaluator=True)} if evaluator else {}))
+
+
+def lettered(steps: int = 3) -> Run:
+    """Letters with a role of a user's own beside the others.
+
+    Args:
+        steps: GRPO steps.
+    """
+    return replace(letters(steps=steps), modules=(str(Path(__file__).parents[1] / "own_parts.py"),))

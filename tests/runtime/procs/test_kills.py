@@ -99,7 +99,7 @@ if name == "learner":
 
 MOMENTS = {
     "learner": (
-        ("penstock.runtime.procs:save_model", 1),
+        ("penstock.runtime.stages.remote_online:save_model", 1),
         ("penstock.runtime.remote:RemoteLeasing.begin", 1),
         ("penstock.weights.folder:OwnedFolder.__init__", 1),
         ("penstock.weights.shared_memory:SharedMemoryPublisher._write", 1),

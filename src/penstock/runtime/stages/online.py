@@ -1,4 +1,4 @@
-"""What an online stage is made of, wherever its roles live, and its flow within one process."""
+"""An online stage: what it is made of, wherever its roles live, and how it goes in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.run import Online, Run
-from penstock.config.strategies import OneDevice
+from penstock.core.contracts import Holder
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
@@ -19,10 +19,10 @@ from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
-from penstock.observe.rules import EXACT, ROUNDED
-from penstock.observe.sentinels import Sentinels
-from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of
+from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
 from penstock.runtime.context import StageContext
+from penstock.runtime.measuring import measured, refreshed
+from penstock.runtime.stages import StageRuntime
 from penstock.runtime.supervise import rules_of
 from penstock.stream.stream import Stream
 from penstock.train.device import threads
@@ -53,7 +53,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     needs = algorithm.needs & {"teacher"} if reference_elsewhere else algorithm.needs & {"reference", "teacher"}
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
     frozen = models.reference(stage, model, sampling.temperature) if needs else None
-    if "teacher" in algorithm.needs and not isinstance(stage.learner.strategy, OneDevice):
+    if "teacher" in algorithm.needs and stage.strategy.ranks > 1:
         raise SpecError(
             f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
         )
@@ -81,14 +81,6 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 
 
-def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
-    """The trainer of an algorithm's loss, with its sentinels."""
-    spec = learner.spec
-    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
-    sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
-    return Trainer(learner, algorithm.loss(), sentinels)
-
-
 def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
     """Refuse a teacher whose tokens are others: distributions over different vocabularies cannot be compared."""
     same = teacher.text.tokenizer.get_vocab() == student.text.tokenizer.get_vocab()
@@ -113,25 +105,51 @@ class RefreshingChannel:
         await self.channel.publish(version)
 
 
-class LocalFlow:
+class OnlineRuntime(StageRuntime):
+    """What an online stage does wherever its roles live."""
+
+    def __init__(self, parts: OnlineParts, run: Run, models: Models, base: Path, context: StageContext) -> None:
+        self.parts, self.run, self.context = parts, run, context
+        self.model, self.epoch = parts.model, len(parts.source)
+        measure, self._rewards = measured(parts.stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
+        self.evaluate = refreshed(parts.learner, measure) if measure is not None else None
+        for reward in self._rewards:
+            reward.spans = context.recorder.role("evaluation" if context.bootstrap else "reward-0")
+
+    def hold(self, stream: Holder) -> None:
+        """Everything that a checkpoint must hold, ``stream`` among it."""
+        parts = self.parts
+        self.holders = {
+            "learner": parts.learner,
+            "stream": stream,
+            "labeller": parts.labeller,
+            "sentinels": parts.trainer.watcher,
+        }
+
+    async def close(self) -> None:
+        self.parts.learner.close()
+        for reward in self._rewards:
+            await reward.close()
+        self.context.recorder.end("generator-0", "reward-0", "evaluation")
+
+
+class LocalOnline(OnlineRuntime):
     """All roles in one process: the generator aliases the learner's parameters, or its copy of them where they are sharded."""
 
-    def __init__(self, parts: OnlineParts, context: StageContext) -> None:
-        self.parts, self.context, schedule = parts, context, context.schedule
+    def __init__(self, parts: OnlineParts, run: Run, models: Models, base: Path, context: StageContext) -> None:
+        super().__init__(parts, run, models, base, context)
         self.stream = Stream(rules_of(parts.stage))
+        self.hold(self.stream)
+        self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
         self.generator = embedded_generator(parts.model, slots=parts.stage.slots)
         self.generator.spans = context.recorder.role("generator-0")
-        self.generator.tape = Tape.next_take(schedule, "generator-0") if schedule else Tape()
-
-    aside: Any = None
-    """Nobody else evaluates."""
+        self.generator.tape = Tape.next_take(context.schedule, "generator-0") if context.schedule else Tape()
 
     def background(self) -> list[Any]:
         roll = replace(self.parts.roll, generator=self.generator, tape=self.generator.tape)
         return [rollout(self.stream, self.parts.source, roll)]
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
-        """Train from a step on."""
         parts, generator = self.parts, self.generator
         generator.version = start
         generator.tape.load(start, 0)
@@ -144,3 +162,15 @@ class LocalFlow:
             async for step in trained:
                 found, before = rates(before, generator.stats()), generator.stats()
                 yield replace(step, metrics=step.metrics | found)
+        parts.learner.refresh()
+
+
+def prepare(stage: Online, run: Run, models: Models, base: Path, context: StageContext) -> OnlineRuntime:
+    """Load and build what the stage needs, with the other roles in this process or in others."""
+    elsewhere = context.bootstrap is not None
+    parts = online_parts(stage, run, models, base, reference_elsewhere=elsewhere and run.roles.references > 0)
+    if elsewhere:
+        from penstock.runtime.stages.remote_online import RemoteOnline
+
+        return RemoteOnline(parts, run, models, base, context)
+    return LocalOnline(parts, run, models, base, context)

@@ -7,7 +7,7 @@ import sys
 
 from penstock.core.errors import WireError
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.local import run_roles
+from penstock.runtime.local import beside
 from penstock.runtime.remote import joined
 from penstock.train.rank_meeting import Meeting, introduce
 
@@ -15,11 +15,12 @@ LOOK = 0.1
 """Seconds between two looks for a learner that waits."""
 
 
-async def rank(bootstrap: Bootstrap) -> None:
+async def run(bootstrap: Bootstrap) -> None:
     """Keep a rank. Ends when the run does, or when it is told to."""
     async with joined(bootstrap, bootstrap.name, "rank", dict) as client:
         await client.call("ready_now", deadline=30.0)
-        await run_roles(_serve(bootstrap), client.until_lost())
+        async with beside(client.until_lost()):
+            await _serve(bootstrap)
 
 
 async def _serve(bootstrap: Bootstrap) -> None:

@@ -10,18 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.config.roles import columns
 from penstock.config.run import Run
 from penstock.core.sentinels import Alarm
 from penstock.core.tape import LeaseLog
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
-from penstock.runtime.bootstrap import Bootstrap
+from penstock.runtime.build import Models
 from penstock.runtime.context import StageContext
 from penstock.runtime.engine_choice import sends_adapters
 from penstock.runtime.exams import Answer
-from penstock.runtime.online import OnlineParts
 from penstock.runtime.remote import RemoteLeasing, joined
+from penstock.runtime.stages.online import OnlineParts, OnlineRuntime
 from penstock.runtime.supervise import exam_folder, rules_of
 from penstock.train.device import threads
 from penstock.weights.channels import open_publisher
@@ -64,14 +65,19 @@ class Aside:
             self._channel = None
 
 
-class ProcsFlow:
-    """The learner's flow: batches come from the hub, weights go out through a channel."""
+class RemoteOnline(OnlineRuntime):
+    """The learner's side where the other roles are processes: batches come from the hub, weights go out through a channel."""
 
-    def __init__(self, parts: OnlineParts, run: Run, bootstrap: Bootstrap, context: StageContext) -> None:
-        self.parts, self.run, self.bootstrap, self.context = parts, run, bootstrap, context
-        rules = rules_of(parts.stage, processes=True, references=run.roles.references)
-        self.stream = RemoteLeasing(rules, context.report)
-        self._aside = Aside(self.stream, partial(self._publisher, exam_folder(bootstrap.weights)))
+    def __init__(self, parts: OnlineParts, run: Run, models: Models, base: Path, context: StageContext) -> None:
+        super().__init__(parts, run, models, base, context)
+        assert context.bootstrap is not None
+        self.bootstrap = context.bootstrap
+        self.stream = RemoteLeasing(rules_of(parts.stage, columns(run, parts.stage)), context.report)
+        self.hold(self.stream)
+        self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
+        self._evaluations = Aside(self.stream, partial(self._publisher, exam_folder(self.bootstrap.weights)))
+        if run.roles.evaluator and parts.stage.evaluation is not None:
+            self.elsewhere = self._evaluations
 
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
         kind = self.run.roles.channel
@@ -81,23 +87,15 @@ class ProcsFlow:
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
         return open_publisher(kind, weights, folder, post, incarnation, **options)
 
-    def background(self) -> list[Any]:
-        return []
-
-    @property
-    def aside(self) -> Aside | None:
-        """Who evaluates while training goes on, if somebody does."""
-        return self._aside if self.run.roles.evaluator and self.parts.stage.evaluation is not None else None
-
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
-        """Hand the model over, begin the stage at the hub, train, end it."""
+        """Begin the stage at the hub with the model that it starts from, train, end it."""
         parts, name, stream = self.parts, self.parts.stage.name, self.stream
         if not (self.bootstrap.stage_start(name) / "config.json").exists():
             save_model(parts.model, self.bootstrap.stage_start(name), adapted=not sends_adapters(self.run, parts.stage))
         async with joined(self.bootstrap, "learner", "learner", dict) as client:
             incarnation = await stream.begin(client, name)
             publisher = self._publisher(self.bootstrap.weights, stream.post, incarnation)
-            self._aside.incarnation = incarnation
+            self._evaluations.incarnation = incarnation
             listening = asyncio.create_task(stream.listen())
             try:
                 await publisher.publish(start)
@@ -114,8 +112,9 @@ class ProcsFlow:
             finally:
                 listening.cancel()
                 publisher.close()
-                self._aside.close()
+                self._evaluations.close()
             await stream.end(name)
+        parts.learner.refresh()
 
     def _compared(self, step: int) -> Iterator[Alarm]:
         """Alarms about generators whose weights are not those that went out. Raises SentinelError where that is fatal."""

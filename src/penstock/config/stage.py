@@ -1,0 +1,90 @@
+"""What callers ask of a stage, whatever it does; each member has a default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from penstock.config.environment import EnvironmentSpec
+from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.strategies import OneDevice
+
+SIGNALS, OTHER = "signals", "other"
+"""Kinds of feedback: what users did unasked; and votes, labels and rewards of any other origin."""
+
+
+class Stage:
+    """Base of the specs that ``Run.stages`` takes.
+
+    A stage of a user's own is a registered spec (:func:`penstock.config.spec.spec`) that derives from this, in a module that
+    ``Run.modules`` names.
+    """
+
+    name: str
+    model: ModelSpec
+    data: DataSpec
+    evaluation: EvaluationSpec | None
+    steps: int
+
+    program: ClassVar[str] = ""
+    """``MODULE:FUNCTION`` or ``FILE.py:FUNCTION`` that makes it ready, called as ``prepare`` in ``runtime/stages/*.py`` is;
+    empty: ours."""
+    uses_stream: ClassVar[bool] = False
+    """Whether it trains on its own samples, which go through a stream, so that other processes can generate and score."""
+    pinned: ClassVar[bool] = True
+    """Whether data that grows is pinned to what it was when the stage began."""
+    asks: str = ""
+    """The feedback store that the stage fills with votes; empty: none."""
+    reference: ModelSpec | None = None
+    environment: EnvironmentSpec | None = None
+
+    @property
+    def strategy(self) -> Any:
+        """How its learner's model is spread over processes."""
+        return OneDevice()
+
+    @property
+    def trains_adapters(self) -> bool:
+        """Whether it trains low-rank adapters alone, on one device."""
+        return False
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether log-probs of a reference model are learned from."""
+        return False
+
+    @property
+    def row_kind(self) -> str:
+        """What its rows become: prompts, examples or pairs."""
+        return "prompts"
+
+    @property
+    def imitates(self) -> bool:
+        """Whether it learns what to write from given texts, good or bad."""
+        return False
+
+    def feedback(self, learned: Mapping[str, set[str]]) -> set[str]:
+        """Kinds of feedback that it adds; ``learned``: those behind the models of earlier stages. Demonstrations are none: they
+        say what to write, not what is good."""
+        return set()
+
+    def all_rewards(self) -> tuple[RewardSpec, ...]:
+        """Every reward that it names."""
+        return self.evaluation.rewards if self.evaluation else ()
+
+    def mixtures(self) -> list[tuple[RewardSpec, ...]]:
+        """The rewards that it names, those together that score together."""
+        return [self.evaluation.rewards] if self.evaluation and self.evaluation.rewards else []
+
+    def reward_models(self) -> list[str]:
+        """The models behind the rewards that it trains on."""
+        return []
+
+    def models(self) -> list[str]:
+        """The models that it names."""
+        found = [self.model.path] + ([self.reference.path] if self.reference else [])
+        return found + [model for reward in self.all_rewards() for model in models_behind(reward)]
+
+    def on_one_process(self) -> Any:
+        """The stage as one process can carry it out."""
+        return self

@@ -1,0 +1,61 @@
+"""The evaluator: measures the versions that the learner asks for, while training goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from penstock.core.spans import Spans
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.loops.rollout import Rollout
+from penstock.models.files import load_model
+from penstock.runtime.bootstrap import Bootstrap
+from penstock.runtime.build import Models, StageRewards, environments, seed_of
+from penstock.runtime.folder import RunFolder
+from penstock.runtime.local import beside
+from penstock.runtime.measuring import measured
+from penstock.runtime.remote import NEVER, joined
+from penstock.runtime.supervise import exam_folder
+from penstock.train.device import set_up
+from penstock.weights.channels import open_subscriber
+
+SHOWN = 8
+"""Groups of an evaluation that the learner is given to look at."""
+
+
+async def run(bootstrap: Bootstrap) -> None:
+    """Measure the versions that the learner asks for, on the held-out prompts of the stage."""
+
+    run, stage = bootstrap.run, bootstrap.online
+    folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
+    device = set_up(run.device, bootstrap.threads)
+    model = load_model(str(bootstrap.stage_start(stage.name))).to(device)
+    models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
+    rewards = StageRewards(stage.rewards, models, model.text, base)
+    sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
+    engine = embedded_generator(model, slots=stage.slots, version=-1)
+    roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
+    measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
+    assert measure is not None
+    subscriber = open_subscriber(run.roles.channel, exam_folder(bootstrap.weights), name)
+    spans = Spans(folder.spans / f"{name}.jsonl", name)
+    async with joined(bootstrap, name, "evaluator", dict) as client:
+        await client.call("ready_now", deadline=30.0)
+
+        async def work() -> None:
+            while True:
+                exam = await client.call("next_exam", deadline=NEVER)
+                with spans.span("evaluate", step=exam["step"]):
+                    update = await asyncio.to_thread(subscriber.open, exam["manifest"])
+                    engine.version = -1  # a learner that was started again may ask for an older version
+                    await engine.load(update)
+                    metrics, groups = await measure()
+                answer = {"step": exam["step"], "metrics": metrics, "groups": list(groups[:SHOWN])}
+                await client.call("answer", deadline=60.0, **answer)
+
+        try:
+            async with beside(client.until_lost()):
+                await work()
+        finally:
+            for made in closing:
+                await made.close()

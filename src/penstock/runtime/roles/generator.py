@@ -1,0 +1,109 @@
+"""A generator: generates groups with an engine of its own, whose weights follow the learner's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+from penstock.core.spans import Spans
+from penstock.core.tape import Tape
+from penstock.data.sampler import prompts
+from penstock.loops.rollout import Rollout, rollout
+from penstock.runtime.bootstrap import Bootstrap
+from penstock.runtime.build import Unscored, environments, seed_of
+from penstock.runtime.engine_choice import sends_adapters
+from penstock.runtime.engines import EngineStart, Opened, opened
+from penstock.runtime.local import beside
+from penstock.runtime.remote import Holding, RemoteDrawing, joined
+from penstock.train.device import set_up
+from penstock.weights.channels import open_subscriber
+from penstock.weights.follow import Border, follow
+
+CHECKED = 8
+"""Every so many versions the weights in use are compared with the learner's."""
+
+
+async def run(bootstrap: Bootstrap) -> None:
+    """Generate groups with an engine of its own, whose weights follow the learner's."""
+
+    run, stage, weights = bootstrap.run, bootstrap.online, bootstrap.weights
+    start = EngineStart(
+        bootstrap.stage_start(stage.name),
+        set_up(run.device, bootstrap.threads),
+        stage.slots,
+        weights.with_name(f"{weights.name}-{bootstrap.name}"),
+        sends_adapters(run, stage),
+    )
+    async with opened(run.roles.engine, start) as found:
+        await generate(bootstrap, found)
+
+
+async def generate(bootstrap: Bootstrap, found: Opened) -> None:
+    """Generate groups for ever, with an engine that is open."""
+
+    run, stage = bootstrap.run, bootstrap.online
+    folder, name = bootstrap.folder, bootstrap.name
+    engine = found.engine
+    engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
+    engine.tape = Tape.next_take(folder / "schedule" / stage.name, name)
+    algorithm: Any = stage.algorithm
+    seed = seed_of(run.seed, stage.name)
+    roll = Rollout(
+        engine,
+        environments(found.text, stage.environment, bootstrap.base),
+        Unscored(),
+        replace(stage.sampling, seed=seed),
+        stage.samples,
+        "greedy" in algorithm.needs,
+        engine.tape,
+    )
+    source = prompts(stage.data, bootstrap.base, seed)
+    subscriber = open_subscriber(run.roles.channel, bootstrap.weights, name)
+    holding = Holding(engine)
+    border = Border()
+
+    def counts() -> dict[str, float]:
+        stats = engine.stats()
+        return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
+
+    async with joined(bootstrap, name, "generator", counts) as client:
+        drawing = RemoteDrawing(client)
+        notes = Notes(client, holding, found)
+        groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
+        apart = border.update if stage.kv == "drain" else contextlib.nullcontext
+        following = follow(engine, drawing.newest, subscriber, stage.kv, notes, apart)
+        async with beside(following, notes.send(), client.until_lost()):
+            await holding.first()  # a generator that is refused its first weights is not ready
+            await client.call("ready_now", deadline=30.0)
+            await rollout(drawing, source, roll, holding, groups, border.group)
+
+
+class Notes:
+    """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals."""
+
+    def __init__(self, client: Any, holding: Any, found: Opened) -> None:
+        self.client, self.holding, self.engine, self.sums = client, holding, found.engine, found.sums
+        self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
+
+    def __call__(self, what: str, **fields: Any) -> None:
+        with contextlib.suppress(asyncio.QueueFull):  # the newest word is about the newest version; nobody waits for an old one
+            self.told.put_nowait((what, fields))
+
+    async def send(self) -> None:
+        while True:
+            what, fields = await self.told.get()
+            self.holding.loaded(fields.get("reason", ""))
+            if what != "weights loaded":
+                await self.client.call("tell_note", what=what, fields=fields)
+            elif fields["version"] % CHECKED == 0:
+                await self._tell_sums(fields["version"], fields["incarnation"])
+
+    async def _tell_sums(self, version: int, incarnation: int) -> None:
+        """Checksums of the weights that are in use, for the learner to compare: of what was loaded, not of what came."""
+        order = (incarnation, version)
+        if order == (self.engine.incarnation, self.engine.version):
+            sums = await self.sums()
+            if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
+                await self.client.call("held", version=version, incarnation=incarnation, sums=sums)
