@@ -161,7 +161,7 @@ def reinforcement(arm: Arm, condition: Condition, seed: int, model: Path) -> Run
         steps=condition.steps,
         max_lag=arm.max_lag,
         kv=arm.kv,
-        slots=PROMPTS * SAMPLES * (arm.max_lag + 1),
+        max_running=PROMPTS * SAMPLES * (arm.max_lag + 1),
     )
     if arm.processes:
         return Run(name="arm", seed=seed, device="cpu", runtime="procs", threads=arm.threads, stages=(stage,))
@@ -232,7 +232,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 async def held_out_reward(model: Path) -> float:
     """Mean reward of the weights that a run ended with, on prompts that no arm has seen: free of any lag."""
-    generator = embedded_generator(load_model(str(model)), slots=HELD_OUT)
+    generator = embedded_generator(load_model(str(model)), max_running=HELD_OUT)
     encode, sampling = generator.text.encode, Sampling(max_new_tokens=ANSWER)
     requests = [
         Request(SampleKey(PromptKey("held-out", 0, place), 0), np.asarray(encode(f"{row['letters']}:"), np.int32), sampling)

@@ -74,9 +74,9 @@ def embedded(options: argparse.Namespace) -> dict[str, Any]:
     prompts, turn = prompts_of(model.text, max(COUNTS)), iter(range(10**6))
 
     @functools.cache
-    def engine(slots: int) -> EmbeddedGenerator:
+    def engine(rows: int) -> EmbeddedGenerator:
         """Kept for all rounds, as the other engines are: it records its step once."""
-        return EmbeddedGenerator(model, slots=slots)
+        return EmbeddedGenerator(model, max_running=rows)
 
     def measure(count: int) -> tuple[float, list[float]]:
         return asyncio.run(drive(engine(count), requests(prompts[:count], options.new, next(turn))))

@@ -30,7 +30,7 @@ def ours(model, prompts: list[np.ndarray], samples: int, rounds: int) -> float:
     """Best tokens/s of a few rounds."""
     sampling = Sampling(max_new_tokens=NEW, seed=1)
     asked = [Request(SampleKey(PromptKey("q", 0, p), s), t, sampling) for p, t in enumerate(prompts) for s in range(samples)]
-    generator = EmbeddedGenerator(model, slots=len(asked))
+    generator = EmbeddedGenerator(model, max_running=len(asked))
 
     async def everything():
         return await asyncio.gather(*(generator.generate(request) for request in asked))

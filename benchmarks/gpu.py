@@ -123,7 +123,7 @@ async def generate(generator: EmbeddedGenerator, asked: list[Request], updates: 
 
 def measure_generation(model: LanguageModel, work: Workload, bandwidth: float) -> tuple[dict[str, float], list]:
     device = model.device
-    generator = EmbeddedGenerator(model, slots=work.rows, chunk=8192)
+    generator = EmbeddedGenerator(model, max_running=work.rows, chunk=8192)
     asked = requests(work, model.config.vocab_size)
     asyncio.run(generate(generator, asked))  # captures graphs, grows the pool
     synchronise(device)
@@ -174,7 +174,7 @@ def measure_transformers(model: LanguageModel, work: Workload) -> float:
 def measure_training(model: LanguageModel, samples: list, work: Workload, peak: float) -> dict[str, float]:
     """One GRPO step over the samples: gap of log-probs, FLOP utilisation, peak memory."""
     device = model.device
-    spec = LearnerSpec(learning_rate=1e-6, token_budget=16384, compute="bfloat16")
+    spec = LearnerSpec(learning_rate=1e-6, token_budget=16384, dtype="bfloat16")
     learner = DeviceLearner(LanguagePolicy(model), spec, LearnerPlan(total_steps=10))
     rows = [Row(s.columns, s.action_T) for s in samples]
     scores = learner.score([(row,) for row in rows], frozenset({"logp"}))

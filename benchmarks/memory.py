@@ -111,9 +111,9 @@ def main() -> None:
     print("| | weights | masters | gradients | moments | total | saved |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     ways = {**WAYS, "LoRA on 4 bits, rank 16": LearnerSpec(critic="shared", lora=LoRA(quantize="nf4"))}
-    whole = computed(SEVEN, replace(WAYS["four separate models"], compute="bfloat16"), frozen=2).total
+    whole = computed(SEVEN, replace(WAYS["four separate models"], dtype="bfloat16"), frozen=2).total
     for way, spec in ways.items():
-        held = computed(SEVEN, replace(spec, compute="bfloat16"), frozen=2)
+        held = computed(SEVEN, replace(spec, dtype="bfloat16"), frozen=2)
         numbers = [f"{x / 1e9:.1f}" for x in (held.weights, held.masters, held.gradients, held.moments, held.total)]
         print(f"| {way} | {' | '.join(numbers)} | {1 - held.total / whole:.1%} |")
 

@@ -39,7 +39,7 @@ def questions() -> list[dict[str, str]]:
     return [row for row in rows if len(text.encode(row["question"])) <= 96][:512]
 
 
-def ours(model: str, steps: int, compute: str) -> dict[str, float]:
+def ours(model: str, steps: int, dtype: str) -> dict[str, float]:
     """Our side: the real loops on the local runtime."""
     os.environ["BENCH_MODEL"] = model
     from penstock.algos.grpo import GRPO
@@ -57,7 +57,7 @@ def ours(model: str, steps: int, compute: str) -> dict[str, float]:
         data=DataSpec(source=f"{here}:questions", prompt="{{ question }}\n"),
         rewards=(RewardSpec(function=f"{here}:reward"),),
         algorithm=GRPO(aggregate="sequence"),
-        learner=LearnerSpec(learning_rate=1e-5, compute=compute),  # type: ignore[arg-type]
+        learner=LearnerSpec(learning_rate=1e-5, dtype=dtype),  # type: ignore[arg-type]
         sampling=Sampling(max_new_tokens=256),
         steps=steps,
     )
@@ -137,18 +137,18 @@ def main() -> None:
     options.add_argument("--model", default="runs/bench-model")
     options.add_argument("--steps", type=int, default=6)
     options.add_argument("--peer-python", default="")
-    options.add_argument("--compute", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options.add_argument("--side", default="both", choices=["both", "ours"])
     chosen = options.parse_args()
     if chosen.side == "ours":
-        print(json.dumps(ours(chosen.model, chosen.steps, chosen.compute)))
+        print(json.dumps(ours(chosen.model, chosen.steps, chosen.dtype)))
         return
     if not Path(chosen.model).exists():
         subprocess.run([sys.executable, str(SHARED / "bench/make_model.py"), chosen.model], check=True)
     model = str(Path(chosen.model).resolve())
     peer = theirs(chosen.peer_python, model, chosen.steps) if chosen.peer_python else None
     command = [sys.executable, __file__, "--side", "ours", "--model", model, "--steps", str(chosen.steps)]
-    printed = subprocess.run([*command, "--compute", chosen.compute], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run([*command, "--dtype", chosen.dtype], check=True, capture_output=True, text=True).stdout
     *lines, last = printed.strip().splitlines()
     print("\n".join(lines))
     own = json.loads(last)

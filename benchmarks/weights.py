@@ -156,7 +156,7 @@ async def shared_windows(generator: Clocked, updates: int, preset: str, busy: bo
 
 
 async def stall(name: str, preset: str, updates_of: Callable[[Clocked], Any]) -> None:
-    generator = Clocked(model_of(preset), slots=SEQUENCES)
+    generator = Clocked(model_of(preset), max_running=SEQUENCES)
     load = [asyncio.create_task(decode_for_ever(generator, place)) for place in range(SEQUENCES)]
     await asyncio.sleep(2.0)  # the step is recorded, the sequences are spread
     windows = await updates_of(generator)
@@ -200,7 +200,7 @@ def grpo_weights(folder: Path, preset: str, rate: float, steps: int) -> list[dic
     model = replace(sft.model, preset=preset)
     sft = replace(sft, model=model, steps=40, learner=replace(sft.learner, learning_rate=1e-3 if preset == "1m" else 5e-4))
     learner = replace(grpo.learner, learning_rate=rate, schedule="constant", warmup=0)
-    grpo = replace(grpo, learner=learner, batch=16, slots=256, evaluation=None)
+    grpo = replace(grpo, learner=learner, batch=16, max_running=256, evaluation=None)
     found: list[dict[str, torch.Tensor]] = []
 
     class Recording(AliasChannel):

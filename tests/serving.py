@@ -30,7 +30,7 @@ def service_of(model: LanguageModel, slots: int = 4, **limits: Any) -> Service:
     """A tiny model as a service called ``tiny``."""
     return Service(
         name="tiny",
-        engine=embedded_generator(model, slots=slots),
+        engine=embedded_generator(model, max_running=slots),
         text=model.text,
         context=model.context,
         vocabulary=model.network.get_input_embeddings().num_embeddings,

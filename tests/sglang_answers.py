@@ -30,7 +30,7 @@ class Answers:
     """Routes of SGLang's native API, as its sources describe them (``io_struct.py``, ``weight_versions.py``)."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self.engine = EmbeddedGenerator(model, slots=4)
+        self.engine = EmbeddedGenerator(model, max_running=4)
         self.labels = ["default"]
         """By version of the engine: what the weights were called."""
         self.keys: dict[str, SampleKey] = {}

@@ -26,7 +26,7 @@ def test_memory_that_is_measured_is_what_the_formula_gives() -> None:
 
 def test_training_is_measured_on_samples_that_were_drawn(tiny) -> None:
     model, work = tiny(), gpu.Workload(groups=2, samples=2, prompt=3, new=4)
-    generator = EmbeddedGenerator(model, slots=4)
+    generator = EmbeddedGenerator(model, max_running=4)
 
     async def drawn() -> list[Sample]:
         requests = [tiny_models.request([20, 21, 22], g, s, max_new_tokens=work.new) for g in range(2) for s in range(2)]

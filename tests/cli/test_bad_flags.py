@@ -37,14 +37,17 @@ CASES = {
     "train quickstart --grpo.samples 1": ("grpo: samples=1 is undefined for GRPO", "samples=2"),
     "train quickstart --grpo.max_lag 1 --grpo.algorithm.clip null": ("max_lag=1 needs a clipped loss",),
     "train quickstart --grpo.sampling.temperature 0": ("temperature=0 explores nothing",),
-    "train quickstart --grpo.learner.strategy FSDP2 --grpo.learner.strategy.ranks 3 --grpo.learner.strategy.tensor 3": (
-        "grpo: strategy.tensor=3 does not divide the model's num_attention_heads=4",
+    "train quickstart --grpo.learner.strategy FSDP2 --grpo.learner.strategy.ranks 3 "
+    "--grpo.learner.strategy.tensor_parallel 3": (
+        "grpo: strategy.tensor_parallel=3 does not divide the model's num_attention_heads=4",
     ),
-    "explain quickstart --grpo.learner.strategy FSDP2 --grpo.learner.strategy.ranks 4 --grpo.learner.strategy.tensor 4": (
-        "grpo: strategy.tensor=4 does not divide the model's num_key_value_heads=2",
+    "explain quickstart --grpo.learner.strategy FSDP2 --grpo.learner.strategy.ranks 4 "
+    "--grpo.learner.strategy.tensor_parallel 4": (
+        "grpo: strategy.tensor_parallel=4 does not divide the model's num_key_value_heads=2",
     ),
-    "train quickstart --grpo.learner.strategy FSDP2 --grpo.learner.strategy.ranks 3 --grpo.learner.strategy.sequence 3": (
-        "grpo: strategy.sequence=3 does not divide the model's 4 attention heads; set one of 1, 2, 4",
+    "train quickstart --grpo.learner.strategy FSDP2 --grpo.learner.strategy.ranks 3 "
+    "--grpo.learner.strategy.sequence_parallel 3": (
+        "grpo: strategy.sequence_parallel=3 does not divide the model's 4 attention heads; set one of 1, 2, 4",
     ),
     "train quickstart --grpo.batch 32 --grpo.minibatches 5": ("batch=32 does not divide into minibatches=5",),
     "train sentiment --data x --ppo.learner.critic none": ("PPO needs a critic", "learner.critic=shared or separate"),

@@ -71,7 +71,7 @@ def test_the_first_steps_alone_are_replayed_without_word_of_the_weights(own: Pen
 
 
 @pytest.mark.parametrize(
-    "words", [("--grpo.learner.compute", "bfloat16"), ("--grpo.learner.lora", '{"rank": 2}')], ids=["bfloat16", "adapters"]
+    "words", [("--grpo.learner.dtype", "bfloat16"), ("--grpo.learner.lora", '{"rank": 2}')], ids=["bfloat16", "adapters"]
 )
 def test_what_the_generator_shares_with_the_learner_is_replayed_as_it_was(
     words: tuple[str, str], server: Server, tmp_path: Path, penstock: Penstock

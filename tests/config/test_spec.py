@@ -79,7 +79,7 @@ def test_a_nested_problem_is_named_by_its_dotted_path():
         (LearnerSpec, {"share_prefix": 1}, "share_prefix=1 is not a boolean"),
         (LearnerSpec, {"betas": [0.9]}, "needs exactly 2 values"),
         (LearnerSpec, {"betas": 0.9}, "betas=0.9 is not a list"),
-        (LearnerSpec, {"compute": "float8"}, "is not one of 'float32', 'bfloat16'"),
+        (LearnerSpec, {"dtype": "float8"}, "is not one of 'float32', 'bfloat16'"),
         (DataSpec, {"source": "a", "options": [1]}, "is not a mapping"),
         (DataSpec, {}, "source"),
         (Sampling, {"stop": "abc"}, "stop='abc' is not a list"),

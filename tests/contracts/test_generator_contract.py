@@ -30,7 +30,7 @@ from vllm_engine import WIDE, vllm
 
 @asynccontextmanager
 async def embedded(model) -> AsyncIterator[Generator]:
-    yield embedded_generator(model, slots=4)
+    yield embedded_generator(model, max_running=4)
 
 
 @asynccontextmanager

@@ -72,8 +72,8 @@ RANKED = [
     ranked("DDP, 2 ranks", DDP()),
     ranked("DDP, encoder-decoder", DDP(), "t5"),
     ranked("FSDP2, 2 ranks", FSDP2(), "gpt2"),
-    ranked("FSDP2, tensor parallel", FSDP2(tensor=2), "llama"),
-    ranked("FSDP2, sequence parallel", FSDP2(sequence=2)),
+    ranked("FSDP2, tensor parallel", FSDP2(tensor_parallel=2), "llama"),
+    ranked("FSDP2, sequence parallel", FSDP2(sequence_parallel=2)),
     ranked("DeepSpeed ZeRO-2", DeepSpeed(stage=2), package="deepspeed"),
     ranked("DeepSpeed ZeRO-3", DeepSpeed(stage=3), package="deepspeed"),
 ]

@@ -44,15 +44,15 @@ def shifted(requests, beta):
 @each_architecture
 def test_log_probs_are_those_of_the_shifted_distribution(architecture, temperature, tiny):
     model = with_heads(tiny(architecture))
-    for sample in run(EmbeddedGenerator(model, slots=4, chunk=16), shifted(ragged(6, temperature=temperature), 2.0)):
+    for sample in run(EmbeddedGenerator(model, max_running=4, chunk=16), shifted(ragged(6, temperature=temperature), 2.0)):
         expected = shifted_logp(model, sample, 2.0, temperature)
         np.testing.assert_allclose(sample.logp_T[sample.action_T], expected, atol=1e-4)
 
 
 @each_architecture
 def test_beta_0_is_the_policy_bit_for_bit(architecture, tiny):
-    plain = run(EmbeddedGenerator(tiny(architecture), slots=4), ragged(6))
-    headed = run(EmbeddedGenerator(with_heads(tiny(architecture)), slots=4), shifted(ragged(6), 0.0))
+    plain = run(EmbeddedGenerator(tiny(architecture), max_running=4), ragged(6))
+    headed = run(EmbeddedGenerator(with_heads(tiny(architecture)), max_running=4), shifted(ragged(6), 0.0))
     for one, other in zip(plain, headed, strict=True):
         assert drawn(one) == drawn(other)
         assert np.array_equal(one.logp_T, other.logp_T)
@@ -62,7 +62,7 @@ def test_requests_of_several_betas_share_a_batch_and_a_prompt(tiny):
     model, betas = with_heads(tiny()), [0.0, 1.0, 8.0, 0.0]
     prompt = tiny_models.tokens(np.random.default_rng(0), 5)
     requests = [tiny_models.request(prompt, sample=place, beta=beta) for place, beta in enumerate(betas)]
-    for sample, beta in zip(run(EmbeddedGenerator(model, slots=4), requests), betas, strict=True):
+    for sample, beta in zip(run(EmbeddedGenerator(model, max_running=4), requests), betas, strict=True):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], shifted_logp(model, sample, beta, 1.0), atol=1e-4)
 
 
@@ -86,7 +86,7 @@ def test_a_large_beta_takes_the_token_of_the_greatest_advantage(tiny):
 def test_heads_that_are_trained_on_change_what_is_generated(tiny):
     # The step is recorded once; it must read the heads as they are now.
     model = with_heads(tiny())
-    generator = EmbeddedGenerator(model, slots=4)
+    generator = EmbeddedGenerator(model, max_running=4)
     run(generator, shifted(ragged(3), 2.0))
     with_heads(model, seed=5)
     for sample in run(generator, shifted(ragged(3, seed=1), 2.0)):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.types import PromptKey, SampleKey, Sampling
-from penstock.models.draws import Cuts, draw, needs_cuts, uniform_stream
+from penstock.models.draws import TokenFilters, draw, needs_filters, uniform_stream
 
 KEY = SampleKey(PromptKey("test", 0, 0), 0)
 PROBABILITIES = np.array([0.15, 0.5, 0.1, 0.25])
@@ -22,12 +22,12 @@ CRITICAL = {1: 10.8, 2: 13.8, 3: 16.3, 15: 37.7}
 
 def draw_many(sampling, count=20_000, logits=LOGITS):
     uniform = torch.from_numpy(uniform_stream(1, KEY, count))
-    cuts = Cuts([sampling] * count, torch.device("cpu")) if needs_cuts(sampling) else None
+    cuts = TokenFilters([sampling] * count, torch.device("cpu")) if needs_filters(sampling) else None
     return draw(logits.expand(count, -1), uniform, torch.full((count,), sampling.temperature), cuts)
 
 
 def draw_one(logits, uniform, sampling):
-    cuts = Cuts([sampling], torch.device("cpu")) if needs_cuts(sampling) else None
+    cuts = TokenFilters([sampling], torch.device("cpu")) if needs_filters(sampling) else None
     temperature = torch.tensor([float(sampling.temperature)])
     token, logp = draw(torch.as_tensor(logits)[None], torch.tensor([uniform], dtype=torch.float64), temperature, cuts)
     return int(token), float(logp)
@@ -91,7 +91,7 @@ def test_the_log_prob_of_a_greedy_token_is_that_at_temperature_one():
 def test_each_row_obeys_its_own_limits():
     samplings = [Sampling(), Sampling(top_k=1), Sampling(temperature=0.0), Sampling(top_p=0.7)]
     temperature = torch.tensor([float(s.temperature) for s in samplings])
-    cuts = Cuts(samplings, torch.device("cpu"))
+    cuts = TokenFilters(samplings, torch.device("cpu"))
     tokens, _ = draw(LOGITS.expand(4, -1), torch.full((4,), LAST, dtype=torch.float64), temperature, cuts)
     assert tokens.tolist() == [3, 1, 1, 3]  # the last possible token in the order of the vocabulary
 

@@ -54,8 +54,8 @@ def other_weights(model, seed=9):
 
 
 def test_the_engine_is_chosen_by_the_kind_of_model(t5, tiny):
-    assert type(embedded_generator(t5, slots=3)) is EncoderDecoderGenerator
-    assert type(embedded_generator(tiny(), slots=3)) is EmbeddedGenerator
+    assert type(embedded_generator(t5, max_running=3)) is EncoderDecoderGenerator
+    assert type(embedded_generator(tiny(), max_running=3)) is EmbeddedGenerator
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -63,14 +63,14 @@ def test_the_engine_is_chosen_by_the_kind_of_model(t5, tiny):
 def test_log_probs_are_the_learners(architecture, temperature, text):
     model = tiny_t5.build(text, architecture)
     requests = ragged(8, temperature=temperature, max_new_tokens=30)
-    for sample in run(EncoderDecoderGenerator(model, slots=4, chunk=16), requests):
+    for sample in run(EncoderDecoderGenerator(model, max_running=4, chunk=16), requests):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample, temperature), atol=1e-4)
 
 
 @each_architecture
 def test_greedy_equals_generate_of_transformers(architecture, text):
     model = tiny_t5.build(text, architecture)
-    for sample in run(EncoderDecoderGenerator(model, slots=3), ragged(4, temperature=0.0, max_new_tokens=20)):
+    for sample in run(EncoderDecoderGenerator(model, max_running=3), ragged(4, temperature=0.0, max_new_tokens=20)):
         # The cache of theirs has as many layers as the encoder, fewer than this decoder.
         assert drawn(sample) == naive.greedy(model, sample, 20, use_cache=False, decoder_start_token_id=model.start)
 
@@ -87,7 +87,7 @@ def alone(t5):
 def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(t5, alone, order, slots, chunk, count):
     requests, expected = alone
     chosen = order[:count]
-    found = run(unrecorded(t5, slots=slots, chunk=chunk), [requests[place] for place in chosen])
+    found = run(unrecorded(t5, max_running=slots, chunk=chunk), [requests[place] for place in chosen])
     assert_same_draws(found, [expected[place] for place in chosen])
 
 
@@ -95,7 +95,7 @@ def test_requests_that_come_while_others_are_decoded_change_nothing(t5, alone):
     requests, expected = alone
 
     async def in_two_waves():
-        generator = unrecorded(t5, slots=4)
+        generator = unrecorded(t5, max_running=4)
         first = await started(generator, requests[:5], tokens=12)
         second = [asyncio.create_task(generator.generate(one)) for one in requests[5:]]
         return await asyncio.gather(*first, *second)
@@ -113,14 +113,14 @@ def test_limits_are_obeyed_per_request(t5):
 
 @pytest.mark.parametrize("slots", [16, 3])
 def test_a_prompt_is_encoded_once_for_all_its_samples(slots, t5):
-    generator = unrecorded(t5, slots=slots)
+    generator = unrecorded(t5, max_running=slots)
     run(generator, [request(np.arange(20, 45), sample=g) for g in range(12)])
     assert generator.prefilled_tokens == 25
 
 
 def test_a_finished_row_frees_its_place_at_once(t5):
     async def midway():
-        generator = unrecorded(t5, slots=2)
+        generator = unrecorded(t5, max_running=2)
         lengths = [3, 30, 30]
         wanted = [request(np.array([20 + i]), i, max_new_tokens=n) for i, n in enumerate(lengths)]
         tasks = await started(generator, wanted, tokens=9)
@@ -136,19 +136,19 @@ def test_a_finished_row_frees_its_place_at_once(t5):
 @each_policy
 def test_loading_the_same_weights_in_flight_changes_no_token(kv, t5):
     async def interrupted():
-        generator = unrecorded(copy.deepcopy(t5), slots=3)
+        generator = unrecorded(copy.deepcopy(t5), max_running=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, None, kv))
         return await asyncio.gather(*tasks)
 
     found = asyncio.run(interrupted())
-    assert_same_draws(found, run(unrecorded(t5, slots=3), LONG))
+    assert_same_draws(found, run(unrecorded(t5, max_running=3), LONG))
     assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0, 1}
 
 
 def test_samples_aborted_by_an_update_go_on_where_they_were(t5):
     async def interrupted():
-        generator = unrecorded(copy.deepcopy(t5), slots=3)
+        generator = unrecorded(copy.deepcopy(t5), max_running=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, None, "abort"))
         partial = await asyncio.gather(*tasks)
@@ -156,14 +156,14 @@ def test_samples_aborted_by_an_update_go_on_where_they_were(t5):
 
     partial, found = asyncio.run(interrupted())
     assert sum(len(drawn(sample)) for sample in partial) < sum(len(drawn(sample)) for sample in found)
-    assert_same_draws(found, run(unrecorded(t5, slots=3), LONG))
+    assert_same_draws(found, run(unrecorded(t5, max_running=3), LONG))
 
 
 def test_after_recompute_every_token_has_the_log_prob_of_its_version(t5):
     old, new, model = t5, other_weights(t5), copy.deepcopy(t5)
 
     async def replaced():
-        generator = unrecorded(model, slots=3)
+        generator = unrecorded(model, max_running=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
         return await asyncio.gather(*tasks)

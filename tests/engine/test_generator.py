@@ -22,13 +22,13 @@ each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITEC
 @each_architecture
 def test_log_probs_are_the_learners(architecture, temperature, tiny):
     model = tiny(architecture)
-    for sample in run(EmbeddedGenerator(model, slots=4, chunk=16), ragged(8, temperature=temperature)):
+    for sample in run(EmbeddedGenerator(model, max_running=4, chunk=16), ragged(8, temperature=temperature)):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample, temperature), atol=1e-4)
 
 
 @each_architecture
 def test_log_probs_are_those_of_its_own_score(architecture, tiny):
-    generator = EmbeddedGenerator(tiny(architecture), slots=4)
+    generator = EmbeddedGenerator(tiny(architecture), max_running=4)
     for sample in run(generator, ragged(4, temperature=0.8)):
         scored = asyncio.run(generator.score(sample.tokens_T, 0.8))
         np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=1e-4)
@@ -51,7 +51,7 @@ def test_greedy_log_probs_are_those_of_score_at_temperature_zero(tiny):
 @each_architecture
 def test_greedy_equals_generate_of_transformers(architecture, tiny):
     model = tiny(architecture)
-    for sample in run(EmbeddedGenerator(model, slots=3), ragged(4, temperature=0.0, max_new_tokens=20)):
+    for sample in run(EmbeddedGenerator(model, max_running=3), ragged(4, temperature=0.0, max_new_tokens=20)):
         assert drawn(sample) == naive.greedy(model, sample, 20)
 
 
@@ -67,7 +67,7 @@ def alone(built):
 def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(built, alone, order, slots, chunk, count):
     requests, expected = alone
     chosen = order[:count]
-    found = run(EmbeddedGenerator(built["qwen2"], slots=slots, chunk=chunk), [requests[place] for place in chosen])
+    found = run(EmbeddedGenerator(built["qwen2"], max_running=slots, chunk=chunk), [requests[place] for place in chosen])
     assert_same_draws(found, [expected[place] for place in chosen])
 
 
@@ -75,7 +75,7 @@ def test_requests_that_come_while_others_are_decoded_change_nothing(tiny, alone)
     requests, expected = alone
 
     async def in_two_waves():
-        generator = EmbeddedGenerator(tiny(), slots=4)
+        generator = EmbeddedGenerator(tiny(), max_running=4)
         first = await started(generator, requests[:5], tokens=12)
         second = [asyncio.create_task(generator.generate(one)) for one in requests[5:]]
         return await asyncio.gather(*first, *second)
@@ -104,13 +104,13 @@ def test_limits_are_obeyed_per_request(tiny):
 
 @each_architecture
 def test_a_prompt_is_prefilled_once_for_all_its_samples(architecture, tiny):
-    generator = EmbeddedGenerator(tiny(architecture), slots=16)
+    generator = EmbeddedGenerator(tiny(architecture), max_running=16)
     run(generator, [request(np.arange(20, 45), sample=g) for g in range(12)])
     assert generator.prefilled_tokens == 25
 
 
 def test_a_prompt_is_prefilled_once_even_where_its_samples_wait_for_slots(tiny):
-    generator = EmbeddedGenerator(tiny(), slots=3)
+    generator = EmbeddedGenerator(tiny(), max_running=3)
     run(generator, [request(np.arange(20, 45), sample=g) for g in range(12)])
     assert generator.prefilled_tokens == 25
 
@@ -222,7 +222,7 @@ def test_too_long_a_sequence_is_not_scored(tiny):
 
 def test_more_requests_than_the_queue_holds_are_refused(tiny):
     async def too_many():
-        generator = EmbeddedGenerator(tiny(), slots=1, queue=3)
+        generator = EmbeddedGenerator(tiny(), max_running=1, queue=3)
         requests = [request(np.array([20]), ordinal, max_new_tokens=2) for ordinal in range(5)]
         return await asyncio.gather(*(generator.generate(one) for one in requests), return_exceptions=True)
 
@@ -234,7 +234,7 @@ def test_more_requests_than_the_queue_holds_are_refused(tiny):
 
 def test_a_cancelled_request_frees_its_row(tiny):
     async def cancel_the_first():
-        generator = EmbeddedGenerator(tiny(), slots=1)
+        generator = EmbeddedGenerator(tiny(), max_running=1)
         (first,) = await started(generator, [request(np.array([20]), max_new_tokens=100)], tokens=2)
         second = asyncio.create_task(generator.generate(request(np.array([21]), 1, max_new_tokens=4)))
         first.cancel()
@@ -249,7 +249,7 @@ def test_a_cancelled_request_leaves_its_siblings_alone(tiny):
     requests = [request(np.array([20, 21]), sample=g, max_new_tokens=30) for g in range(4)]
 
     async def cancel_one():
-        generator = EmbeddedGenerator(tiny(), slots=4)
+        generator = EmbeddedGenerator(tiny(), max_running=4)
         tasks = await started(generator, requests, tokens=20)
         tasks[1].cancel()
         return await asyncio.gather(*(tasks[place] for place in (0, 2, 3)))
@@ -260,7 +260,7 @@ def test_a_cancelled_request_leaves_its_siblings_alone(tiny):
 
 def test_a_failure_of_the_engine_reaches_everyone_who_waits(tiny, monkeypatch):
     model = tiny()
-    generator = EmbeddedGenerator(model, slots=1)
+    generator = EmbeddedGenerator(model, max_running=1)
 
     def broken(*arguments, **named):
         raise RuntimeError("out of memory")
@@ -277,7 +277,7 @@ def test_a_failure_of_the_engine_reaches_everyone_who_waits(tiny, monkeypatch):
 
 
 def test_stats_count_what_was_done(tiny):
-    generator = EmbeddedGenerator(tiny(), slots=2)
+    generator = EmbeddedGenerator(tiny(), max_running=2)
     samples = run(generator, ragged(5, max_new_tokens=7))
     stats = generator.stats()
     assert (stats.version, stats.running, stats.waiting) == (0, 0, 0)
@@ -289,7 +289,7 @@ def test_stats_count_what_was_done(tiny):
 
 def test_stats_show_who_runs_and_who_waits(tiny):
     async def midway():
-        generator = EmbeddedGenerator(tiny(), slots=2)
+        generator = EmbeddedGenerator(tiny(), max_running=2)
         requests = [request(np.array([20 + i]), i, max_new_tokens=30) for i in range(5)]
         tasks = await started(generator, requests, tokens=10)
         stats = generator.stats()

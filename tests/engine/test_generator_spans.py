@@ -14,7 +14,7 @@ from penstock.observe.lanes import read_lane
 
 @pytest.fixture
 def generator(tiny, tmp_path):
-    made = EmbeddedGenerator(tiny("qwen2"), slots=4)
+    made = EmbeddedGenerator(tiny("qwen2"), max_running=4)
     made.spans = Spans(tmp_path / "generator-0.jsonl", "generator-0")
     return made
 

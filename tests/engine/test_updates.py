@@ -37,20 +37,20 @@ def tensors_of(model, scale=1.0):
 @each_architecture
 def test_loading_the_same_weights_in_flight_changes_no_token(architecture, kv, tiny):
     async def interrupted():
-        generator = EmbeddedGenerator(tiny(architecture), slots=3)
+        generator = EmbeddedGenerator(tiny(architecture), max_running=3)
         tasks = await started(generator, LONG, tokens=30)
         assert await generator.load(WeightUpdate(1, tensors_of(generator.model).items(), kv)) == 1
         return await asyncio.gather(*tasks)
 
     found = asyncio.run(interrupted())
-    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), slots=3), LONG))
+    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), max_running=3), LONG))
     assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0, 1}
 
 
 @each_architecture
 def test_samples_aborted_by_an_update_go_on_where_they_were(architecture, tiny):
     async def interrupted():
-        generator = EmbeddedGenerator(tiny(architecture), slots=3)
+        generator = EmbeddedGenerator(tiny(architecture), max_running=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, None, "abort"))
         partial = await asyncio.gather(*tasks)
@@ -59,7 +59,7 @@ def test_samples_aborted_by_an_update_go_on_where_they_were(architecture, tiny):
     partial, found = asyncio.run(interrupted())
     assert {sample.finish for sample in partial} >= {"abort"}
     assert sum(len(drawn(sample)) for sample in partial) < sum(len(drawn(sample)) for sample in found)
-    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), slots=3), LONG))
+    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), max_running=3), LONG))
 
 
 @each_policy
@@ -86,7 +86,7 @@ def test_after_recompute_every_token_has_the_log_prob_of_its_version(architectur
     tiny_models.randomise(new.network, seed=9)
 
     async def replaced():
-        generator = EmbeddedGenerator(model, slots=3)
+        generator = EmbeddedGenerator(model, max_running=3)
         tasks = await started(generator, LONG, tokens=30)
         await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
         return await asyncio.gather(*tasks)
@@ -211,13 +211,13 @@ def test_the_generator_reads_the_parameters_that_a_learner_trains(tiny):
 
 def test_abort_gives_what_was_drawn_and_so_does_generate(tiny):
     async def aborted():
-        generator = EmbeddedGenerator(tiny(), slots=4)
+        generator = EmbeddedGenerator(tiny(), max_running=4)
         tasks = await started(generator, LONG, tokens=20)
         given = await generator.abort([LONG[1].key, LONG[3].key])
         return given, await asyncio.gather(*tasks)
 
     given, samples = asyncio.run(aborted())
-    expected = run(EmbeddedGenerator(tiny(), slots=4), LONG)
+    expected = run(EmbeddedGenerator(tiny(), max_running=4), LONG)
     assert {sample.key for sample in given} == {LONG[1].key, LONG[3].key}
     assert [sample.finish for sample in samples] == [expected[0].finish, "abort", expected[2].finish, "abort"]
     for partial in given:
@@ -229,12 +229,12 @@ def test_abort_gives_what_was_drawn_and_so_does_generate(tiny):
 
 def test_abort_leaves_siblings_alone(tiny):
     async def aborted():
-        generator = EmbeddedGenerator(tiny(), slots=4)
+        generator = EmbeddedGenerator(tiny(), max_running=4)
         tasks = await started(generator, LONG, tokens=20)
         await generator.abort([LONG[0].key])
         return await asyncio.gather(*tasks[1:])
 
-    assert_same_draws(asyncio.run(aborted()), run(EmbeddedGenerator(tiny(), slots=4), LONG)[1:])
+    assert_same_draws(asyncio.run(aborted()), run(EmbeddedGenerator(tiny(), max_running=4), LONG)[1:])
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}, {"top_k": 3, "temperature": 1.5}])
@@ -243,12 +243,12 @@ def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, ti
     requests = [Request(r.key, r.tokens_T, Sampling(**({"max_new_tokens": 30} | sampling))) for r in LONG]
 
     async def interrupted():
-        generator = EmbeddedGenerator(tiny(architecture), slots=4)
+        generator = EmbeddedGenerator(tiny(architecture), max_running=4)
         tasks = await started(generator, requests, tokens=25)
         await generator.abort([one.key for one in requests])
         return await resumed(generator, requests, await asyncio.gather(*tasks))
 
-    assert_same_draws(asyncio.run(interrupted()), run(EmbeddedGenerator(tiny(architecture), slots=4), requests))
+    assert_same_draws(asyncio.run(interrupted()), run(EmbeddedGenerator(tiny(architecture), max_running=4), requests))
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_resuming_a_finished_sample_gives_it_back(tiny):
 
 def test_aborting_a_request_that_waits_gives_a_sample_without_actions(tiny):
     async def aborted():
-        generator = EmbeddedGenerator(tiny(), slots=1)
+        generator = EmbeddedGenerator(tiny(), max_running=1)
         tasks = await started(generator, [request(np.array([20 + i]), i, max_new_tokens=20) for i in range(3)], tokens=2)
         (given,) = await generator.abort([tiny_models.key(2)])
         return given, await asyncio.gather(*tasks)

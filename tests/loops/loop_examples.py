@@ -150,7 +150,7 @@ def online(
         learner_spec,
         LearnerPlan(total_steps=more.get("steps", 100)),
     )
-    generator = embedded_generator(model, slots=64)
+    generator = embedded_generator(model, max_running=64)
     control, scaling = algorithm.initial_coefficients(), more.get("scaling", NO_SCALING)
     labeller = Labeller(algorithm, learner, None, control, scaling)
     trainer = Trainer(learner, algorithm.loss(), watcher=Sentinels())

@@ -106,7 +106,7 @@ def test_healthy_training_is_quiet(more, tiny):
 
 
 def test_healthy_training_in_bfloat16_is_quiet(tiny):
-    parts = online(tiny(), GRPO(), replace(SLOW, compute="bfloat16"))
+    parts = online(tiny(), GRPO(), replace(SLOW, dtype="bfloat16"))
     parts.trainer.watcher.thresholds = ROUNDED
     steps = train(parts, Plan(steps=6))
     assert names(steps) == []

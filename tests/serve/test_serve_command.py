@@ -27,7 +27,7 @@ def refused(capsys):
         (("m", "--prot", "1"), "unknown flag --prot; did you mean"),
         (("m", "--port", "x"), "--port"),
         (("m", "--port", "-1"), "--port -1; at least 0"),
-        (("m", "--slots", "0"), "--slots 0; at least 1"),
+        (("m", "--max-running", "0"), "--max-running 0; at least 1"),
         (("m", "--device", "tpu"), "invalid choice 'tpu' for argument '--device'"),
         (("m", "--host", "0.0.0.0"), "open to other machines; give --token-file FILE"),
         (("m", "--token-file", "/nowhere/token"), "/nowhere/token: No such file"),

@@ -9,8 +9,8 @@ import pytest
 import tiny_models
 from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import WeightUpdate
-from penstock.serve.flights import Flight
 from penstock.serve.http import pick
+from penstock.serve.in_flight import InFlightRequest
 from penstock.serve.sglang import SGLangGenerator
 from penstock.serve.sglang_weights import FromGroup
 from sglang_answers import Answers, sglang_over
@@ -132,7 +132,7 @@ def test_a_server_that_tells_no_spans_is_read_event_by_event(tiny):
     async def read():
         generator = SGLangGenerator(None, tiny().text, {}, None, context=128, version=4)
         generator.meter.enter(0.0)
-        flight = Flight(request=request(np.array([20])), limit=12)
+        flight = InFlightRequest(request=request(np.array([20])), limit=12)
         for count, label in enumerate(({"weight_version": "0.5"}, {"weight_version": "0.6"}, {}), 1):
             generator._take(flight, 0, {"output_token_logprobs": logps[:count], **label})
         return flight

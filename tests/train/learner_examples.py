@@ -85,7 +85,7 @@ def assert_same_gradients(
 def assert_draws_are_the_learners(learner: DeviceLearner, between: Callable[[list[Unit]], object] = lambda units: None) -> None:
     """A generator over the learner's model draws with the log-probs that the learner gives, before a step and after it;
     ``between``: what happens to the samples before they are scored."""
-    generator = EmbeddedGenerator(learner.policy.model, slots=4)
+    generator = EmbeddedGenerator(learner.policy.model, max_running=4)
 
     async def draw(ordinal: int) -> list[Sample]:
         prompt = tiny_models.tokens(np.random.default_rng(ordinal), 6)

@@ -47,7 +47,7 @@ def measure(sequence: int, tokens: int) -> tuple[float, float]:
         pad_token_id=0,
     )  # fmt: skip
     model = LanguageModel(LlamaForCausalLM(config).eval(), train_tokenizer(tiny_models.CORPUS, 300))
-    spec = LearnerSpec(strategy=FSDP2(ranks=max(2, sequence), sequence=sequence), token_budget=tokens)
+    spec = LearnerSpec(strategy=FSDP2(ranks=max(2, sequence), sequence_parallel=sequence), token_budget=tokens)
     learner = learner_of(LanguagePolicy(model), spec, LearnerPlan(total_steps=2))
     try:
         for length in (64, tokens):

@@ -106,7 +106,7 @@ def test_checkpointed_layers_give_the_same_gradient(text):
 def test_bfloat16_compute_stays_near(text):
     exact, rounded, units = tiny_t5.build(text), tiny_t5.build(text), some_units()
     expected = learner_of(exact).score(units, LOGP)["logp"]
-    found = learner_of(rounded, compute="bfloat16").score(units, LOGP)["logp"]
+    found = learner_of(rounded, dtype="bfloat16").score(units, LOGP)["logp"]
     gaps = np.concatenate([np.abs(ours - theirs) for ours, theirs in zip(found, expected, strict=True)])
     assert np.median(gaps) < 0.2
 

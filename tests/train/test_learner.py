@@ -183,7 +183,7 @@ def test_gradient_checkpointing_changes_no_gradient(architecture, tiny):
 def test_bfloat16_keeps_updates_smaller_than_its_own_steps(tiny):
     """A hundred steps of 1e-4 move a weight near 1 by 0.01; in bfloat16 each of them alone would round away."""
     model = tiny()
-    learner = learner_of(model, compute="bfloat16", learning_rate=1e-4, clip_norm=0.0)
+    learner = learner_of(model, dtype="bfloat16", learning_rate=1e-4, clip_norm=0.0)
     name = next(name for name, p in model.named_parameters() if name.endswith("norm.weight"))
     before = dict(model.named_parameters())[name].detach().float().clone()
     for _ in range(100):
@@ -195,12 +195,12 @@ def test_bfloat16_keeps_updates_smaller_than_its_own_steps(tiny):
 
 def test_bfloat16_computes_in_bfloat16(tiny):
     model = tiny()
-    learner_of(model, compute="bfloat16")
+    learner_of(model, dtype="bfloat16")
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.bfloat16}
 
 
 def test_bfloat16_keeps_float32_masters_in_its_state(tiny):
-    learner = learner_of(tiny(), compute="bfloat16")
+    learner = learner_of(tiny(), dtype="bfloat16")
     assert {a.dtype for name, a in learner.state().arrays.items() if name.startswith("master.")} == {torch.float32}
 
 
@@ -208,7 +208,7 @@ def test_bfloat16_accumulates_micro_batches_in_float32(tiny):
     """After one micro-batch of weight 1, 64 of weight 1/1024 add a sixteenth; each alone is below bfloat16's resolution."""
     units, norms = some_units(groups=(1,)), []
     for small in (0, 64):
-        learner = learner_of(tiny(), compute="bfloat16", clip_norm=0.0)
+        learner = learner_of(tiny(), dtype="bfloat16", clip_norm=0.0)
         accumulate(learner, units, Scaled(1.0))
         for _ in range(small):
             accumulate(learner, units, Scaled(1 / 1024))
@@ -222,7 +222,7 @@ def test_bfloat16_accumulates_micro_batches_in_float32(tiny):
         {},
         {"critic": "shared"},
         {"critic": "separate"},
-        {"compute": "bfloat16"},
+        {"dtype": "bfloat16"},
         {"token_dropout": 0.3, "dropout": 0.2},
         {"schedule": "linear", "warmup": 1},
     ],

@@ -121,12 +121,12 @@ def test_the_reference_is_the_model_without_adapters(architecture, tiny):
     assert not any(map(np.array_equal, learner.score(units, LOGP)["logp"], expected))
 
 
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(compute, tiny):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(dtype, tiny):
     found = []
     for between in (False, True):
         model = tiny()
-        learner = trained(model, compute=compute)
+        learner = trained(model, dtype=dtype)
         for seed in (3, 4):
             accumulate(learner, some_units(seed))
             if between:

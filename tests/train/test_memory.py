@@ -54,12 +54,12 @@ WAYS = {
     "apart": LearnerSpec(critic="separate"),
     "alone": LearnerSpec(),
     "shared head": LearnerSpec(critic="shared"),
-    "bfloat16": LearnerSpec(critic="separate", compute="bfloat16"),
+    "bfloat16": LearnerSpec(critic="separate", dtype="bfloat16"),
     "trunk": LearnerSpec(critic="branch", unfrozen_layers=2),
     "trunk, none unfrozen": LearnerSpec(critic="branch", unfrozen_layers=0),
-    "trunk, bfloat16": LearnerSpec(critic="branch", unfrozen_layers=1, compute="bfloat16"),
+    "trunk, bfloat16": LearnerSpec(critic="branch", unfrozen_layers=1, dtype="bfloat16"),
     "adapters": LearnerSpec(critic="shared", lora=LoRA(rank=4)),
-    "adapters, bfloat16": LearnerSpec(lora=LoRA(rank=4), compute="bfloat16"),
+    "adapters, bfloat16": LearnerSpec(lora=LoRA(rank=4), dtype="bfloat16"),
     "trunk, 8 bits": LearnerSpec(critic="branch", unfrozen_layers=2, optimizer="adamw8bit"),
 }
 

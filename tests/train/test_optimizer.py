@@ -129,9 +129,9 @@ def test_the_rate_of_each_step_is_the_one_given(torchao):
     assert 0 < (masters.masters[1] - before).abs().max() < 2e-3
 
 
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_a_learner_learns_with_8_bit_moments_and_resumes(compute, torchao, tiny):
-    spec = EIGHT | {"compute": compute}
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_learner_learns_with_8_bit_moments_and_resumes(dtype, torchao, tiny):
+    spec = EIGHT | {"dtype": dtype}
     whole, first, second = (learner_of(tiny(), **spec) for _ in range(3))
     losses = []
     for learner, seeds in ((whole, range(3)), (first, range(1))):

@@ -31,7 +31,7 @@ def packages():
     pytest.importorskip("bitsandbytes")
 
 
-def wide(architecture, text):
+def at_least_float32(architecture, text):
     """Wide enough that a matrix has more blocks than one."""
     return tiny_models.build(architecture, text, hidden_size=64, intermediate_size=128)
 
@@ -58,7 +58,7 @@ def test_layers_that_are_not_plain_are_refused(tiny, packages):
 
 @pytest.mark.parametrize("architecture", PLAIN)
 def test_the_linear_layers_of_the_blocks_are_in_4_bits_and_nothing_else(architecture, text, packages):
-    model = wide(architecture, text)
+    model = at_least_float32(architecture, text)
     layers = {name: layer.weight.numel() for name, layer in linear_layers(model.network).items()}
     before = tiny_models.bytes_held([model])
     learner_of(model, lora=SPEC)
@@ -70,7 +70,7 @@ def test_the_linear_layers_of_the_blocks_are_in_4_bits_and_nothing_else(architec
 
 def test_a_matrix_is_within_the_grid_of_4_bits(text, packages):
     """Values of NF4 are at most 0.304 of a block's largest entry apart, so a rounded one is off by at most half of that."""
-    whole, model = wide("llama", text), wide("llama", text)
+    whole, model = at_least_float32("llama", text), at_least_float32("llama", text)
     learner_of(model, lora=SPEC)
     found = dict(model.plain_weights())
     for name, layer in linear_layers(whole.network).items():
@@ -82,14 +82,14 @@ def test_a_matrix_is_within_the_grid_of_4_bits(text, packages):
 
 def rounded(model, text, architecture="qwen2"):
     """A plain model whose matrices are those of a model in 4 bits."""
-    plain = wide(architecture, text)
+    plain = at_least_float32(architecture, text)
     plain.network.load_state_dict(dict(model.plain_weights()), strict=False)
     return plain
 
 
 @pytest.mark.parametrize("architecture", PLAIN)
 def test_it_computes_what_the_rounded_matrices_would(architecture, text, packages):
-    model = wide(architecture, text)
+    model = at_least_float32(architecture, text)
     learner = learner_of(model, lora=SPEC)
     plain = learner_of(rounded(model, text, architecture))
     found, expected = (np.concatenate(each.score(some_units(3), LOGP)["logp"]) for each in (learner, plain))
@@ -99,7 +99,7 @@ def test_it_computes_what_the_rounded_matrices_would(architecture, text, package
 @pytest.mark.parametrize("scored", [False, True], ids=["at once", "after scoring"])
 def test_gradients_are_those_of_adapters_on_the_rounded_matrices(scored, text, packages):
     """bitsandbytes repacks matrices on some CPUs at their first pass without gradient; gradients were wrong from then on."""
-    model = wide("qwen2", text)
+    model = at_least_float32("qwen2", text)
     learner = learner_of(model, lora=SPEC)
     whole = rounded(model, text)
     plain = learner_of(whole, lora=LoRA(rank=2, alpha=8.0))
@@ -120,7 +120,7 @@ def test_gradients_are_those_of_adapters_on_the_rounded_matrices(scored, text, p
 
 @pytest.mark.parametrize("architecture", PLAIN)
 def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, packages):
-    model = wide(architecture, text)
+    model = at_least_float32(architecture, text)
     learner = learner_of(model, lora=SPEC, learning_rate=1e-2)
     reference, units = Scoring(AdapterOffPolicy(model)), some_units(7)
     before = reference.score(units, LOGP)["logp"]
@@ -135,9 +135,9 @@ def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, pa
 
 @pytest.mark.parametrize("architecture", PLAIN)
 def test_generated_log_probs_are_the_learners(architecture, text, packages):
-    model = wide(architecture, text)
+    model = at_least_float32(architecture, text)
     learner = trained(model)
-    generator = EmbeddedGenerator(model, slots=4)
+    generator = EmbeddedGenerator(model, max_running=4)
 
     async def draw():
         prompt = tiny_models.tokens(np.random.default_rng(0), 6)
@@ -152,7 +152,7 @@ def test_generated_log_probs_are_the_learners(architecture, text, packages):
 
 @pytest.mark.parametrize("targets", [(), ("q_proj",)])
 def test_the_saved_model_is_whole_and_merged(targets, text, packages, tmp_path):
-    model = wide("qwen2", text)
+    model = at_least_float32("qwen2", text)
     learner = trained(model, lora=LoRA(rank=2, targets=targets, quantize="nf4"))
     again = load_model(str(save_model(model, tmp_path / "model")))
     assert all(p.dtype == torch.float32 for p in again.network.parameters())
@@ -161,7 +161,7 @@ def test_the_saved_model_is_whole_and_merged(targets, text, packages, tmp_path):
 
 
 def test_a_resume_is_exact(text, packages):
-    whole, first, second = (wide("qwen2", text) for _ in range(3))
+    whole, first, second = (at_least_float32("qwen2", text) for _ in range(3))
     trained(whole, 3)
     learner = learner_of(second, lora=SPEC, learning_rate=1e-2)
     learner.load_state(trained(first, 2).state())

@@ -111,7 +111,7 @@ def test_what_ranks_do_not_compute_is_refused_by_the_spec(strategy, spec, fix):
 
 def test_ranks_that_tensor_does_not_divide_are_refused():
     with pytest.raises(SpecError, match="does not divide"):
-        FSDP2(ranks=3, tensor=2)
+        FSDP2(ranks=3, tensor_parallel=2)
 
 
 def test_threads_are_shared_unless_they_were_set(monkeypatch):
@@ -256,7 +256,7 @@ def test_each_rank_holds_its_share_of_masters_gradients_and_moments():
     for strategy in (FSDP2(ranks=4), DeepSpeed(ranks=4, stage=2), DeepSpeed(ranks=4)):
         each = rank_footprint(shape, LearnerSpec(strategy=strategy))
         assert (each.masters, each.gradients, each.moments) == (number, number, 2 * number), "4, 4 and 8 bytes over 4 ranks"
-    shards, rows = (rank_footprint(shape, LearnerSpec(strategy=FSDP2(ranks=4, tensor=tensor))) for tensor in (1, 2))
+    shards, rows = (rank_footprint(shape, LearnerSpec(strategy=FSDP2(ranks=4, tensor_parallel=tensor))) for tensor in (1, 2))
     assert rows.weights == shards.weights / 2, "of what is gathered to compute: half of each matrix and of the vocabulary"
     whole, shards = (rank_footprint(shape, LearnerSpec(strategy=DeepSpeed(ranks=4, stage=stage))).weights for stage in (2, 3))
     assert shards < whole == 4 * number

@@ -17,8 +17,8 @@ STRATEGIES = {
     "DDP": DDP(),
     "FSDP2": FSDP2(),
     "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
-    "tensor parallel": FSDP2(ranks=2, tensor=2),
-    "sequence parallel": FSDP2(ranks=2, sequence=2),
+    "tensor parallel": FSDP2(ranks=2, tensor_parallel=2),
+    "sequence parallel": FSDP2(ranks=2, sequence_parallel=2),
 }
 
 
@@ -41,25 +41,25 @@ def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
         assert widest_gap(other.weights(), one.weights()) < (5e-5 if split else 1e-5)
 
 
-@pytest.mark.parametrize("strategy", [DDP(), FSDP2(), FSDP2(tensor=2), FSDP2(sequence=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [DDP(), FSDP2(), FSDP2(tensor_parallel=2), FSDP2(sequence_parallel=2)], ids=repr)
 @pytest.mark.parametrize("critic", ["shared", "separate"])
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_critics_and_bfloat16(strategy, critic, compute, tiny):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_critics_and_bfloat16(strategy, critic, dtype, tiny):
     from learner_examples import WeightedLoss, some_units
 
     loss = WeightedLoss(frozenset({"logp", "entropy", "value"}))
     architecture = "gpt2" if strategy.span == 1 else "llama"
-    with learners(lambda: tiny(architecture), [OneDevice(), strategy], critic=critic, compute=compute) as (one, other):
+    with learners(lambda: tiny(architecture), [OneDevice(), strategy], critic=critic, dtype=dtype) as (one, other):
         for seed in range(4):
             expected, found = (train(learner, some_units(seed, (3, 1, 2)), loss) for learner in (one, other))
-            close = 1e-4 if compute == "float32" else 0.05
+            close = 1e-4 if dtype == "float32" else 0.05
             assert found == {name: pytest.approx(value, abs=close, rel=close) for name, value in expected.items()}
         assert [t.dtype for _, t in other.weights()] == [t.dtype for _, t in one.weights()]
         values = [learner.score(some_units(9), frozenset({"value"}))["value"] for learner in (one, other)]
         assert all(abs(a - b).max() < close for a, b in zip(*values, strict=True))
 
 
-@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence_parallel=2)], ids=repr)
 def test_checkpointed_activations_change_nothing_on_shards(strategy, tiny):
     loss = LOSSES["SFT"]
     with learners(tiny, [strategy, strategy]) as (plain, _):
@@ -99,7 +99,7 @@ def test_an_encoder_decoder_trains_on_copies_and_is_refused_as_shards(text):
         pass
 
 
-@pytest.mark.parametrize("strategy", [FSDP2(sequence=2), FSDP2(tensor=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [FSDP2(sequence_parallel=2), FSDP2(tensor_parallel=2)], ids=repr)
 def test_reward_models(strategy, text):
     from learner_examples import WeightedLoss, some_units
     from transformers import AutoModelForSequenceClassification
@@ -143,14 +143,14 @@ def test_ranks_that_split_tokens_keep_half_of_a_rows_activations(text):
         return tiny_models.build("llama", text, max_position_embeddings=1024)
 
     grown = []
-    for strategy in (FSDP2(), FSDP2(sequence=2)):
+    for strategy in (FSDP2(), FSDP2(sequence_parallel=2)):
         with learners(model, [strategy]) as (learner,):
             short, long = (kept_for_the_backward_pass(learner, tokens) for tokens in (64, 1024))
             grown.append(long - short)
     assert grown[1] / grown[0] == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence=2), FSDP2(tensor=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence_parallel=2), FSDP2(tensor_parallel=2)], ids=repr)
 def test_shards_are_what_a_rank_holds(strategy, tiny):
     with learners(tiny, [strategy]) as (learner,):
         held = sum(master.numel() for master in learner._part.masters.masters)

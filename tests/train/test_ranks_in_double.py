@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 STRATEGIES = {
     "DDP": DDP(),
     "FSDP2": FSDP2(),
-    "tensor parallel": FSDP2(tensor=2),
-    "sequence parallel": FSDP2(sequence=2),
+    "tensor parallel": FSDP2(tensor_parallel=2),
+    "sequence parallel": FSDP2(sequence_parallel=2),
 }
 SCHEDULE = {"weight_decay": 0.01, "schedule": "cosine", "warmup": 3}
 
@@ -51,7 +51,7 @@ def test_losses_and_weights_over_20_steps_agree_to_ten_digits(strategy, algorith
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
-@pytest.mark.parametrize("strategy", [FSDP2(tensor=2), FSDP2(sequence=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [FSDP2(tensor_parallel=2), FSDP2(sequence_parallel=2)], ids=repr)
 def test_a_vocabulary_that_ranks_do_not_divide(strategy, architecture, text):
     """Tied (qwen2) and apart (gpt_neox), whose biases of keys have no gradient but rounding."""
 
@@ -69,7 +69,7 @@ def test_float32_is_as_far_from_float64_on_one_device_as_on_ranks_that_split_mat
     """Rounding decides the sign of a gradient that is next to nothing, and Adam makes a step of it: one weight of 30,000."""
     like = tiny(architecture)
     exact, weights = trained(lambda: doubled(tiny(architecture)), OneDevice(), "DPO", like)
-    for strategy in (OneDevice(), FSDP2(tensor=2)):
+    for strategy in (OneDevice(), FSDP2(tensor_parallel=2)):
         found, rounded = trained(lambda: tiny(architecture), strategy, "DPO", like)
         assert found == pytest.approx(exact, abs=1e-5)
         gap = gaps(rounded, weights)
@@ -89,7 +89,7 @@ class Chunks:
         return outputs["logp"].sum() * 0.0, {}
 
 
-@pytest.mark.parametrize("strategy", [FSDP2(tensor=2), FSDP2(sequence=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [FSDP2(tensor_parallel=2), FSDP2(sequence_parallel=2)], ids=repr)
 def test_logits_in_chunks_that_are_computed_again_change_nothing(strategy, tiny):
     loss, units = WeightedLoss(frozenset({"logp", "entropy"})), some_units(3)
     before = registry.CHUNK_ELEMENTS

@@ -14,10 +14,10 @@ from penstock.train.ranks import learner_of
 pytestmark = pytest.mark.slow
 
 STRATEGIES = {
-    "2 copies of 2 token splits": FSDP2(ranks=4, sequence=2),
-    "2 copies of 2 matrix splits": FSDP2(ranks=4, tensor=2),
-    "tokens and matrices": FSDP2(ranks=4, sequence=2, tensor=2),
-    "more token splits than key-value heads": FSDP2(ranks=4, sequence=4),
+    "2 copies of 2 token splits": FSDP2(ranks=4, sequence_parallel=2),
+    "2 copies of 2 matrix splits": FSDP2(ranks=4, tensor_parallel=2),
+    "tokens and matrices": FSDP2(ranks=4, sequence_parallel=2, tensor_parallel=2),
+    "more token splits than key-value heads": FSDP2(ranks=4, sequence_parallel=4),
 }
 
 
@@ -36,7 +36,7 @@ def test_losses_and_weights_over_8_steps(strategy, tiny):
 
 
 def test_all_splits_at_once_resume_on_one_device(tiny):
-    loss, strategy = LOSSES["SFT"], FSDP2(ranks=4, sequence=2, tensor=2)
+    loss, strategy = LOSSES["SFT"], FSDP2(ranks=4, sequence_parallel=2, tensor_parallel=2)
     with learners(lambda: tiny("llama"), [strategy, OneDevice()]) as (four, one):
         train(four, units_for("SFT", 0, tiny("llama")), loss)
         one.load_state(kept(four.state()))
@@ -49,8 +49,8 @@ def test_heads_that_the_ranks_do_not_divide_are_refused_and_the_ranks_go_on(tiny
     with pytest.raises(ModelError, match=r"3 attention heads; set one of 1, 3"):
         learner_of(
             LanguagePolicy(tiny_models.build("llama", text, **three_heads)),
-            LearnerSpec(strategy=FSDP2(ranks=4, sequence=2)),
+            LearnerSpec(strategy=FSDP2(ranks=4, sequence_parallel=2)),
             LearnerPlan(total_steps=1),
         )
-    with learners(tiny, [FSDP2(ranks=4, sequence=2)]) as (learner,):
+    with learners(tiny, [FSDP2(ranks=4, sequence_parallel=2)]) as (learner,):
         assert train(learner, units_for("SFT", 0, tiny()), LOSSES["SFT"])["loss"] > 0

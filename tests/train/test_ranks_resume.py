@@ -9,7 +9,7 @@ from penstock.config.strategies import DDP, FSDP2, OneDevice
 
 pytestmark = pytest.mark.slow
 
-SHARDED = [DDP(), FSDP2(), FSDP2(tensor=2), FSDP2(sequence=2)]
+SHARDED = [DDP(), FSDP2(), FSDP2(tensor_parallel=2), FSDP2(sequence_parallel=2)]
 
 
 @pytest.mark.parametrize("strategy", SHARDED, ids=repr)
@@ -32,7 +32,7 @@ def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, ti
         assert widest_gap(other.weights(), weights.items()) < 5e-5
 
 
-@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence=2)], ids=repr)
+@pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence_parallel=2)], ids=repr)
 def test_one_device_resumes_on_shards(strategy, tiny):
     loss = LOSSES["SFT"]
     with learners(tiny, [OneDevice(), strategy]) as (one, two):

@@ -50,9 +50,11 @@ def test_key_value_heads_are_repeated_only_where_ranks_do_not_divide_them(heads,
 
 
 def test_heads_that_the_ranks_do_not_divide_are_refused_with_what_fits():
-    with pytest.raises(ModelError, match=r"sequence=3 does not divide the model's 4 attention heads; set one of 1, 2, 4"):
+    with pytest.raises(
+        ModelError, match=r"sequence_parallel=3 does not divide the model's 4 attention heads; set one of 1, 2, 4"
+    ):
         check_heads(SimpleNamespace(num_attention_heads=4), 3, 1)
-    with pytest.raises(ModelError, match=r"2 attention heads after strategy.tensor=2; set one of 1, 2"):
+    with pytest.raises(ModelError, match=r"2 attention heads after strategy.tensor_parallel=2; set one of 1, 2"):
         check_heads(SimpleNamespace(num_attention_heads=4), 4, 2)
 
 

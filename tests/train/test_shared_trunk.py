@@ -67,10 +67,10 @@ def test_with_all_layers_unfrozen_a_step_is_that_of_the_whole_model_but_for_the_
         assert torch.equal(tensor, weights(whole)[name]) == ("embed_tokens" not in name), name
 
 
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_the_shared_reference_scores_as_the_model_did_when_the_stage_began(architecture, compute, tiny):
-    model, spec = tiny(architecture), {"unfrozen_layers": 1, "compute": compute}
+def test_the_shared_reference_scores_as_the_model_did_when_the_stage_began(architecture, dtype, tiny):
+    model, spec = tiny(architecture), {"unfrozen_layers": 1, "dtype": dtype}
     restrict(model, LearnerSpec(**spec))
     start = copy.deepcopy(model)
     reference = Scoring(SharedTrunkPolicy(model, reference_branch(model)))

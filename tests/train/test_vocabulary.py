@@ -18,5 +18,5 @@ def test_a_token_is_found_on_one_rank():
 
 
 def test_a_rank_without_rows_is_refused():
-    with pytest.raises(ModelError, match=r"strategy.tensor=4 leaves a rank without rows of 5 tokens"):
+    with pytest.raises(ModelError, match=r"strategy.tensor_parallel=4 leaves a rank without rows of 5 tokens"):
         Rows.of(5, 0, 4)

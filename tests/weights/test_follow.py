@@ -50,7 +50,7 @@ def test_tokens_drawn_after_an_update_have_the_log_probs_of_the_new_weights(arch
     async def updated():
         board = Board()
         publisher = SharedMemoryPublisher(Source(weights_of(new)), tmp_path / f"{PREFIX}run", board.post)
-        generator = EmbeddedGenerator(model, slots=4)
+        generator = EmbeddedGenerator(model, max_running=4)
         task, _ = following(generator, board, SharedMemorySubscriber(publisher.folder.path), kv)
         samples = [asyncio.create_task(generator.generate(request)) for request in LONG]
         await until(lambda: generator.generated_tokens > 40)
@@ -236,7 +236,7 @@ def test_samples_that_an_update_aborts_come_back_resumable(tiny, channel):
     _, board, publisher, subscriber = channel
 
     async def updated():
-        generator = EmbeddedGenerator(tiny(), slots=4)
+        generator = EmbeddedGenerator(tiny(), max_running=4)
         task, _ = following(generator, board, subscriber, "abort")
         samples = [asyncio.create_task(generator.generate(request)) for request in LONG]
         await until(lambda: generator.generated_tokens > 20)

@@ -92,7 +92,7 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     if sized is not None and (learner.lora is not None or learner.unfrozen_layers >= 0):
         found.append(("trained", f"{trained_parameters(sized, learner) / 1e6:.2f}M of the policy's parameters"))
     found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
-    found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.compute}"))
+    found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.dtype}"))
     if sized is not None:
         found += memory(stage, sized)
         if made.runtime != "local" and stage.uses_stream:
@@ -111,7 +111,7 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     return [
         ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
         ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
-        ("generation", f"{min(stage.slots, sequences)} sequences at once; at most {drawn:,} tokens in the whole stage"),
+        ("generation", f"{min(stage.max_running, sequences)} sequences at once; at most {drawn:,} tokens in the whole stage"),
         (
             "staleness",
             f"max_lag {stage.max_lag}: {rules_of(stage).slots} groups admitted ahead at most, on_stale {stage.on_stale}",
@@ -141,7 +141,7 @@ def memory(stage: Any, sized: Shape) -> list[tuple[str, str]]:
         found += rank_memory(learner, sized, activations + logits)
     total = held.total + activations + logits
     if stage.uses_stream:
-        found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.slots} rows, and the prompts once each"))
+        found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.max_running} rows, and the prompts once each"))
         total += cache(stage, sized)
     return [*found, ("memory: total", f"about {_size(total)}")]
 
@@ -159,7 +159,7 @@ def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[
 
 def cache(stage: Online, sized: Shape) -> float:
     """Bytes of the generator's cache for answers."""
-    return stage.slots * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
+    return stage.max_running * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
 
 
 def _parameters(sized: Shape | None) -> str:

@@ -49,7 +49,7 @@ class LearnerSpec:
     """Packed tokens of a micro-batch; a longer single unit gets a micro-batch of its own."""
     share_prefix: bool = True
     """Compute the prompt of a group once for all its samples."""
-    compute: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of forward and backward; masters and optimizer stay float32."""
     gradient_checkpointing: bool = False
     critic: Literal["none", "shared", "separate", "branch"] = "none"

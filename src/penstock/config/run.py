@@ -144,14 +144,14 @@ class Online(Stage):
     kv: CachePolicy = "keep"
     """What a weight update does to groups in flight: ``keep`` their cache, ``recompute`` it, ``abort`` and go on, or ``drain``:
     the update waits for their end and the next groups for the update, so that ``max_lag=1`` is one step off."""
-    slots: int = 128
+    max_running: int = 128
     """Sequences the embedded generator decodes at once."""
     reference: ModelSpec | None = None
     """Frozen model of the KL term; None: the model the stage starts from."""
     evaluation: EvaluationSpec | None = None
 
     def __post_init__(self) -> None:
-        for count in ("samples", "batch", "minibatches", "epochs", "steps", "slots"):
+        for count in ("samples", "batch", "minibatches", "epochs", "steps", "max_running"):
             value = getattr(self, count)
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")

@@ -35,9 +35,9 @@ class FSDP2:
     """Parameters, gradients and optimizer sharded over the ranks (``fully_shard``; ZeRO-3, arXiv:1910.02054)."""
 
     ranks: int = 2
-    tensor: int = 1
+    tensor_parallel: int = 1
     """Ranks that every matrix is split over (Megatron, arXiv:1909.08053); they see the same tokens."""
-    sequence: int = 1
+    sequence_parallel: int = 1
     """Ranks that the tokens of a micro-batch are split over, for long contexts (DeepSpeed-Ulysses, arXiv:2309.14509)."""
     reshard: bool = True
     """Give gathered parameters up after the forward pass and gather them again for the backward pass."""
@@ -46,20 +46,20 @@ class FSDP2:
 
     def __post_init__(self) -> None:
         require_ranks(self.ranks)
-        for name, size in (("tensor", self.tensor), ("sequence", self.sequence)):
+        for name, size in (("tensor_parallel", self.tensor_parallel), ("sequence_parallel", self.sequence_parallel)):
             require(
                 size >= 1 and self.ranks % size == 0,
                 f"strategy.{name}={size} does not divide strategy.ranks={self.ranks}; set one that does",
             )
         require(
             self.ranks % self.span == 0,
-            f"strategy.tensor={self.tensor} times strategy.sequence={self.sequence} does not divide "
-            f"strategy.ranks={self.ranks}; set strategy.ranks={self.span} or a multiple of it",
+            f"strategy.tensor_parallel={self.tensor_parallel} times strategy.sequence_parallel={self.sequence_parallel} does "
+            f"not divide strategy.ranks={self.ranks}; set strategy.ranks={self.span} or a multiple of it",
         )
 
     @property
     def span(self) -> int:
-        return self.tensor * self.sequence
+        return self.tensor_parallel * self.sequence_parallel
 
 
 @spec
@@ -124,19 +124,20 @@ def refuse_shape(strategy: Any, heads: int, keys: int, vocabulary: int = 0, enco
         )
     if not isinstance(strategy, FSDP2):
         return
-    tensor, sequence = strategy.tensor, strategy.sequence
+    tensor, sequence = strategy.tensor_parallel, strategy.sequence_parallel
     for name, count in (("num_attention_heads", heads), ("num_key_value_heads", keys)):
         if count % tensor:
-            raise ModelError(f"strategy.tensor={tensor} does not divide the model's {name}={count}; set one that does")
+            raise ModelError(f"strategy.tensor_parallel={tensor} does not divide the model's {name}={count}; set one that does")
     own = heads // tensor
     if own % sequence:
-        beside = f" after strategy.tensor={tensor}" if tensor > 1 else ""
+        beside = f" after strategy.tensor_parallel={tensor}" if tensor > 1 else ""
         fitting = ", ".join(str(ranks) for ranks in range(1, own + 1) if own % ranks == 0)
         raise ModelError(
-            f"strategy.sequence={sequence} does not divide the model's {own} attention heads{beside}; set one of {fitting}"
+            f"strategy.sequence_parallel={sequence} does not divide the model's {own} attention heads{beside}; "
+            f"set one of {fitting}"
         )
     if vocabulary and -(-vocabulary // tensor) * (tensor - 1) >= vocabulary:
-        raise ModelError(f"strategy.tensor={tensor} leaves a rank without rows of {vocabulary} tokens; set a smaller one")
+        raise ModelError(f"strategy.tensor_parallel={tensor} leaves a rank without rows of {vocabulary} tokens; set less")
 
 
 def require_ranks(ranks: int) -> None:

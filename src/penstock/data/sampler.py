@@ -18,7 +18,7 @@ from penstock.data.render import Example, Pair, Renderer
 from penstock.data.rows import DataRow
 from penstock.data.sources import open_source
 
-Drawn = TypeVar("Drawn")
+SequenceState = TypeVar("SequenceState")
 
 
 @functools.lru_cache(maxsize=8)
@@ -31,14 +31,14 @@ def order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     return drawn
 
 
-class Sampler(Generic[Drawn]):
+class Sampler(Generic[SequenceState]):
     """Draws the ``ordinal``-th thing of an endless sequence of epochs over a source; holds no position.
 
     ``make`` turns a key, a row and the row's index into the thing. The key's ordinal counts within its epoch.
     """
 
     def __init__(
-        self, source: Source, seed: int, make: Callable[[PromptKey, DataRow, int], Drawn], shuffle: bool = True
+        self, source: Source, seed: int, make: Callable[[PromptKey, DataRow, int], SequenceState], shuffle: bool = True
     ) -> None:
         if len(source) == 0:
             raise DataError(f"{source.name}: no rows to draw from")
@@ -51,7 +51,7 @@ class Sampler(Generic[Drawn]):
         """Draws in one epoch."""
         return len(self.source)
 
-    def __call__(self, ordinal: int) -> Drawn:
+    def __call__(self, ordinal: int) -> SequenceState:
         """The ``ordinal``-th draw, counted over all epochs from 0."""
         if ordinal < 0:
             raise DataError(f"{self.source.name}: draw {ordinal} is negative; the first draw is 0")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from penstock.core.types import Sampling
 from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, PoolView, round_up
 from penstock.models.attention import quiet_transformers
-from penstock.models.draws import Cuts, draw, needs_cuts
+from penstock.models.draws import TokenFilters, draw, needs_filters
 from penstock.models.language_model import LanguageModel
 
 
@@ -88,7 +88,7 @@ class Forward(nn.Module):
 
     def forward(
         self, token_B: Tensor, lengths: tuple[Tensor, Tensor], draws: tuple[Tensor, Tensor, Tensor],
-        cells: tuple[Tensor, Tensor], windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: Cuts | None = None,
+        cells: tuple[Tensor, Tensor], windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """``lengths`` of prefix and own cache; ``draws`` uniform number, temperature and beta; each per row."""
         model, prefixes, own = self._parts
@@ -139,7 +139,7 @@ class DecodeStep:
         count = len(prefix_of_row)
         windows = min(round_up(seen, self.step), self.prefixes.positions), min(round_up(longest, self.step), self.own.positions)
         samplings = self.state.samplings[:count]
-        cuts = Cuts(samplings, self.own.device) if any(needs_cuts(s) for s in samplings) else None
+        cuts = TokenFilters(samplings, self.own.device) if any(needs_filters(s) for s in samplings) else None
         self._shifted = any(s.beta for s in samplings)
         if self._cells is None:
             self._cells = self._group(prefix_of_row)
@@ -162,7 +162,7 @@ class DecodeStep:
         shape = (rows, prefixes, int(width))
         return shape, torch.from_numpy(cells.row_UG).to(device), torch.from_numpy(cells.cell_B).to(device)
 
-    def _advance(self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int], cuts: Cuts | None) -> None:
+    def _advance(self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int], cuts: TokenFilters | None) -> None:
         state = self.state
         if len(self._positions) < max(windows):
             self._positions = torch.arange(max(windows), device=self.own.device)
@@ -203,7 +203,7 @@ class DecodeStep:
                 self._traced[kind] = torch.jit.trace(self._forward(), arguments, check_trace=False)
         return self._traced[kind]
 
-    def choose(self, rows: Tensor, logits_BV: Tensor, cuts: Cuts | None) -> None:
+    def choose(self, rows: Tensor, logits_BV: Tensor, cuts: TokenFilters | None) -> None:
         """Draw the next token of rows from their logits and note it in the state."""
         state = self.state
         at = state.drawn[rows].clamp(max=state.uniform.shape[1] - 1)

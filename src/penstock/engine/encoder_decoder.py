@@ -103,7 +103,7 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         """
         new, device = [self.running[row] for row in rows], self.model.device
         longest = max(s.limit for s in new)
-        if self.state.ensure(longest) | self.own_cache.ensure(self.slots, longest):
+        if self.state.ensure(longest) | self.own_cache.ensure(self.max_running, longest):
             self.decode.forget()
         self.decode.regroup()
         streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]

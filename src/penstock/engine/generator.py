@@ -33,31 +33,31 @@ from penstock.engine.cache import CachePool, PrefillPlan
 from penstock.engine.decode import DecodeState, DecodeStep
 from penstock.engine.sequences import Prefix, Sequence
 from penstock.models.attention import single_row_plan
-from penstock.models.drawn import require_room
-from penstock.models.draws import Cuts, needs_cuts, uniform_stream
+from penstock.models.draws import TokenFilters, needs_filters, uniform_stream
 from penstock.models.language_model import LanguageModel
+from penstock.models.sequence_state import require_room
 from penstock.models.updates import require_newer, switch, verified
 
 
 class EmbeddedGenerator:
     """Implements the ``Generator`` contract in this process.
 
-    ``slots`` sequences are decoded at once; ``chunk`` prompt tokens are prefilled at most between two decode steps; ``queue``
-    bounds the requests that may wait (more are refused). The model's parameters are read where they are: when a learner
-    trains the same model object, the generator aliases them.
+    ``max_running`` sequences are decoded at once; ``chunk`` prompt tokens are prefilled at most between two decode steps;
+    ``queue`` bounds the requests that may wait (more are refused). The model's parameters are read where they are: when a
+    learner trains the same model object, the generator aliases them.
     """
 
     def __init__(
-        self, model: LanguageModel, *, slots: int = 128, chunk: int = 2048, queue: int = 1 << 16, version: Version = 0
+        self, model: LanguageModel, *, max_running: int = 128, chunk: int = 2048, queue: int = 1 << 16, version: Version = 0
     ) -> None:
         self.model = model
         self.text = model.text
-        self.slots, self.chunk, self.queue = slots, chunk, queue
+        self.max_running, self.chunk, self.queue = max_running, chunk, queue
         self.version: Version = version
         self.incarnation = 0
         self.prefix_cache = CachePool(model.config, model.dtype, model.device)
         self.own_cache = CachePool(model.config, model.dtype, model.device)
-        self.state = DecodeState(slots, model.device)
+        self.state = DecodeState(max_running, model.device)
         graphs = model.device.type == "cuda"
         self.decode = DecodeStep(model, self.prefix_cache, self.own_cache, self.state, graphs)
         self.running: list[Sequence] = []
@@ -264,7 +264,7 @@ class EmbeddedGenerator:
             tokens = self._prefix_of(self.waiting[0])
             prefix = known.get(tokens)
             if prefix is None:
-                if promised >= self.slots:
+                if promised >= self.max_running:
                     return
                 prefix = known[tokens] = Prefix(tokens, [], row=len(self.prefixes))
                 self.prefixes.append(prefix)
@@ -312,7 +312,7 @@ class EmbeddedGenerator:
         """Give members of prefixes that have been read whole a decode row."""
         rows: list[int] = []
         for prefix in self.prefixes:
-            free = self.slots - len(self.running)
+            free = self.max_running - len(self.running)
             if prefix.done < len(prefix.tokens) or not free or not prefix.members:
                 continue
             members, prefix.members = prefix.members[:free], prefix.members[free:]
@@ -333,14 +333,14 @@ class EmbeddedGenerator:
         new = [self.running[row] for row in rows]
         samplings = [s.request.sampling for s in new]
         longest = max(s.limit - len(s.tokens) for s in new)
-        if self.state.ensure(max(s.limit for s in new)) | self.own_cache.ensure(self.slots, longest):
+        if self.state.ensure(max(s.limit for s in new)) | self.own_cache.ensure(self.max_running, longest):
             self.decode.forget()
         self.decode.regroup()
         streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
         self.state.start(rows, samplings, streams, [len(s.tokens) for s in new])
         index = torch.tensor(rows, device=self.model.device)
         self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
-        cuts = Cuts(samplings, self.model.device) if any(map(needs_cuts, samplings)) else None
+        cuts = TokenFilters(samplings, self.model.device) if any(map(needs_filters, samplings)) else None
         logits = torch.stack([p.logits_V for p in sources if p.logits_V is not None])
         if any(s.beta for s in samplings):
             advantage = torch.stack([p.advantage_V for p in sources if p.advantage_V is not None])

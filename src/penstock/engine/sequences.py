@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from penstock.core.types import Sample, Version
-from penstock.models.drawn import Drawn
+from penstock.models.sequence_state import SequenceState
 
 
 @dataclass(eq=False, kw_only=True)
-class Sequence(Drawn):
+class Sequence(SequenceState):
     """One request on its way through the engine."""
 
     future: asyncio.Future[Sample]

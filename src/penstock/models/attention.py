@@ -127,7 +127,7 @@ class PackedPlan:
         place_N = np.zeros(len(scatter_N), np.int64)
         self.buckets: list[_Bucket] = []
         offset = 0
-        for members in alike(length_B - start_B, length_B, 0.15 if torch.device(device).type == "cpu" else 0.5):
+        for members in bucket_by_length(length_B - start_B, length_B, 0.15 if torch.device(device).type == "cpu" else 0.5):
             bucket = self._bucket(members, gather_BT, start_B, length_B, device)
             asked = start_B[members, None] + np.arange(bucket.shape[1])
             valid = asked < length_B[members, None]
@@ -175,7 +175,7 @@ class PackedPlan:
         return torch.cat(parts).index_select(0, self.place_N).view(1, -1, heads, width)
 
 
-def alike(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:
+def bucket_by_length(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:
     """Rows in buckets whose attention area is padded by at most the share ``waste``, largest first."""
     order = np.lexsort((-keys_B, -queries_B))
     buckets: list[list[int]] = []

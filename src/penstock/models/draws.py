@@ -28,7 +28,7 @@ def uniform_stream(seed: int, key: SampleKey | str, count: int) -> NDArray[np.fl
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def draw(logits_BV: Tensor, uniform_B: Tensor, temperature_B: Tensor, cuts: Cuts | None) -> tuple[Tensor, Tensor]:
+def draw(logits_BV: Tensor, uniform_B: Tensor, temperature_B: Tensor, cuts: TokenFilters | None) -> tuple[Tensor, Tensor]:
     """Tokens ``[B]`` and their log-probs ``[B]`` by inverting the cumulative distribution at ``uniform_B``.
 
     Temperature 0 takes the most probable token. The log-prob is that of softmax(logits / temperature) (temperature 1 for
@@ -47,7 +47,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, temperature_B: Tensor, cuts: Cuts
     return token_B, logp_BV.gather(-1, token_B[:, None]).squeeze(-1)
 
 
-class Cuts:
+class TokenFilters:
     """Per-row limits of the distribution, as tensors."""
 
     def __init__(self, samplings: list[Sampling], device: torch.device) -> None:
@@ -67,6 +67,6 @@ class Cuts:
         return torch.zeros_like(probability_BV).scatter_(-1, index, ordered * keep)
 
 
-def needs_cuts(sampling: Sampling) -> bool:
+def needs_filters(sampling: Sampling) -> bool:
     """Whether any limit of the distribution is set."""
     return bool(sampling.top_k) or sampling.top_p < 1 or sampling.min_p > 0

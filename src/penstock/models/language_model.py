@@ -36,7 +36,7 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden_AH: Tensor) -> Tensor:
-        return wide(self.linear(hidden_AH.to(self.linear.weight.dtype)).squeeze(-1))
+        return at_least_float32(self.linear(hidden_AH.to(self.linear.weight.dtype)).squeeze(-1))
 
 
 class LanguageModel(nn.Module):
@@ -121,7 +121,7 @@ class LanguageModel(nn.Module):
 
     def scaled(self, product: Tensor) -> Tensor:
         """Logits, at least in float32, of the output head's product with hidden states, number by number."""
-        logits = wide(product)
+        logits = at_least_float32(product)
         scale = getattr(self.config, "logit_scale", None)
         if scale is not None:
             logits = logits * scale
@@ -141,7 +141,7 @@ class LanguageModel(nn.Module):
         """Reward-model score ``[B]`` in float32 of sequences given the hidden state of their last token."""
         if self.head != "score":
             raise ModelError("this model has a language-model head, not a score head; train a reward model first")
-        return wide(self.network.score(hidden_BH).squeeze(-1))
+        return at_least_float32(self.network.score(hidden_BH).squeeze(-1))
 
     def policy_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the network alone, without critic; tied tensors once."""
@@ -156,7 +156,7 @@ class LanguageModel(nn.Module):
         yield from adapter_weights(self.network)
 
 
-def wide(numbers: Tensor) -> Tensor:
+def at_least_float32(numbers: Tensor) -> Tensor:
     """Numbers in float32, or as they are where that is float64."""
     return numbers if numbers.dtype == torch.float64 else numbers.float()
 

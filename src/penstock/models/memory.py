@@ -71,7 +71,7 @@ def footprint(
     the same model with as many layers or fewer). Otherwise each stands by itself, with ``frozen`` bytes a parameter. With
     adapters the reference is the policy without them.
     """
-    number = 2 if learner.compute == "bfloat16" else 4
+    number = 2 if learner.dtype == "bfloat16" else 4
     trained, critic = trained_parameters(shape, learner), shape.width + 1 if learner.critic != "none" else 0
     trunk = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.width)  # all but an output head of its own
     weights = float(shape.parameters * number)
@@ -105,11 +105,11 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     own, strategy = footprint(shape, learner), learner.strategy
     if not isinstance(strategy, FSDP2 | DeepSpeed):
         return own
-    number, ranks = 2 if learner.compute == "bfloat16" else 4, strategy.ranks
+    number, ranks = 2 if learner.dtype == "bfloat16" else 4, strategy.ranks
     outside = shape.parameters - shape.layers * shape.layer_parameters
     shares = Footprint(0.0, own.gradients / ranks, own.gradients / ranks, own.moments / ranks)
     if isinstance(strategy, FSDP2):  # shards are float32: they are masters and stored weights at once
-        gathered = ((1 if strategy.reshard else shape.layers) * shape.layer_parameters + outside) / strategy.tensor
+        gathered = ((1 if strategy.reshard else shape.layers) * shape.layer_parameters + outside) / strategy.tensor_parallel
         return dataclasses.replace(shares, weights=float(number * gathered))
     if strategy.stage == 2:
         return dataclasses.replace(shares, weights=float(number * shape.parameters))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.models.attention import IndexArray, alike
+from penstock.models.attention import IndexArray, bucket_by_length
 
 
 def relative_bucket(distance: Tensor, buckets: int, longest: int, bidirectional: bool) -> Tensor:
@@ -96,7 +96,7 @@ class Segments:
         place_N = np.zeros(int(queries.length_R.sum()), np.int64)
         offset = 0
         waste = 0.15 if torch.device(device).type == "cpu" else 0.5
-        for members in alike(queries.length_R, keys.length_R, waste):
+        for members in bucket_by_length(queries.length_R, keys.length_R, waste):
             asked, seen = int(queries.length_R[members].max()), int(keys.length_R[members].max())
             query_RQ, real_RQ = _cells(queries, members, asked)
             key_RK, valid_RK = _cells(keys, members, seen)

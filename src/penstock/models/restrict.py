@@ -30,11 +30,11 @@ def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:
             adapter is for; or the package of adapters is missing.
     """
     if spec.lora is not None and model.adapter is None:
-        compute = torch.bfloat16 if spec.compute == "bfloat16" else torch.float32
+        compute = torch.bfloat16 if spec.dtype == "bfloat16" else torch.float32
         model.adapter = add_lora(model.network, spec.lora, seed, compute)
     if spec.unfrozen_layers >= 0 and model.border is None:
         freeze_below(model, spec.unfrozen_layers)
-    if spec.compute == "bfloat16":
+    if spec.dtype == "bfloat16":
         to_compute_type(model, torch.bfloat16)
 
 

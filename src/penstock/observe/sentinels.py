@@ -125,7 +125,7 @@ class Sentinels(Watcher):
         text = (
             f"the policy's weights are what they were {self._unchanged} batches ago, though each batch had a gradient "
             "and a learning rate: the optimizer does not hold the parameters that are trained, or its steps are too small for "
-            "the weights' type; look at learner.compute and learner.learning_rate"
+            "the weights' type; look at learner.dtype and learner.learning_rate"
         )
         return Reading(self._unchanged, bound, self._unchanged >= bound, text, "fatal")
 

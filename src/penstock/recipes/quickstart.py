@@ -91,7 +91,7 @@ def quickstart(seed: int = 0, steps: int = 100) -> Run:
                 sampling=Sampling(max_new_tokens=4),
                 samples=16,
                 batch=64,
-                slots=1024,
+                max_running=1024,
                 steps=steps,
                 evaluation=EvaluationSpec(data=numbers(4000, seed=3 * 10**6, held_out=True), every=20),
             ),

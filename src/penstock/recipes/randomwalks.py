@@ -167,7 +167,7 @@ def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluat
         samples=8,
         batch=20,
         steps=60,
-        slots=160,
+        max_running=160,
         evaluation=evaluation,
     )
 

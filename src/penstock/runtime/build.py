@@ -294,6 +294,6 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
 def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
     spec = learner.spec
-    rounds = spec.compute != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
+    rounds = spec.dtype != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
     sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
     return Trainer(learner, algorithm.loss(), sentinels)

@@ -33,7 +33,7 @@ class EngineStart:
 
     folder: Path
     device: Any
-    slots: int
+    max_running: int
     shared: Path
     adapters: bool = False
 
@@ -77,7 +77,7 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]
         return await asyncio.to_thread(sums_of, lambda: weights)
 
-    yield Opened(embedded_generator(model, slots=start.slots, version=-1), model.text, sums)
+    yield Opened(embedded_generator(model, max_running=start.max_running, version=-1), model.text, sums)
 
 
 @opens(VLLM)
@@ -99,7 +99,7 @@ async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     try:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
-        async with vllm_generator(model, spec, transfer, slots=start.slots) as engine:
+        async with vllm_generator(model, spec, transfer, max_running=start.max_running) as engine:
             yield Opened(engine, text, engine.sums)
     finally:
         owned.close()

@@ -121,7 +121,7 @@ class TapedEngine:
         self.name, self.lines = name, lines
         self.aliased = model_folder is None
         model = copy.deepcopy(parts.model) if model_folder is None else load_model(str(model_folder)).to(parts.model.device)
-        self.engine = embedded_generator(model, slots=parts.stage.slots, version=-1)
+        self.engine = embedded_generator(model, max_running=parts.stage.max_running, version=-1)
         self.roll = replace(parts.roll, generator=cast(Generator, self))
         self.prompts, self.groups, self.kv = parts.source, groups, parts.stage.kv
         self._failed = self._failed_samples()

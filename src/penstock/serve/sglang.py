@@ -33,8 +33,8 @@ from penstock.core.types import (
 )
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
-from penstock.serve.flights import Flight, Flights, number_of
 from penstock.serve.http import pick
+from penstock.serve.in_flight import InFlightRequest, InFlightRequests, number_of
 from penstock.serve.talk import Talk
 
 FINISHES: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -52,7 +52,7 @@ class Delivery(Protocol):
         ...
 
 
-class SGLangGenerator(Flights):
+class SGLangGenerator(InFlightRequests):
     """Implements the ``Generator`` contract over one server, which is opened by :func:`sglang_generator`."""
 
     engine_name = "SGLang"
@@ -116,7 +116,7 @@ class SGLangGenerator(Flights):
 
     # ---- requests
 
-    async def _pass(self, flight: Flight) -> FinishReason:
+    async def _pass(self, flight: InFlightRequest) -> FinishReason:
         begun = len(flight.tokens)
         async with aclosing(self.talk.lines("/generate", self._body(flight))) as lines:
             async for line in lines:
@@ -132,7 +132,7 @@ class SGLangGenerator(Flights):
                     return ended
         return "abort"
 
-    def _take(self, flight: Flight, begun: int, information: Mapping[str, Any]) -> FinishReason | None:
+    def _take(self, flight: InFlightRequest, begun: int, information: Mapping[str, Any]) -> FinishReason | None:
         """Append the tokens of a stream's event, which lists all since the request began."""
         fresh = information.get("output_token_logprobs", ())[len(flight.tokens) - begun :]
         version = self._number(information.get("weight_version", ""))
@@ -153,7 +153,7 @@ class SGLangGenerator(Flights):
         number = number_of(str(label))
         return self._first if number is None else number
 
-    def _body(self, flight: Flight) -> dict[str, Any]:
+    def _body(self, flight: InFlightRequest) -> dict[str, Any]:
         return {
             "rid": flight.name,
             "input_ids": [*map(int, flight.request.tokens_T), *flight.tokens],
@@ -164,7 +164,7 @@ class SGLangGenerator(Flights):
             "extra_key": self.label(),
         }
 
-    def _parameters(self, flight: Flight) -> dict[str, Any]:
+    def _parameters(self, flight: InFlightRequest) -> dict[str, Any]:
         sampling: Sampling = flight.request.sampling
         return {
             "max_new_tokens": flight.limit - len(flight.tokens),

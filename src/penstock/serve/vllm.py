@@ -31,7 +31,7 @@ from penstock.core.types import (
 from penstock.models.files import Adapter
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
-from penstock.serve.flights import Flight, Flights, number_of
+from penstock.serve.in_flight import InFlightRequest, InFlightRequests, number_of
 
 PATIENCE = 600.0
 """Seconds in which vLLM's workers must all have an update."""
@@ -45,20 +45,20 @@ class Carrier(Protocol):
     def clear(self) -> None: ...
 
 
-class VLLMGenerator(Flights):
+class VLLMGenerator(InFlightRequests):
     """Implements the ``Generator`` contract over vLLM's ``AsyncLLM``, which ``vllm_open.py`` opens."""
 
     engine_name = "vLLM"
 
     def __init__(
-        self, engine: Any, text: Text, own: Mapping[str, Tensor], carrier: Carrier, *, slots: int, version: Version,
+        self, engine: Any, text: Text, own: Mapping[str, Tensor], carrier: Carrier, *, max_running: int, version: Version,
         queue: int = 1 << 16, adapter: Adapter | None = None,
     ) -> None:  # fmt: skip
-        """``own``: name to shape and type of the weights that updates bring; ``slots`` sequences at once; ``queue`` requests
-        at most; ``adapter``: the low-rank adapters that all requests go through, if there are any."""
+        """``own``: name to shape and type of the weights that updates bring; ``max_running`` sequences at once; ``queue``
+        requests at most; ``adapter``: the low-rank adapters that all requests go through, if there are any."""
         config = engine.vllm_config
         super().__init__(text, own, context=int(config.model_config.max_model_len), version=version, queue=queue)
-        self.engine, self.carrier, self.slots, self.adapter = engine, carrier, slots, adapter
+        self.engine, self.carrier, self.max_running, self.adapter = engine, carrier, max_running, adapter
         self.room = int(config.cache_config.num_gpu_blocks or 1) * int(config.cache_config.block_size)
         """Tokens that the cache holds."""
 
@@ -77,7 +77,7 @@ class VLLMGenerator(Flights):
         if forced:
             key = SampleKey(PromptKey("score", 0, 0), 0)
             sampling = Sampling(temperature=temperature, max_new_tokens=len(forced))
-            flight = Flight(request=Request(key, tokens_T[:first], sampling), limit=len(forced), forced=forced)
+            flight = InFlightRequest(request=Request(key, tokens_T[:first], sampling), limit=len(forced), forced=forced)
             await self._fly(flight)
             scored_T[first:] = flight.logps
         return scored_T
@@ -112,8 +112,8 @@ class VLLMGenerator(Flights):
         held = sum(len(f.request.tokens_T) + len(f.tokens) for f in self._flights.values())
         return GeneratorStats(
             version=self.version,
-            running=min(flying, self.slots),
-            waiting=max(0, flying - self.slots),
+            running=min(flying, self.max_running),
+            waiting=max(0, flying - self.max_running),
             cache_use=min(1.0, held / self.room),
             generated_tokens=self.meter.tokens,
             busy_seconds=self.meter.busy,
@@ -126,7 +126,7 @@ class VLLMGenerator(Flights):
 
     # ---- requests
 
-    async def _pass(self, flight: Flight) -> FinishReason:
+    async def _pass(self, flight: InFlightRequest) -> FinishReason:
         if flight.forced:
             flight.tokens, flight.logps, flight.versions = [], [], []
         begun, reason = len(flight.tokens), None
@@ -157,7 +157,7 @@ class VLLMGenerator(Flights):
 
         return LoRARequest("policy", 1, str(self.adapter.folder))
 
-    def _take(self, flight: Flight, completion: Any) -> FinishReason | None:
+    def _take(self, flight: InFlightRequest, completion: Any) -> FinishReason | None:
         """Append the tokens of an output up to where the sample ends, if it does."""
         known = len(flight.tokens)
         logps = completion.logprobs.logprobs if completion.token_ids else ()
@@ -166,7 +166,7 @@ class VLLMGenerator(Flights):
             self.meter.drew(len(flight.tokens) - known, len(self._flights), self.spans)
         return reason
 
-    def _parameters(self, flight: Flight) -> Any:
+    def _parameters(self, flight: InFlightRequest) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

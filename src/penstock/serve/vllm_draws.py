@@ -20,7 +20,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from penstock.core.types import Sampling
-from penstock.models.draws import Cuts, draw, needs_cuts, uniform_stream
+from penstock.models.draws import TokenFilters, draw, needs_filters, uniform_stream
 
 ASKED = "penstock"
 """Key of a request's ``extra_args`` under which our own stand; rows without it are vLLM's to draw."""
@@ -85,7 +85,7 @@ class Draws(LogitsProcessor):
         samplings = [self.rows[row].sampling for row in self.order]
         self.index_B = torch.tensor(self.order, dtype=torch.long, device=self.device)
         self.temperature_B = torch.tensor([s.temperature for s in samplings], dtype=torch.float32, device=self.device)
-        self.cuts = Cuts(samplings, self.device) if any(map(needs_cuts, samplings)) else None
+        self.cuts = TokenFilters(samplings, self.device) if any(map(needs_filters, samplings)) else None
         self.scores = any(self.rows[row].forced for row in self.order)
 
     def apply(self, logits: Tensor) -> Tensor:

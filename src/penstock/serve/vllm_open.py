@@ -63,7 +63,7 @@ class Opening:
 
 @asynccontextmanager
 async def vllm_generator(
-    model: Opening, spec: VLLM, transfer: Transfer, *, slots: int, version: Version = -1
+    model: Opening, spec: VLLM, transfer: Transfer, *, max_running: int, version: Version = -1
 ) -> AsyncIterator[VLLMGenerator]:
     """A running vLLM over a model folder; its processes end with the block. Needs no tokenizer of vLLM's.
 
@@ -78,9 +78,9 @@ async def vllm_generator(
     except ImportError as error:
         raise GenerationError(f"vLLM cannot be imported: {error}; {INSTALL}") from error
     with blame(GenerationError, f"vLLM does not start with {model.folder}"):
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(model, spec, transfer, slots)))
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(model, spec, transfer, max_running)))
     generator = VLLMGenerator(
-        engine, model.text, model.updated, transfer.carrier, slots=slots, version=version, adapter=model.adapter
+        engine, model.text, model.updated, transfer.carrier, max_running=max_running, version=version, adapter=model.adapter
     )
     try:
         if model.adapter is not None:
@@ -94,7 +94,7 @@ async def vllm_generator(
         gc.collect()  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
 
 
-def _arguments(model: Opening, spec: VLLM, transfer: Transfer, slots: int) -> dict[str, Any]:
+def _arguments(model: Opening, spec: VLLM, transfer: Transfer, max_running: int) -> dict[str, Any]:
     """What vLLM is opened with."""
     from vllm.config.weight_transfer import WeightTransferConfig
 
@@ -103,7 +103,7 @@ def _arguments(model: Opening, spec: VLLM, transfer: Transfer, slots: int) -> di
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "dtype": spec.dtype if spec.dtype != "auto" else _type(model.own),
-        "max_num_seqs": slots,
+        "max_num_seqs": max_running,
         "max_model_len": model.context,
         "tensor_parallel_size": spec.tensor_parallel,
         "enable_prefix_caching": True,

@@ -231,7 +231,7 @@ def config_of(spec: LearnerSpec, world: World) -> dict[str, Any]:
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "bf16": {"enabled": spec.compute == "bfloat16"},
+        "bf16": {"enabled": spec.dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
         "steps_per_print": 1 << 30,
     }

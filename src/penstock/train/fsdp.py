@@ -1,7 +1,7 @@
 """A rank's part of a learner whose parameters, gradients and optimizer are sharded by ``fully_shard`` (FSDP2).
 
 Each block of the model is gathered when it computes and given up afterwards (Rajbhandari et al. 2020, arXiv:1910.02054, ZeRO-3;
-Zhao et al. 2023, arXiv:2304.11277). Shards are float32 and are the masters; with ``compute="bfloat16"`` blocks are gathered
+Zhao et al. 2023, arXiv:2304.11277). Shards are float32 and are the masters; with ``dtype="bfloat16"`` blocks are gathered
 as bfloat16 and gradients are summed in float32, as on one device.
 """
 
@@ -85,14 +85,14 @@ class ShardedPart(Part):
         self._source = None
 
     def _made_ready(self) -> Masters:
-        self.mesh = mesh_of(self.world, self.strategy.tensor)
+        self.mesh = mesh_of(self.world, self.strategy.tensor_parallel)
         self.sequence = sequence_of(self.world, self.strategy, self.model.config)
-        head = sharded(self.model, self.strategy, self.spec.compute, self.mesh, self._source, self.world)
+        head = sharded(self.model, self.strategy, self.spec.dtype, self.mesh, self._source, self.world)
         if head is not None:
             self.policy.vocabulary = head
         self.passing: Any = Pass(self.policy)
-        shard(self.passing, self.strategy, self.spec.compute, self.mesh[DATA], keep=True)
-        return ShardMasters(self.model, self.spec, self.world, self.strategy.tensor)
+        shard(self.passing, self.strategy, self.spec.dtype, self.mesh[DATA], keep=True)
+        return ShardMasters(self.model, self.spec, self.world, self.strategy.tensor_parallel)
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
         tensors = self.policy.tensors(batch)
@@ -187,12 +187,12 @@ def sequence_of(world: World, strategy: FSDP2, config: Any) -> Sequence | None:
     Raises:
         ModelError: the model's heads do not divide among them.
     """
-    if strategy.sequence == 1:
+    if strategy.sequence_parallel == 1:
         return None
-    check_heads(config, strategy.sequence, strategy.tensor)
-    shape = (world.size // strategy.span, strategy.sequence, strategy.tensor)
+    check_heads(config, strategy.sequence_parallel, strategy.tensor_parallel)
+    shape = (world.size // strategy.span, strategy.sequence_parallel, strategy.tensor_parallel)
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=("copy", "sequence", TENSOR))["sequence"]
-    return Sequence(mesh.get_group(), mesh.get_local_rank(), strategy.sequence)
+    return Sequence(mesh.get_group(), mesh.get_local_rank(), strategy.sequence_parallel)
 
 
 def shard(module: nn.Module, strategy: FSDP2, compute: str, mesh: DeviceMesh, keep: bool = False) -> None:
@@ -220,8 +220,8 @@ def sharded(
     Raises:
         ModelError: blocks cannot be found, or there is no plan that splits them.
     """
-    if strategy.tensor > 1:
-        check_plan(model.config, strategy.tensor)
+    if strategy.tensor_parallel > 1:
+        check_plan(model.config, strategy.tensor_parallel)
     trunks = [model.network.base_model] + ([model.critic_trunk] if model.critic_trunk is not None else [])
     blocks = [block for trunk in trunks for block in blocks_of(trunk)]
     names = list(tensors_of(model))
@@ -231,14 +231,14 @@ def sharded(
         found = tensors_of(block)
         fill({own[name]: tensor for name, tensor in found.items()}, source, world)
         taken |= set(own.values())
-        if strategy.tensor > 1:
+        if strategy.tensor_parallel > 1:
             split_block(block, model.config.model_type, mesh[TENSOR])
         shard(block, strategy, compute, mesh[DATA])
     left = [name for name in names if name not in taken]
     materialise_rest(model, blocks, world.device)
     found = tensors_of(model)
     fill({name: found[name] for name in left}, source, world)
-    head = split_vocabulary(model, mesh[TENSOR]) if strategy.tensor > 1 else None
+    head = split_vocabulary(model, mesh[TENSOR]) if strategy.tensor_parallel > 1 else None
     if model.value_head is not None:
         shard(model.value_head, strategy, "float32", mesh[DATA])
     return head

@@ -36,15 +36,15 @@ def check_heads(config: Any, sequence: int, tensor: int) -> None:
         ModelError: its heads do not divide, or its rotary embedding needs the whole sequence.
     """
     heads = config.num_attention_heads
-    split = FSDP2(ranks=sequence * tensor, sequence=sequence, tensor=tensor)
+    split = FSDP2(ranks=sequence * tensor, sequence_parallel=sequence, tensor_parallel=tensor)
     refuse_shape(split, heads, getattr(config, "num_key_value_heads", None) or heads)
     rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     by_layer = [settings for settings in rotary.values() if isinstance(settings, Mapping)]
     changing = CHANGING & {settings.get("rope_type") for settings in (rotary, *by_layer)}
     if changing:
         raise ModelError(
-            f"strategy.sequence={sequence}: a rotary embedding of type {min(changing)} changes with a pass's longest "
-            "position, which no rank sees; set strategy.sequence=1"
+            f"strategy.sequence_parallel={sequence}: a rotary embedding of type {min(changing)} changes with a pass's longest "
+            "position, which no rank sees; set strategy.sequence_parallel=1"
         )
 
 

@@ -42,12 +42,12 @@ def check_plan(config: Any, ranks: int) -> None:
     """
     if config.model_type not in PLANS:
         raise ModelError(
-            f"strategy.tensor={ranks}: there is no plan that splits {config.model_type}; known are {', '.join(PLANS)}; "
-            "set strategy.tensor=1"
+            f"strategy.tensor_parallel={ranks}: there is no plan that splits {config.model_type}; known are "
+            f"{', '.join(PLANS)}; set strategy.tensor_parallel=1"
         )
     heads = config.num_attention_heads
     keys = getattr(config, "num_key_value_heads", None) or heads
-    refuse_shape(FSDP2(ranks=ranks, tensor=ranks), heads, keys, config.vocab_size)
+    refuse_shape(FSDP2(ranks=ranks, tensor_parallel=ranks), heads, keys, config.vocab_size)
 
 
 def split_block(block: nn.Module, model_type: str, mesh: DeviceMesh) -> None:

@@ -48,7 +48,7 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: LearnerPlan, mo
         raise ModelError(
             f"strategy={kind} gathers modules when they are called, and an encoder-decoder's are not; set strategy=DDP"
         )
-    own = build(shape, replace(spec, compute="float32"), plan.seed)  # shards are float32 whatever is computed in
+    own = build(shape, replace(spec, dtype="float32"), plan.seed)  # shards are float32 whatever is computed in
     policy = LanguagePolicy(own, shape.temperature)
     if isinstance(spec.strategy, FSDP2):
         from penstock.train.fsdp import ShardedPart

@@ -32,7 +32,7 @@ class Rows:
         """Those of a rank. Raises ModelError where a rank would hold none."""
         each = -(-vocabulary // ranks)
         if each * (ranks - 1) >= vocabulary:
-            raise ModelError(f"strategy.tensor={ranks} leaves a rank without rows of {vocabulary} tokens; set a smaller one")
+            raise ModelError(f"strategy.tensor_parallel={ranks} leaves a rank without rows of {vocabulary} tokens; set less")
         return Rows(rank * each, min(each, vocabulary - rank * each))
 
     def local(self, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ def split_vocabulary(model: LanguageModel, mesh: DeviceMesh) -> SplitHead | None
     for trunk in trunks:
         whole = trunk.get_input_embeddings()
         if type(whole) is not nn.Embedding:
-            raise ModelError(f"strategy.tensor={mesh.size()} cannot split embeddings of type {type(whole).__name__}; set 1")
+            raise ModelError(f"strategy.tensor_parallel={mesh.size()} cannot split embeddings of type {type(whole).__name__}")
         tied = head is not None and head.weight is whole.weight
         made = SplitEmbedding(whole, mesh)
         trunk.set_input_embeddings(made)
@@ -124,7 +124,7 @@ def split_vocabulary(model: LanguageModel, mesh: DeviceMesh) -> SplitHead | None
     if head is None:
         return None
     if getattr(head, "bias", None) is not None:
-        raise ModelError(f"strategy.tensor={mesh.size()} cannot split an output head with a bias; set 1")
+        raise ModelError(f"strategy.tensor_parallel={mesh.size()} cannot split an output head with a bias; set 1")
     if not isinstance(head.weight, DTensor):
         head.weight = split_rows(head.weight, mesh)
     return SplitHead(model, mesh)

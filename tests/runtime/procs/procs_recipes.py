@@ -80,7 +80,7 @@ def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float 
         sampling=Sampling(max_new_tokens=4),
         samples=4,
         batch=4,
-        slots=64,
+        max_running=64,
         steps=steps,
     )
     return Run(name="letters", seed=seed, stages=(grpo,), **SETTINGS)

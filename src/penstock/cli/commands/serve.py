@@ -32,7 +32,7 @@ class Serve(Command):
     """Address to listen on."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
-    slots: int = 64
+    max_running: int = 64
     """Samples that are decoded at once."""
     queue: int = 256
     """Samples that may wait beside them; more are refused with status 429."""
@@ -46,7 +46,7 @@ class Serve(Command):
     """Where the model runs."""
 
     def __post_init__(self) -> None:
-        for name, value, low in (("port", self.port, 0), ("slots", self.slots, 1), ("queue", self.queue, 0)):
+        for name, value, low in (("port", self.port, 0), ("max-running", self.max_running, 1), ("queue", self.queue, 0)):
             if value < low:
                 raise SpecError(f"--{name} {value}; at least {low}")
 
@@ -63,13 +63,13 @@ class Serve(Command):
             raise SpecError("--key-file without --token-file; give both, or the token alone")
         path = model_path(self.model)
         with listen(self.host, self.port) as listening:
-            service = service_of(path, self.name or _name(self.model), self.device, self.slots, self.queue)
+            service = service_of(path, self.name or _name(self.model), self.device, self.max_running, self.queue)
             rights = "weights and pauses need the token" if access.token else "weights cannot be changed (no --token-file)"
             print(f"serving {service.name} at http://{address(listening)}/v1 · {rights} · Ctrl-C ends", flush=True)
             serve(service, access, listening)
 
 
-def service_of(path: str, name: str, device: str, slots: int, queue: int) -> Service:
+def service_of(path: str, name: str, device: str, max_running: int, queue: int) -> Service:
     """The model of a folder as a service. Raises ModelError where there is none, DeviceError where there is no such device."""
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
@@ -81,11 +81,11 @@ def service_of(path: str, name: str, device: str, slots: int, queue: int) -> Ser
     model = load_model(path).to(where)
     return Service(
         name=name,
-        engine=embedded_generator(model, slots=slots),
+        engine=embedded_generator(model, max_running=max_running),
         text=model.text,
         context=model.context,
         vocabulary=model.network.get_input_embeddings().num_embeddings,
-        limits=Limits(room=slots + queue),
+        limits=Limits(room=max_running + queue),
         receiver=ModelReceiver(model),
     )
 

@@ -33,7 +33,7 @@ async def run(bootstrap: Bootstrap) -> None:
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
-    engine = embedded_generator(model, slots=stage.slots, version=-1)
+    engine = embedded_generator(model, max_running=stage.max_running, version=-1)
     roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
     measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
     assert measure is not None

@@ -32,7 +32,7 @@ async def run(bootstrap: Bootstrap) -> None:
     start = EngineStart(
         bootstrap.stage_start(stage.name),
         set_up(run.device, bootstrap.threads),
-        stage.slots,
+        stage.max_running,
         weights.with_name(f"{weights.name}-{bootstrap.name}"),
         sends_adapters(run, stage),
     )

@@ -64,7 +64,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
         check_vocabulary(frozen.model, model, stage.name)
         policy.teacher = frozen.teaching(algorithm.loss().divergence)
     rewards = StageRewards(stage.rewards, models, model.text, base)
-    generator = embedded_generator(model, slots=stage.slots)
+    generator = embedded_generator(model, max_running=stage.max_running)
     roll = Rollout(
         generator,
         environments(model.text, stage.environment, base),
@@ -141,7 +141,7 @@ class LocalOnline(OnlineRuntime):
         self.stream = Stream(rules_of(parts.stage))
         self.hold(self.stream)
         self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
-        self.generator = embedded_generator(parts.model, slots=parts.stage.slots)
+        self.generator = embedded_generator(parts.model, max_running=parts.stage.max_running)
         self.generator.spans = context.recorder.role("generator-0")
         self.generator.tape = Tape.next_take(context.schedule, "generator-0") if context.schedule else Tape()
 

@@ -14,13 +14,13 @@ from penstock.core.errors import GenerationError
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import Tape
 from penstock.core.types import FinishReason, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
-from penstock.models.drawn import Drawn, require_room
+from penstock.models.sequence_state import SequenceState, require_room
 from penstock.models.text import Text
 from penstock.serve.meter import Meter
 
 
 @dataclass(eq=False, kw_only=True)
-class Flight(Drawn):
+class InFlightRequest(SequenceState):
     """One request on its way through an engine."""
 
     forced: Sequence[int] = ()
@@ -48,7 +48,7 @@ class Flight(Drawn):
         self.versions[begun:] = drawn[: len(self.tokens) - begun]
 
 
-class Flights(ABC):
+class InFlightRequests(ABC):
     """A generator whose requests fly; subclasses say how one passes through the engine, and how it is stopped there.
 
     ``engine_name`` is for errors.
@@ -65,7 +65,7 @@ class Flights(ABC):
         self.spans: Spans = NO_SPANS
         self.tape = Tape()
         self.meter = Meter()
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, InFlightRequest] = {}
         self._serial = 0
         self._loading = asyncio.Lock()
         self._open = asyncio.Event()
@@ -74,7 +74,7 @@ class Flights(ABC):
         self._broken: GenerationError | None = None
 
     @abstractmethod
-    async def _pass(self, flight: Flight) -> FinishReason:
+    async def _pass(self, flight: InFlightRequest) -> FinishReason:
         """One request of the engine's: append what it draws, set the versions that it reports, say why it ended.
 
         "abort" where it was stopped; what it drew so far stays.
@@ -97,7 +97,7 @@ class Flights(ABC):
             raise GenerationError(
                 f"{request.key}: beta={request.sampling.beta} needs Q heads, which {self.engine_name} has not; use beta=0"
             )
-        flight = Flight(
+        flight = InFlightRequest(
             request=request,
             limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
             stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
@@ -116,7 +116,7 @@ class Flights(ABC):
         reasons = await asyncio.gather(*(flight.ended for flight in found), return_exceptions=True)
         return [flight.sample("abort", self.text) for flight, reason in zip(found, reasons, strict=True) if reason == "abort"]
 
-    async def _fly(self, flight: Flight) -> FinishReason:
+    async def _fly(self, flight: InFlightRequest) -> FinishReason:
         """From the engine's queue to the last token; as often as the request is begun again."""
         if len(self._flights) >= self.queue:
             raise GenerationError(f"{flight.request.key}: {self.queue} requests are waiting already")
@@ -140,7 +140,7 @@ class Flights(ABC):
             del self._flights[id(flight)]
             self.meter.leave(self.spans)
 
-    async def _restart(self, flights: Sequence[Flight]) -> None:
+    async def _restart(self, flights: Sequence[InFlightRequest]) -> None:
         """Have flights begin again; their tokens so far stay."""
         for flight in flights:
             flight.again = True
@@ -178,5 +178,5 @@ def number_of(label: str) -> Version | None:
     return int(number) if number.isdigit() else None
 
 
-def _named(flights: Iterable[Flight]) -> list[str]:
+def _named(flights: Iterable[InFlightRequest]) -> list[str]:
     return [flight.name for flight in flights if flight.name]

@@ -24,7 +24,7 @@ def require_room(request: Request, context: int) -> None:
 
 
 @dataclass(eq=False, kw_only=True)
-class Drawn:
+class SequenceState:
     """The tokens drawn so far with their log-probs and versions; begins with those that a resumed request brings."""
 
     request: Request
