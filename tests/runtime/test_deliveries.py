@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from penstock.recipes.quickstart import quickstart
-from penstock.runtime import procs
+from penstock.runtime.stages import remote_online
 
 
 def test_a_failed_delivery_of_the_process_group_is_reported_to_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened: dict[str, Any] = {}
-    monkeypatch.setattr(procs, "open_publisher", lambda *given, **options: opened.update(options))
+    monkeypatch.setattr(remote_online, "open_publisher", lambda *given, **options: opened.update(options))
     heard: list[tuple[str, dict[str, Any]]] = []
     run = quickstart()
     run = replace(run, runtime="procs", roles=replace(run.roles, channel="process group", generators=3))
-    flow = procs.ProcsFlow.__new__(procs.ProcsFlow)
+    flow = remote_online.RemoteOnline.__new__(remote_online.RemoteOnline)
     flow.run, flow.bootstrap = run, SimpleNamespace(weights=tmp_path)
     flow.parts = SimpleNamespace(stage=run.stages[-1], learner=SimpleNamespace(weights=None))
     flow.context = SimpleNamespace(report=lambda what, **fields: heard.append((what, fields)))
