@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from penstock.feedback.records import Annotator
-from penstock.feedback.service.app import App
+from penstock.feedback.service.app import FeedbackApp
 from penstock.feedback.service.context import Context, Settings
 from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.store import Store
@@ -64,7 +64,7 @@ class Service:
     def restart(self) -> None:
         """A new application over the same store, as after a restart of the process."""
         self.context = Context(self.store, Settings(**self.settings), passwords=QUICK)
-        self.app = self.desk.app = App(self.context, ProductRoutes(self.context).routes())
+        self.app = self.desk.app = FeedbackApp(self.context, ProductRoutes(self.context).routes())
 
     def enrol(self, name: str, role: str = "annotator", password: str = PASSWORD) -> None:
         self.store.enrol(Annotator(name, role, password=QUICK.made(password)))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 
+import httpx
 import pytest
 from feedback_examples import pair
 from served import PASSWORD, Person, code, csrf_of, sign_in
@@ -379,3 +380,17 @@ def test_every_page_opens_for_those_it_is_for(service, role, seen):
         assert " style=" not in page.text
         assert ("zoe" in page.text) == (page.status_code == 200)
     assert f'<meta name="csrf" content="{person.http.headers["X-CSRF-Token"]}">' in pages[0].text
+
+
+def test_a_stranger_is_refused_before_a_byte_of_the_body_is_read(service):
+    """A session that was never given, and a body that never comes: 401 at once, and not 408 after the body's deadline."""
+    with socket.create_connection(("127.0.0.1", service.desk.port), timeout=20) as connection:
+        head = f"POST /api/submit HTTP/1.1\r\nHost: 127.0.0.1:{service.desk.port}\r\nContent-Type: application/json\r\n"
+        cookie = f"Cookie: penstock_session={'x' * 43}\r\nContent-Length: 100000\r\n\r\n"
+        connection.sendall((head + cookie).encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_head_is_answered_like_get_without_a_body(service):
+    answer = httpx.head(f"{service.desk.url}/sign-in")
+    assert (answer.status_code, answer.content) == (200, b"")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from served import code, strings
 
-from penstock.feedback.service.app import App
+from penstock.feedback.service.app import FeedbackApp
 from penstock.product.labels import labels
 from penstock.product.log import new_token, revoke_tokens, snapshot
 from penstock.product.routes import Allowance, ProductRoutes
@@ -165,8 +165,8 @@ def test_the_service_finds_corrections_as_it_was_told_to(service, shop):
     asked = {"prompt": "something else", "request": "q7"}
     assert shop.post("/v1/corrections", json=asked).json()["used"] == []
 
-    def app(control: float) -> App:
-        return App(service.context, ProductRoutes(service.context, Blind(), Retrieval(control=control)).routes())
+    def app(control: float) -> FeedbackApp:
+        return FeedbackApp(service.context, ProductRoutes(service.context, Blind(), Retrieval(control=control)).routes())
 
     service.app.close()
     service.app = service.desk.app = app(1.0)

@@ -53,7 +53,7 @@ class Serve(StoreCommand):
     def run(self) -> None:
         """Serve until a signal."""
         from penstock.feedback.queue import QueuePolicy
-        from penstock.feedback.service.app import App
+        from penstock.feedback.service.app import FeedbackApp
         from penstock.feedback.service.context import GUIDELINE, Context, Settings
         from penstock.feedback.service.server import Transport, run
         from penstock.product.forms import embedder_of
@@ -78,7 +78,7 @@ class Serve(StoreCommand):
             line = f"serving {self.store} at {scheme}://{address(listening)} · Ctrl-C ends"
             context = Context(store, settings)
             product = ProductRoutes(context, embedder_of(self.embedder, Path.cwd()), retrieval)
-            run(App(context, product.routes()), transport, listening, lambda: print(line, flush=True))
+            run(FeedbackApp(context, product.routes()), transport, listening, lambda: print(line, flush=True))
 
 
 def read(guideline: Path) -> str:

@@ -9,27 +9,25 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from penstock.ui.live import ask, series, views
 from penstock.ui.live.index import LogIndex
 from penstock.ui.live.runs import RunFiles, Runs
+from penstock.web.app import App
 from penstock.web.fields import Fields
 from penstock.web.files import POLICY, kind_of, page_files
 from penstock.web.guard import BodyLimits, read_json, require_own_host, same_secret
-from penstock.web.refusals import Refusal, refusal_of
+from penstock.web.refusals import Refusal
 
 PAGE = Path(__file__).parent / "page"
 FILES = page_files(PAGE, PAGE.parents[1] / "drawings.css")
@@ -42,6 +40,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+Handler = Callable[[Request], Awaitable[Response]]
 TOKEN_HEADER = "x-penstock-token"
 TURN_SECONDS = 20.0
 """In which a request gets its turn at a run that others are reading."""
@@ -52,8 +51,6 @@ KEPT = 64
 """Answers with curves that are kept until their log has grown."""
 LIMITS = BodyLimits(body_bytes=64 << 10)
 
-log = logging.getLogger("penstock.ui")
-
 
 @dataclass(frozen=True)
 class Access:
@@ -62,12 +59,12 @@ class Access:
     token: str
     local: bool = True
 
-    def check(self, scope: Scope) -> None:
+    def check(self, request: Request) -> None:
         """Raises Refusal: another host's page, or a token that is missing or wrong."""
-        headers = Headers(scope=scope)
+        headers = request.headers
         require_own_host(headers, self.local)
-        changes = scope["method"] not in ("GET", "HEAD")
-        if not scope["path"].startswith("/api/") or (self.local and not changes):
+        changes = request.method not in ("GET", "HEAD")
+        if not request.url.path.startswith("/api/") or (self.local and not changes):
             return
         if not same_secret(headers.get(TOKEN_HEADER, ""), self.token):
             what = "this changes something" if changes else "this server answers other machines"
@@ -81,7 +78,7 @@ class Page:
         self.runs, self.store = runs, store
         self._curves: OrderedDict[tuple[Any, ...], tuple[str, bytes]] = OrderedDict()
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> Mapping[str, Mapping[str, Handler]]:
         async def file(request: Request) -> Response:
             name = request.path_params.get("name", "index.html")
             if name not in FILES:
@@ -92,21 +89,21 @@ class Page:
             return JSONResponse({})
 
         run = "/api/runs/{run}"
-        return [
-            Route("/", file),
-            Route("/static/{name}", file),
-            Route("/health", health),
-            Route("/api/runs", threaded(self.listing)),
-            Route(run, threaded(self.head)),
-            Route(f"{run}/curves", threaded(self.curves)),
-            Route(f"{run}/samples", threaded(self.samples)),
-            Route(f"{run}/steps", threaded(self.steps)),
-            Route(f"{run}/same", threaded(self.same)),
-            Route(f"{run}/time", threaded(self.time)),
-            Route(f"{run}/spec", threaded(self.spec)),
-            Route("/api/compare", threaded(self.compare)),
-            Route("/api/ask", self.ask, methods=["POST"]),
-        ]
+        read: Mapping[str, Handler] = {
+            "/": file,
+            "/static/{name}": file,
+            "/health": health,
+            "/api/runs": threaded(self.listing),
+            run: threaded(self.head),
+            f"{run}/curves": threaded(self.curves),
+            f"{run}/samples": threaded(self.samples),
+            f"{run}/steps": threaded(self.steps),
+            f"{run}/same": threaded(self.same),
+            f"{run}/time": threaded(self.time),
+            f"{run}/spec": threaded(self.spec),
+            "/api/compare": threaded(self.compare),
+        }
+        return {path: {"GET": handler} for path, handler in read.items()} | {"/api/ask": {"POST": self.ask}}
 
     def listing(self, request: Request) -> Any:
         return {
@@ -242,7 +239,7 @@ def turn(run: RunFiles) -> Iterator[None]:
         run.lock.release()
 
 
-def threaded(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
+def threaded(handler: Callable[[Request], Any]) -> Handler:
     """A route whose handler runs in a thread and gives JSON values, or a response."""
 
     def answer(request: Request) -> Response:
@@ -276,51 +273,23 @@ def pair_of(value: Any) -> tuple[int, int]:
     raise Refusal(400, "give each sample as an object with step and row", param="samples")
 
 
-class App:
-    """The ASGI application: checks who asks, answers, and says no in one shape; every answer carries HEADERS."""
+class LiveApp(App[Handler]):
+    """The application over one page."""
+
+    headers = HEADERS
+    log = logging.getLogger("penstock.ui")
 
     def __init__(self, page: Page, access: Access) -> None:
+        super().__init__(page.routes())
         self.access = access
-        self._inner: ASGIApp = GZipMiddleware(Router(page.routes(), redirect_slashes=False), 2000, compresslevel=1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        begun = False
+    async def permit(self, request: Request, route: Handler | None) -> None:
+        self.access.check(request)
 
-        async def guarded(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-            await send(message)
-
-        try:
-            self.access.check(scope)
-            # With an "app" in its scope the router raises what it does not know, instead of answering in a shape of its own.
-            await self._inner({**scope, "app": self}, receive, guarded)
-        except ClientDisconnect:
-            pass
-        except Exception as error:
-            if begun:
-                raise
-            refusal = refused(error, scope)
-            if refusal.status == 500:
-                log.exception("%s %s failed", scope["method"], scope["path"], exc_info=error)
-            await JSONResponse(refusal.body, refusal.status, headers=refusal.headers)(scope, receive, guarded)
+    async def answer(self, request: Request, route: Handler) -> Response:
+        return await route(request)
 
 
-def refused(error: Exception, scope: Scope) -> Refusal:
-    """What an error is to the page."""
-    if isinstance(error, HTTPException) and error.status_code == 404:
-        return Refusal(404, f"there is nothing at {scope['path'][:100]}", code="not_found")
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        return Refusal(405, f"{scope['path'][:100]} does not take {scope['method'][:20]}", headers=dict(error.headers or {}))
-    return refusal_of(error)
-
-
-def app_of(root: Path, access: Access, store: ask.Asking | None = None) -> App:
+def app_of(root: Path, access: Access, store: ask.Asking | None = None) -> ASGIApp:
     """The live page of a folder of runs."""
-    return App(Page(Runs(root), store), access)
+    return GZipMiddleware(LiveApp(Page(Runs(root), store), access), 2000, compresslevel=1)

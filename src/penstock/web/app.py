@@ -1,0 +1,107 @@
+"""The one way into every HTTP server of ours: which route, who may, then what is read; and one shape of saying no."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import compile_path
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock.web.refusals import Refusal, refusal_of
+
+Route = TypeVar("Route")
+UNKNOWN = "other"
+"""How a path that has no route is called: what a client made up stands in no log and in no count."""
+
+
+class App(ABC, Generic[Route]):
+    """An ASGI application over routes: path (with ``{name}`` for what varies) to method to whatever a route is to it.
+
+    :meth:`permit` comes before :meth:`answer`, which alone may read a body.
+    """
+
+    headers: ClassVar[Mapping[str, str]] = {}
+    """Sent with everything; a response may say otherwise."""
+    log: logging.Logger
+
+    def __init__(self, routes: Mapping[str, Mapping[str, Route]]) -> None:
+        self.routes = routes
+        self._patterns = [(*compile_path(path), path) for path in routes]
+
+    @abstractmethod
+    async def permit(self, request: Request, route: Route | None) -> None:
+        """Raises Refusal where this client may not use a route, or (None) ask for a path or method that there is not."""
+
+    @abstractmethod
+    async def answer(self, request: Request, route: Route) -> Response:
+        """Read the request and carry it out."""
+
+    def refused(self, refusal: Refusal, request: Request, route: Route | None) -> Response:
+        """How a client is told no."""
+        return JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
+
+    def refusal_of(self, error: Exception) -> Refusal:
+        """What an error is to a client."""
+        return refusal_of(error)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Called at the end of every request, with the route's path (or UNKNOWN) and its status; 499: the client has left."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        began = time.perf_counter()
+        path, params = self._find(scope["path"])
+        methods, status = self.routes.get(path, {}), 0
+        route = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        request = Request({**scope, "path_params": params}, receive)
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in self.headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self.permit(request, route)
+            response = await self.answer(request, self._existing(route, request, methods))
+            await response(scope, receive, watched)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception as error:
+            if status:  # it has begun, so nothing can be said any more
+                raise
+            refusal = self.refusal_of(error)
+            if refusal.status >= 500:  # never the path itself: a secret may stand in it
+                self.log.error("%s %s failed", scope["method"], path, exc_info=error)
+            await self.refused(refusal, request, route)(scope, receive, watched)
+        finally:
+            self.answered(path, status, time.perf_counter() - began)
+
+    def _find(self, path: str) -> tuple[str, dict[str, Any]]:
+        """The route's path, and what stands in it for its names."""
+        if path in self.routes and "{" not in path:
+            return path, {}
+        for pattern, _, convertors, known in self._patterns:
+            if found := pattern.match(path):
+                return known, {name: convertors[name].convert(value) for name, value in found.groupdict().items()}
+        return UNKNOWN, {}
+
+    def _existing(self, route: Route | None, request: Request, methods: Mapping[str, Route]) -> Route:
+        where = request.url.path[:100]
+        if not methods:
+            raise Refusal(404, f"there is nothing at {where}", code="not_found")
+        if route is None:
+            allowed = ", ".join(methods)
+            raise Refusal(405, f"{where} takes {allowed}, not {request.method[:20]}", headers={"Allow": allowed})
+        return route
