@@ -110,11 +110,6 @@ def test_negative_log_likelihood_by_hand():
     assert found.item() == pytest.approx((1 + 1) / 2)
 
 
-@pytest.mark.parametrize(("logits", "entropy"), [([0.0, 0.0, 0.0, 0.0], math.log(4)), ([5.0, -math.inf], 0.0)])
-def test_categorical_entropy_by_hand(logits, entropy):
-    assert losses.categorical_entropy(tensor(*logits)).item() == pytest.approx(entropy)
-
-
 def test_kl_loss_is_the_weighted_mean_of_its_estimator():
     found = losses.kl_loss(tensor(-1.0, -2.0), tensor(-2.0, -4.0), tensor(0.1, 0.2), estimator="k2", denominator=2)
     assert found.item() == pytest.approx((0.1 * 0.5 + 0.2 * 2.0) / 2)
@@ -140,9 +135,8 @@ def random_tokens(seed, *shape):
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="k3", denominator=3),
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="absolute", denominator=3),
         lambda x, other, third, w: losses.negative_log_likelihood(x, w, denominator=3),
-        lambda x, other, third, w: losses.entropy_mean(losses.categorical_entropy(x.reshape(3, 4)), w[:3], denominator=3),
     ],
-    ids=["policy", "value", "k2", "k3", "absolute", "likelihood", "entropy"],
+    ids=["policy", "value", "k2", "k3", "absolute", "likelihood"],
 )
 def test_gradients_match_finite_differences(loss):
     x, other, third = (random_tokens(seed, 12) for seed in (1, 2, 3))

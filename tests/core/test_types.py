@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import DataError, GenerationError, PenstockError, RewardError, blame
-from penstock.core.types import GeneratorStats, Group, Prompt, PromptKey, Row, Sample, SampleKey
+from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, SampleKey
 
 KEY = PromptKey("gsm8k", 0, 17)
 
@@ -88,10 +88,6 @@ def test_a_group_is_as_old_as_its_oldest_sample():
 
 def test_a_group_without_actions_has_no_version():
     assert Group(Prompt(KEY, ""), ()).oldest_version == -1
-
-
-def test_a_generator_that_never_worked_has_rate_zero():
-    assert GeneratorStats(0, 0, 0, 0.0, 0, 0.0).tokens_per_second == 0.0
 
 
 def test_blame_names_the_boundary_and_keeps_the_cause():

@@ -16,7 +16,6 @@ from penstock.core.types import Request, Sampling, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
-from penstock.models.updates import checksum
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from tiny_models import request
 
@@ -122,22 +121,6 @@ def test_a_sample_that_starts_after_an_update_is_wholly_new(tiny):
     assert_same_draws([sample], run(EmbeddedGenerator(new), LONG[:1]))
 
 
-def test_an_update_with_its_checksum_is_taken(tiny):
-    model, new = tiny(), tiny()
-    tiny_models.randomise(new.network, seed=9)
-    update = WeightUpdate(1, new.policy_weights(), checksum=checksum(new.policy_weights()))
-    assert asyncio.run(EmbeddedGenerator(model).load(update)) == 1
-    assert all(torch.equal(tensor, dict(new.policy_weights())[name]) for name, tensor in model.policy_weights())
-
-
-def test_the_checksum_does_not_depend_on_order_but_on_every_byte(tiny):
-    tensors = tensors_of(tiny())
-    assert checksum(tensors.items()) == checksum(reversed(list(tensors.items())))
-    changed = {name: tensor.clone() for name, tensor in tensors.items()}
-    changed["model.norm.weight"][-1] = torch.nextafter(changed["model.norm.weight"][-1], torch.tensor(10.0))
-    assert checksum(changed.items()) != checksum(tensors.items())
-
-
 def wrong_shape(tensors):
     return tensors | {"model.norm.weight": torch.zeros(33)}
 
@@ -163,7 +146,6 @@ REFUSED = {
     "unknown name": (unknown, {}, 'parameter "model.nonsense" is unknown'),
     "older version": (dict, {"version": 3}, "version 3 is not newer than 4"),
     "same version": (dict, {"version": 4}, "version 4 is not newer than 4"),
-    "bad checksum": (dict, {"checksum": "0" * 64}, "the checksum does not match"),
 }
 
 

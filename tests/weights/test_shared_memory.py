@@ -10,8 +10,9 @@ import torch
 from weight_examples import OPENING, Board, Source, assert_equal_tensors, sums, tensors
 
 from penstock.core.errors import WeightError
+from penstock.core.files import lock
 from penstock.weights import shared_memory
-from penstock.weights.folder import OWNER, PREFIX, OwnedFolder, clear_leftovers, locked, shared_folder
+from penstock.weights.folder import OWNER, PREFIX, OwnedFolder, clear_leftovers, shared_folder
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
 from penstock.weights.snapshot import Superseded
 
@@ -88,7 +89,7 @@ def test_a_reader_that_never_lets_go_does_not_hold_up_the_publisher(channel, fol
     source, board, publisher, subscriber = channel
     publish(publisher, 1)
     with open(board.manifests[-1]["file"], "rb") as held:
-        assert locked(held.fileno(), shared=True)
+        assert lock(held.fileno(), shared=True)
         before = held.read()
         for version in range(2, 20):
             source.now = tensors(float(version))
@@ -105,7 +106,7 @@ def test_many_held_buffers_are_unlinked_and_new_ones_made(channel, folder):
     for version in range(1, 10):
         publish(publisher, version)
         held.append(open(board.manifests[-1]["file"], "rb"))  # noqa: SIM115
-        assert locked(held[-1].fileno(), shared=True)
+        assert lock(held[-1].fileno(), shared=True)
     assert len(list(folder.glob("*.weights"))) == shared_memory.BUFFERS
     assert subscriber.open(board.manifests[-1]).version == 9
     for file in held:

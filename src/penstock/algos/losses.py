@@ -117,13 +117,6 @@ def negative_log_likelihood(logp: Tensor, weight: Tensor, *, denominator: float)
     return -weighted_mean(logp, weight, denominator=denominator)
 
 
-def categorical_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats of the distributions that ``logits [..., V]`` describe; shape ``[...]``."""
-    logp = logits.log_softmax(-1)
-    # A token of probability 0 has log-prob -inf; it adds 0 to the entropy, not NaN.
-    return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
-
-
 def entropy_mean(entropy: Tensor, weight: Tensor, *, denominator: float) -> Tensor:
     """Weighted mean of per-token entropies, nats; subtract it from a loss to reward exploration."""
     return weighted_mean(entropy, weight, denominator=denominator)

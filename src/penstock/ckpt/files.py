@@ -215,7 +215,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def checksum(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -223,7 +223,7 @@ def checksum(path: Path) -> str:
 
 def write_manifest(folder: Path) -> None:
     """List every file of ``folder`` with its size in bytes and its SHA-256, and make the list durable. Raises OSError."""
-    files = {p.name: {"bytes": p.stat().st_size, "sha256": checksum(p)} for p in sorted(folder.iterdir())}
+    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in sorted(folder.iterdir())}
     write_bytes(folder / MANIFEST, encode_json({"format": FORMAT, "files": files}))
     sync(folder)
 
@@ -265,6 +265,6 @@ def _compare(folder: Path) -> str | None:
         path = folder / name
         if path.stat().st_size != expected.get("bytes"):
             return f"{name} has {path.stat().st_size} bytes instead of {expected.get('bytes')}"
-        if checksum(path) != expected.get("sha256"):
+        if sha256_of(path) != expected.get("sha256"):
             return f"{name} does not match its checksum"
     return None

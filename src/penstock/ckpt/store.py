@@ -9,7 +9,6 @@ deleted and never used.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, TextIO
 from penstock.ckpt import files
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
+from penstock.core.files import lock
 
 LOCK_SECONDS = 600.0
 """How long an operation waits for another process's operation on the same folder."""
@@ -338,11 +338,8 @@ class CheckpointStore:
 
     def _wait_for(self, handle: TextIO) -> None:
         deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    held = f"{self.folder}: another process has held {_LOCK} for {LOCK_SECONDS:.0f} s; end that one first"
-                    raise CheckpointError(held) from None
-                time.sleep(0.05)
+        while not lock(handle.fileno()):
+            if time.monotonic() > deadline:
+                held = f"{self.folder}: another process has held {_LOCK} for {LOCK_SECONDS:.0f} s; end that one first"
+                raise CheckpointError(held)
+            time.sleep(0.05)

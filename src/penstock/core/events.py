@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.core.errors import DataError
+from penstock.core.files import json_lines
 from penstock.core.sentinels import Alarm
 
 EventKind = Literal["metrics", "lifecycle", "samples", "sentinel"]
@@ -104,11 +105,6 @@ def read_events(path: Path) -> Iterator[Event]:
     """
     if not path.exists():
         raise DataError(f"{path}: no event log here; is this a run folder?")
-    with open(path, encoding="utf-8", errors="replace") as lines:  # a kill may cut a character in two
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "kind" in event:
-                yield event
+    for event in json_lines(path):
+        if isinstance(event, dict) and "kind" in event:
+            yield event

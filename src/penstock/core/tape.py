@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import DataError
+from penstock.core.files import json_lines
 from penstock.core.types import Group, SampleKey, Version
 
 LEASES = "leases.jsonl"
@@ -118,8 +119,4 @@ def read_lines(path: Path) -> Iterator[Any]:
     """
     if not path.exists():
         raise DataError(f"{path}: no such record; only runs of this version or later can be replayed")
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
+    yield from json_lines(path)

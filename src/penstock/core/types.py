@@ -219,8 +219,8 @@ class Request:
 class WeightUpdate:
     """Weights of one version on their way to a generator.
 
-    ``tensors`` is an iterable of (name, tensor), or None where the generator aliases the learner's parameters. ``checksum``
-    is compared when given. The update is applied between two decode steps, wholly or not at all.
+    ``tensors`` is an iterable of (name, tensor), or None where the generator aliases the learner's parameters. The
+    update is applied between two decode steps, wholly or not at all; its channel has verified its bytes.
 
     ``incarnation`` counts the learner's starts: one that was restarted may bring the same or an older version again.
     ``owned`` says that nobody else holds the tensors, so that the generator may keep them instead of copying.
@@ -229,7 +229,6 @@ class WeightUpdate:
     version: Version
     tensors: Any = None
     kv: CachePolicy = "keep"
-    checksum: str | None = None
     incarnation: int = 0
     owned: bool = False
 
@@ -244,10 +243,6 @@ class GeneratorStats:
     cache_use: float
     generated_tokens: int
     busy_seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.generated_tokens / self.busy_seconds if self.busy_seconds else 0.0
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -11,15 +10,6 @@ from torch import Tensor
 from penstock.core.errors import WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.models.language_model import LanguageModel
-
-
-def checksum(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over names, shapes, types and bytes, in order of name."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def require_newer(update: WeightUpdate, current: tuple[int, Version]) -> None:
@@ -41,7 +31,7 @@ def verified(own: Mapping[str, Tensor], update: WeightUpdate) -> dict[str, Tenso
 
     Raises:
         WeightError: a missing or unknown name or one that comes twice, a wrong shape or kind of number, a value that is not
-            finite (in the type of ``own``), or a wrong checksum.
+            finite (in the type of ``own``).
     """
     if update.tensors is None:
         return {}
@@ -66,8 +56,6 @@ def verified(own: Mapping[str, Tensor], update: WeightUpdate) -> dict[str, Tenso
             raise WeightError(f'weight update {update.version} refused: "{name}" holds a value that is not finite')
         if update.owned:
             cast[name] = as_own
-    if update.checksum is not None and checksum(new.items()) != update.checksum:
-        raise WeightError(f"weight update {update.version} refused: the checksum does not match")
     return cast if update.owned else new
 
 

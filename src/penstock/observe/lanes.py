@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.files import json_lines
 from penstock.core.spans import Span
 
 KNOWN = ("name", "start", "end", "busy", "count")
@@ -51,7 +50,9 @@ def read_lane(path: Path) -> Lane:
     """One role's file. A line that a kill cut short, or that holds no span, is passed over."""
     spans: list[Span] = []
     lives: list[list[float]] = []
-    for record in _records(path):
+    for record in json_lines(path):
+        if not isinstance(record, dict):
+            continue
         if (opened := _time(record, "opened")) is not None:
             lives.append([opened, opened])
         elif (closed := _time(record, "closed")) is not None and lives:
@@ -63,15 +64,6 @@ def read_lane(path: Path) -> Lane:
             lives[-1] = [min(lives[-1][0], span.start), max(lives[-1][1], span.end)]
     role = path.stem.encode("utf-8", "replace").decode()
     return Lane(role, tuple(spans), tuple((start, end) for start, end in lives))
-
-
-def _records(path: Path) -> Iterable[Mapping[str, Any]]:
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if isinstance(record, dict):
-                    yield record
 
 
 def _time(record: Mapping[str, Any], name: str) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from penstock.config.modules import load_modules
 from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
+from penstock.core.files import lock
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -140,11 +140,9 @@ class RunFolder:
     def lock(self) -> Any:
         """Hold the folder for this process. Raises CheckpointError if another process trains in it."""
         handle = open(self._lock, "w")  # noqa: SIM115 - held until the process ends
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not lock(handle.fileno()):
             handle.close()
-            raise CheckpointError(f"{self.path}: another process is training in this folder") from error
+            raise CheckpointError(f"{self.path}: another process is training in this folder")
         return handle
 
     def read_summary(self) -> dict[str, Any]:

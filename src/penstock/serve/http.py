@@ -95,7 +95,7 @@ class ServedGenerator:
             answer = await self.talk.post("/weights", {"manifest": manifest, "kv": kv})
         else:
             manifest, image = await asyncio.to_thread(self.pack, replace(update, incarnation=incarnation))
-            head = json.dumps({"manifest": manifest, "kv": kv, "checksum": update.checksum}).encode()
+            head = json.dumps({"manifest": manifest, "kv": kv}).encode()
             answer = await self.talk.put("/weights", _body(head, image))
         self.tape.load(update.version, update.incarnation)
         self.version, self.incarnation = int(answer["version"]), update.incarnation

@@ -147,15 +147,14 @@ class Routes:
         return await self._load(lambda: receiver.open(manifest), kv)
 
     async def upload(self, request: Request) -> Response:
-        """Load an image that comes in the body itself: a line of JSON (manifest, kv, checksum), then the image's bytes."""
+        """Load an image that comes in the body itself: a line of JSON (manifest, kv), then the image's bytes."""
         receiver, limits = self._receiver(), self.service.limits
         async with asyncio.timeout(limits.request_seconds):
             head, image = await _parcel(parts(request, limits, MANIFEST_BYTES + receiver.image_bytes), receiver.image_bytes)
         fields = Fields(object_of(head))
         manifest, kv = fields.object("manifest"), cast(CachePolicy, fields.text("kv", "keep", KV))
-        checksum = fields.text("checksum", "") or None
         fields.done()
-        return await self._load(lambda: replace(receiver.unpack(manifest, image), checksum=checksum), kv)
+        return await self._load(lambda: receiver.unpack(manifest, image), kv)
 
     async def _load(self, opened: Any, kv: CachePolicy) -> Response:
         """Verify in a thread while tokens are drawn, then load; one update at a time."""

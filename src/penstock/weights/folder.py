@@ -7,12 +7,12 @@ folder whose lock can be taken has no owner any more.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from pathlib import Path
 
 from penstock.core.errors import WeightError
+from penstock.core.files import lock
 
 OWNER = "owner.lock"
 PREFIX = "penstock-weights-"
@@ -47,7 +47,7 @@ class OwnedFolder:
             shutil.rmtree(made, ignore_errors=True)
             made.mkdir(mode=0o700, parents=True)
             self._lock = os.open(made / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
-            locked(self._lock)
+            lock(self._lock)
             made.rename(path)
         except OSError as error:
             shutil.rmtree(made, ignore_errors=True)
@@ -65,20 +65,6 @@ class OwnedFolder:
             os.close(lock)
 
 
-def locked(handle: int, shared: bool = False) -> bool:
-    """Try to lock an open file at once; gives whether it worked. Closing the file gives the lock back."""
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def unlock(handle: int) -> None:
-    """Give a lock back."""
-    fcntl.flock(handle, fcntl.LOCK_UN)
-
-
 def clear_leftovers(root: Path) -> list[Path]:
     """Remove folders under ``root`` whose owners are dead; gives what was removed."""
     return [folder for folder in root.glob(f"{PREFIX}*") if clear_if_dead(folder)]
@@ -91,7 +77,7 @@ def clear_if_dead(folder: Path) -> bool:
     except OSError:  # no such folder, not one of ours, or another user's
         return False
     try:
-        if not locked(handle) or not os.path.samestat(os.fstat(handle), os.stat(folder / OWNER)):
+        if not lock(handle) or not os.path.samestat(os.fstat(handle), os.stat(folder / OWNER)):
             return False
         shutil.rmtree(folder)
         return True

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from penstock.core.errors import WeightError
+from penstock.core.files import lock, unlock
 from penstock.core.types import Version, WeightUpdate
-from penstock.weights.folder import OwnedFolder, locked, unlock
+from penstock.weights.folder import OwnedFolder
 from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, empty_snapshot, manifest_of
 
 KIND = "shared memory"
@@ -52,7 +53,7 @@ class Buffer:
 
     def free(self) -> bool:
         """Whether nobody reads it; it is locked then until :meth:`seal`."""
-        return locked(self.handle)
+        return lock(self.handle)
 
     def snapshot(self) -> Tensor:
         """The snapshot ``[bytes]`` to write into; what the buffer held before is void from here on."""
@@ -149,7 +150,7 @@ class SharedMemorySubscriber:
             raise WeightError(f"{announced.name} refused: {path} is not a buffer in {self.folder}")
         try:
             with path.open("rb", buffering=0) as file:
-                if not locked(file.fileno(), shared=True):
+                if not lock(file.fileno(), shared=True):
                     raise Superseded(f"{announced.name}: {path} is being written anew")
                 bytes_I = _copy(file, announced, serial)
         except FileNotFoundError as error:

@@ -1,0 +1,41 @@
+"""Two things that several keep on disk: logs of JSON lines, and files that lock a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def json_lines(path: Path) -> Iterator[Any]:
+    """The values of a log, a line each. A line that is no JSON is passed over: a kill may have cut it short, or a character.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                yield json.loads(line)
+
+
+def lock(handle: int, shared: bool = False) -> bool:
+    """Try to lock an open file at once; gives whether it worked. The system gives the lock back when the file is closed, which
+    the end of a process does however it ends.
+
+    Raises:
+        OSError: the file system knows no locks.
+    """
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(handle: int) -> None:
+    """Give a lock back."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
