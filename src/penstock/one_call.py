@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, require_kind
 from penstock.config.spec import convert, field_types, suggestion
 from penstock.core.errors import SpecError
 
@@ -65,7 +65,8 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
         many = left.pop("reward")
         many = many if isinstance(many, list | tuple) else [many]
         values["rewards"] = tuple(one if isinstance(one, RewardSpec) else reward(one) for one in many)
-    if "value" in getattr(values["algorithm"], "needs", ()):
+    require_kind("train", values["algorithm"], "samples" if use == "prompts" else "data")
+    if "value" in values["algorithm"].heads:
         values["learner"] = LearnerSpec(critic="separate")
     if "evaluation" in left:
         held_out = left.pop("evaluation")

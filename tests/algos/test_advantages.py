@@ -12,7 +12,7 @@ from penstock.algos.advantages import (
     group_normalised,
     leave_one_out,
     optimal_baseline,
-    pass_at_k,
+    pass_at_k_advantages,
     process_normalised,
     returns_to_go,
     vtrace,
@@ -212,7 +212,7 @@ def test_an_optimal_baseline_without_lengths_is_refused():
     ],
 )
 def test_pass_at_k_by_hand(right_G, k, expected):
-    np.testing.assert_allclose(pass_at_k(right_G, k), expected, atol=1e-12)
+    np.testing.assert_allclose(pass_at_k_advantages(right_G, k), expected, atol=1e-12)
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=8), st.data())
@@ -227,13 +227,13 @@ def test_pass_at_k_is_the_mean_over_all_subsets(right_G, data):
     else:
         scores = (reward - reward.mean()) / reward.std()
         expected = [np.mean([s for s, subset in zip(scores, subsets, strict=True) if i in subset]) for i in range(len(right_G))]
-    np.testing.assert_allclose(pass_at_k(right_G, k), expected, atol=1e-9)
+    np.testing.assert_allclose(pass_at_k_advantages(right_G, k), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("k", [0, 4])
 def test_pass_at_more_than_there_are_samples_is_refused(k):
-    with pytest.raises(TrainingError, match=f"pass@{k} is undefined for 3 scored samples"):
-        pass_at_k([True, False, False], k)
+    with pytest.raises(TrainingError, match=f"pass@{k} of 3 samples"):
+        pass_at_k_advantages([True, False, False], k)
 
 
 def test_groups_with_signal_are_scaled_up_by_what_flat_ones_take_away():

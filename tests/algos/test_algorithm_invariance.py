@@ -35,7 +35,7 @@ ONLINE = {
     "grpo sequence": GRPO(aggregate="sequence", kl=IN_LOSS),
     "grpo process": GRPO(supervision="process"),
     "grpo with everything": GRPO(
-        kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1, reweight=True), entropy=BONUS, correction=WEIGHTS
+        kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1, reweight=True), entropy=BONUS, importance_weights=WEIGHTS
     ),
     "dr grpo": algos.dr_grpo(8),
     "leave one out": LeaveOneOut(clip=None, kl=IN_REWARD),

@@ -104,7 +104,7 @@ def test_distillation_trains_on_answers_of_valid_samples_only():
 def distilled(units, order=None):
     batch, fields = lay_out(units, order)
     student, teacher = Table(0), Table(1)
-    between = Distillation().loss().divergence
+    between = Distillation().teacher
     logp_AV, teacher_AV = (table.logits[batch.before_A].log_softmax(-1) for table in (student, teacher))
     outputs = {"divergence": between(logp_AV, teacher_AV.detach())}
     return outputs, batch, fields, student
@@ -136,11 +136,10 @@ FULL = KLPenalty(place="loss", estimator="full", coefficient=0.5)
 
 @pytest.mark.parametrize("algorithm", [GRPO(kl=FULL), PPO(kl=FULL)])
 def test_the_full_kl_to_the_reference_joins_any_policy_loss(algorithm):
-    assert "teacher" in algorithm.needs
+    assert algorithm.reference
     assert "reference" not in algorithm.needs
-    loss = algorithm.loss()
-    assert "divergence" in loss.needs
-    assert loss.divergence == Divergence(kind="reverse")
+    assert "divergence" in algorithm.loss().needs
+    assert algorithm.teacher == Divergence(kind="reverse")
 
 
 def test_the_full_kl_is_weighed_by_its_coefficient():

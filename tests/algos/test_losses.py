@@ -19,7 +19,7 @@ def tensor(*values):
 def policy_loss(logp, old_logp, advantage, weight, *, low, high, denominator):
     """PPO's loss: the clipped surrogate of token ratios under a weighted mean."""
     gap = losses.log_ratio(logp, old_logp, weight)
-    gain, _ = surrogates.clipped(gap.exp(), losses.read(advantage, weight), low=low, high=high)
+    gain, _ = surrogates.clipped(gap.exp(), losses.counted(advantage, weight), low=low, high=high)
     return -losses.weighted_mean(gain, weight, denominator=denominator)
 
 

@@ -72,7 +72,7 @@ def test_pairs_without_a_reference_need_none():
 
 @pytest.mark.parametrize(
     ("preference", "message"),
-    [(SFT(), "does not learn from pairs"), (BradleyTerry(), "score head"), (KTO(data="pairs"), "needs the mean"),
+    [(SFT(), "does not learn from pairs"), (BradleyTerry(), "reward model"), (KTO(data="pairs"), "needs the mean"),
      (DPO(objective=MPO), "needs the mean")],
 )  # fmt: skip
 def test_what_cannot_learn_from_pairs_of_samples_is_refused(preference, message):

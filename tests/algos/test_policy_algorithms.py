@@ -166,7 +166,7 @@ def test_pass_at_k_needs_k_samples():
         stage(PassAtK(k=4), samples=3)
 
 
-CORRECTED = REINFORCE(correction=(algos.ImportanceWeight(),))
+CORRECTED = REINFORCE(importance_weights=(algos.ImportanceWeight(),))
 
 
 @pytest.mark.parametrize("algorithm", [algos.sapo(), algos.topr(), algos.dppo(), algos.cispo(), algos.icepop(), CORRECTED])
@@ -193,7 +193,7 @@ def test_a_loss_that_nothing_bounds_allows_no_lag(algorithm):
         (lambda: GDPO(kl=IN_REWARD), "kl.place"),
         (lambda: REINFORCE(discount=1.5), "discount"),
         (lambda: ReinforcePlusPlus(baseline="group", discount=0.9), "discount=1"),
-        (lambda: PPO(estimator="vtrace", correction=(algos.ImportanceWeight(),)), "vtrace"),
+        (lambda: PPO(estimator="vtrace", importance_weights=(algos.ImportanceWeight(),)), "vtrace"),
         (lambda: algos.ClippedRatio(dual=0.5), "dual"),
         (lambda: algos.SAPO(positive=0.0), "positive"),
         (lambda: algos.TOPR(low=2.0), "low"),
@@ -335,7 +335,7 @@ def test_reweighting_k3_gives_the_gradient_of_the_kl_to_the_reference():
 
 
 def test_decoupled_ratios_start_at_the_learner_and_weights_scale_the_gradient():
-    algorithm = GRPO(scale="none", clip=None, correction=(algos.ImportanceWeight(high=9.0),))
+    algorithm = GRPO(scale="none", clip=None, importance_weights=(algos.ImportanceWeight(high=9.0),))
     made = group(sample([2], 1.0), sample([3], 0.0))
     proximal = [[np.array([-1 + np.log(2)], np.float32), np.array([-1.0], np.float32)]]
     units = algorithm.label([made], {"proximal": proximal}, {})

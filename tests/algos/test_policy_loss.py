@@ -1,4 +1,4 @@
-"""How the terms of an online loss are put together, by hand: two rows of two tokens and one, at ratio 1."""
+"""How the inputs of an online loss are put together, by hand: two rows of two tokens and one, at ratio 1."""
 
 from types import SimpleNamespace
 
@@ -88,7 +88,7 @@ def test_the_terms_of_a_loss_are_logged_under_the_names_that_have_labels():
 
 def test_a_correction_weighs_the_objective_and_neither_penalty_nor_entropy():
     plain_loss, plain = GRPO(kl=IN_LOSS).loss()(outputs(), fields(), BATCH, COUNTS)
-    given = {**fields(), "correction": tensor(2.0, 0.0, 1.0), "proximal_logp": tensor(-1.0, -1.0, -1.0)}
+    given = {**fields(), "importance_weight": tensor(2.0, 0.0, 1.0), "proximal_logp": tensor(-1.0, -1.0, -1.0)}
     loss, metrics = GRPO(kl=IN_LOSS).loss()(outputs(), given, BATCH, COUNTS)
     assert metrics["kl/loss"] == plain["kl/loss"]
     assert loss.item() == pytest.approx((-2 * 1 - 0 + 2) / 6 + plain["kl/loss"].item())

@@ -20,8 +20,8 @@ from penstock.algos.dpo import MPO
 from penstock.algos.pair_losses import PAIR_LOSSES
 from penstock.config.run import LearnerSpec
 from penstock.core.types import Row
+from penstock.loops.columns import labelled
 from penstock.loops.learn import Trainer
-from penstock.loops.offline import OfflineLabeller
 from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -59,7 +59,7 @@ def units_of(algorithm, seed, units=5):
 
     names = ("prompt", "completion", "chosen", "rejected")
     rows = [algorithm.rows({name: text() for name in names} | {"label": bool(i % 2)}, Letters()) for i in range(units)]
-    return list(OfflineLabeller(algorithm, Noise(seed + 1), Noise(seed + 2)).label(rows))
+    return list(labelled(algorithm, rows, Noise(seed + 1), Noise(seed + 2)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -120,7 +120,7 @@ def test_token_budget_and_shared_prefix_change_neither_loss_nor_gradient(name, t
         spec = LearnerSpec(learning_rate=1e-3, token_budget=budget, share_prefix=share, clip_norm=0)
         learner = DeviceLearner(LanguagePolicy(model, share_prefix=share), spec, LearnerPlan(total_steps=1))
         reference = DeviceLearner(LanguagePolicy(frozen, share_prefix=share), spec, LearnerPlan(total_steps=1))
-        units = OfflineLabeller(algorithm, learner, reference).label(real_units(algorithm, tiny_models.tokens))
+        units = labelled(algorithm, real_units(algorithm, tiny_models.tokens), learner, reference)
         metrics = Trainer(learner, algorithm.loss()).step(units)
         found.append((metrics["loss"], metrics["gradient_norm"]))
     assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
@@ -130,9 +130,8 @@ def test_token_budget_and_shared_prefix_change_neither_loss_nor_gradient(name, t
 def test_at_the_reference_the_loss_of_dpo_is_log_two_and_half_the_pairs_are_right(text):
     model, frozen, algorithm = tiny_models.build("qwen2", text), tiny_models.build("qwen2", text), DPO()
     learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(), LearnerPlan(total_steps=1))
-    units = OfflineLabeller(
-        algorithm, learner, DeviceLearner(LanguagePolicy(frozen), LearnerSpec(), LearnerPlan(total_steps=1))
-    ).label(real_units(algorithm, tiny_models.tokens))
+    reference = DeviceLearner(LanguagePolicy(frozen), LearnerSpec(), LearnerPlan(total_steps=1))
+    units = labelled(algorithm, real_units(algorithm, tiny_models.tokens), learner, reference)
     metrics = Trainer(learner, algorithm.loss()).step(units)
     assert metrics["loss"] == pytest.approx(float(np.log(2)), abs=1e-6)
     assert metrics["pair/margin"] == pytest.approx(0.0, abs=1e-4)
@@ -140,4 +139,4 @@ def test_at_the_reference_the_loss_of_dpo_is_log_two_and_half_the_pairs_are_righ
 
 def test_rows_that_need_nothing_are_left_as_they_are():
     units = [(Row({"tokens_T": np.array([1, 2], np.int32)}, np.array([False, True])),)]
-    assert OfflineLabeller(BradleyTerry(), Noise(0)).label(units) is units
+    assert labelled(BradleyTerry(), units, Noise(0)) is units

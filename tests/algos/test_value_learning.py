@@ -1,4 +1,4 @@
-"""The terms of value learning against hand-computed values, their gradients, and what they never read."""
+"""The inputs of value learning against hand-computed values, their gradients, and what they never read."""
 
 import math
 

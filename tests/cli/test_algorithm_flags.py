@@ -43,8 +43,8 @@ def test_a_field_of_an_objective_is_a_flag():
 
 
 def test_a_correction_is_a_list_of_weights():
-    found = algorithm_of("--grpo.algorithm.correction", '[{"high": 5}]')
-    assert found.correction == (ImportanceWeight(high=5.0),)
+    found = algorithm_of("--grpo.algorithm.importance_weights", '[{"high": 5}]')
+    assert found.importance_weights == (ImportanceWeight(high=5.0),)
 
 
 def test_dynamic_sampling_and_scaling_are_flags_of_the_stage():

@@ -22,7 +22,7 @@ RUNS = {
     "reinforce++": ("ReinforcePlusPlus", "--grpo.algorithm.kl.coefficient", "0.05"),
     "vtrace": ('{"kind": "PPO", "estimator": "vtrace", "bootstrap": true}', *CRITIC, "--grpo.max_lag", "1"),
     "corrected": (
-        '{"kind": "GRPO", "correction": [{"high": 5}], "entropy": {"target": 2.0}, "objective": "ClipCov"}',
+        '{"kind": "GRPO", "importance_weights": [{"high": 5}], "entropy": {"target": 2.0}, "objective": "ClipCov"}',
         *("--grpo.minibatches", "2", "--grpo.max_lag", "1"),
     ),
 }

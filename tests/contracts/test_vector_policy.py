@@ -152,7 +152,7 @@ def trained(max_lag: int, steps: int, budget: int = 64):
     actor = Actor(policy.net)
     algorithm = PPO(clip=(0.2, 0.2), discount=0.0, lam=0.0)
     learner = DeviceLearner(policy, LearnerSpec(learning_rate=0.03, token_budget=budget), LearnerPlan(total_steps=steps))
-    labeller, stream = Labeller(algorithm, learner, None, algorithm.initial_coefficients()), Stream(Rules(8, max_lag))
+    labeller, stream = Labeller(algorithm, learner, None), Stream(Rules(8, max_lag))
     roll = Episodes(actor, lambda prompt: None, Distance(), None, 4)
     found = []
 

@@ -21,7 +21,8 @@ each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITEC
 @torch.no_grad()
 def with_heads(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    for parameter in model.add_q_heads().parameters():
+    model.add_heads({"q": {}})
+    for parameter in model.q_heads.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     return model
 
@@ -68,7 +69,7 @@ def test_requests_of_several_betas_share_a_batch_and_a_prompt(tiny):
 
 def test_new_heads_shift_nothing(tiny):
     model = tiny()
-    model.add_q_heads()
+    model.add_heads({"q": {}})
     plain, headed = run(EmbeddedGenerator(tiny()), ragged(4)), run(EmbeddedGenerator(model), shifted(ragged(4), 5.0))
     assert [drawn(sample) for sample in plain] == [drawn(sample) for sample in headed]
 

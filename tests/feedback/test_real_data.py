@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
-from penstock.algos import BradleyTerry, LabelScore
+from penstock.algos import BinaryRewardModel, BradleyTerry
 from penstock.config.run import CheckpointSpec, DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.feedback.exchange import files, imports
 from penstock.feedback.exchange.snapshot import Labels, content_hash, labelled_completions, preference_pairs, snapshot
@@ -74,7 +74,7 @@ def test_ratings_of_rt_polarity_go_through_the_store_into_a_classifier(tmp_path)
         rows = labelled_completions(taken)
         assert sum(row["label"] for row in rows) == 300
     data = {"options": {"form": "completions"}, "prompt": "", "completion": "{{ completion }}"}
-    metrics = trained(place, data, LabelScore(), tmp_path / "real", steps=60)
+    metrics = trained(place, data, BinaryRewardModel(), tmp_path / "real", steps=60)
     assert metrics["label/accuracy"] > 0.6
     run = recorded(tmp_path / "real")
     assert told(0, "reward", [run], taken)[1] == "  reward learned from 600 events (1 to 600) by rt-polarity"

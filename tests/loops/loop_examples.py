@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from penstock.config.run import NO_SCALING
+from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import State
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
 from penstock.engine.encoder_decoder import embedded_generator
@@ -99,11 +100,11 @@ class CountingLearner:
         return None
 
 
-@dataclass(frozen=True)
-class BareRows:
+class BareRows(FromSamples):
     """An algorithm that labels every valid sample with nothing."""
 
-    needs: frozenset[str] = frozenset()
+    def initial_coefficients(self):
+        return {"kl": 0.0}
 
     def label(self, groups, columns, control):
         kept = [tuple(Row(s.columns, s.action_T) for s in group.samples if s.valid) for group in groups]
@@ -113,7 +114,7 @@ class BareRows:
         return None
 
     def adapt(self, coefficients, metrics):
-        return {"kl": coefficients.get("kl", 0.0) + 1}
+        return {"kl": coefficients["kl"] + 1}
 
 
 @dataclass
@@ -151,10 +152,9 @@ def online(
         LearnerPlan(total_steps=more.get("steps", 100)),
     )
     generator = embedded_generator(model, max_running=64)
-    control, scaling = algorithm.initial_coefficients(), more.get("scaling", NO_SCALING)
-    labeller = Labeller(algorithm, learner, None, control, scaling)
+    labeller = Labeller(algorithm, learner, None, more.get("scaling", NO_SCALING))
     trainer = Trainer(learner, algorithm.loss(), watcher=Sentinels())
-    roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, "greedy" in algorithm.needs)
+    roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, algorithm.greedy)
     dynamic_sampling = more.get("dynamic_sampling", 0)
     stream = Stream(
         Rules(batch, max_lag, keep=algorithm.has_signal if dynamic_sampling else None, dynamic_sampling=dynamic_sampling)

@@ -144,7 +144,7 @@ def test_ilql_finds_the_better_of_two_answers(text):
     spec = ModelSpec(architecture="encoder-decoder", layers=1, context=32)
     model = build_model(spec, (), 0, text=text)
     algorithm = ILQL(target_every=1)
-    model.add_q_heads(algorithm.target_rate, algorithm.target_every)
+    model.add_heads(algorithm.heads)
 
     def unit_of(ordinal):
         draw = np.random.default_rng(ordinal)

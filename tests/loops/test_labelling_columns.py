@@ -26,7 +26,7 @@ def cut_and_ended():
 
 
 def test_own_log_probs_are_the_learner_s_before_the_update(tiny):
-    parts = online(tiny(), GRPO(correction=(ImportanceWeight(),)), FAST)
+    parts = online(tiny(), GRPO(importance_weights=(ImportanceWeight(),)), FAST)
     found = parts.labeller.columns(cut_and_ended())["proximal"]
     rows = [(Row(s.columns, s.action_T),) for s in cut_and_ended()[0].samples]
     expected = parts.learner.score(rows, frozenset({"logp"}))["logp"]
@@ -52,14 +52,14 @@ def test_a_cut_sample_gets_the_value_of_the_state_after_its_last_action(tiny):
 
 
 def test_weights_are_1_while_generator_and_learner_agree(tiny):
-    parts = online(tiny(), GRPO(correction=(ImportanceWeight(high=5.0),)), FAST)
+    parts = online(tiny(), GRPO(importance_weights=(ImportanceWeight(high=5.0),)), FAST)
     for step in train(parts, Plan(steps=3)):
-        assert step.metrics["correction/mean"] == pytest.approx(1.0, abs=1e-4)
+        assert step.metrics["importance/mean"] == pytest.approx(1.0, abs=1e-4)
         assert step.metrics["kl/behaviour"] < 1e-6
 
 
 def test_the_ratio_starts_at_1_for_stale_samples_under_a_correction(tiny):
-    parts = online(tiny(), GRPO(correction=(ImportanceWeight(),)), FAST, max_lag=2, batch=2)
+    parts = online(tiny(), GRPO(importance_weights=(ImportanceWeight(),)), FAST, max_lag=2, batch=2)
     steps = train(parts, Plan(steps=5))
     assert max(step.metrics["max/ratio_deviation"] for step in steps) < 1e-4
     assert max(step.metrics["kl/behaviour"] for step in steps) > 1e-6

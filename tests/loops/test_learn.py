@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_examples import BareRows, CountingLearner, prompt_of, sample_of
 
+from penstock.algos import SFT
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Row
 from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, sample_metrics
@@ -29,7 +30,7 @@ class NotedChannel:
 
 
 def trainer_of(learner):
-    return Trainer(learner, None, watcher=Sentinels())
+    return Trainer(learner, SFT().loss(), watcher=Sentinels())
 
 
 def unit(length=3):
@@ -169,9 +170,9 @@ def test_the_controller_moves_once_a_batch():
     assert labeller.coefficients["kl"] == 2.0
 
 
-def test_the_state_of_the_labeller_is_its_control():
+def test_the_state_of_the_labeller_is_its_coefficients():
     labeller = Labeller(BareRows(), CountingLearner(), None)
-    labeller.coefficients["kl"] = 0.25
+    labeller.coefficients = {"kl": 0.25}
     other = Labeller(BareRows(), CountingLearner(), None)
     other.load_state(labeller.state())
     assert other.coefficients["kl"] == 0.25

@@ -59,7 +59,7 @@ def group_of(*rewards, **changes):
 
 @pytest.mark.parametrize("algorithm", [GRPO(), GRPO(clip=None), PPO(), OnlineDPO()])
 def test_a_wrong_temperature_stops_the_run_before_anything_is_trained(algorithm, tiny):
-    critic = "separate" if "value" in algorithm.needs else "none"
+    critic = "separate" if "value" in algorithm.heads else "none"
     parts = online(tiny(), algorithm, replace(FAST, critic=critic), sampling=Sampling(max_new_tokens=6, temperature=0.7))
     parts.labeller.reference = parts.learner
     parts.learner.policy.temperature = 1.0

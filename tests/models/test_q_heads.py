@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from penstock.models.files import load_model, save_model
+from penstock.models.language_policy import LanguagePolicy
 from penstock.models.q_heads import QHeads
 
 WIDTH, VOCABULARY = 8, 11
@@ -89,7 +90,8 @@ def test_targets_are_never_trained():
 def test_a_folder_keeps_the_heads(architecture, tiny, tmp_path):
     model = tiny(architecture)
     with torch.no_grad():
-        for parameter in model.add_q_heads().parameters():
+        model.add_heads({"q": {}})
+        for parameter in model.q_heads.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(parameter.numel()))
     loaded = load_model(str(save_model(model, tmp_path / "model")))
     found, expected = loaded.q_heads.state_dict(), model.q_heads.state_dict()
@@ -103,6 +105,22 @@ def test_a_folder_of_a_model_without_heads_has_none(tiny, tmp_path):
 
 def test_heads_that_are_there_are_kept_when_a_stage_adds_them_again(tiny):
     model = tiny()
-    first = model.add_q_heads()
-    assert model.add_q_heads(rate=0.5, every=2) is first
-    assert (first.rate, first.every) == (0.5, 2)
+    model.add_heads({"q": {}})
+    with torch.no_grad():
+        model.q_heads.value.outer.bias.fill_(7.0)
+    model.add_heads({"q": {"rate": 0.5, "every": 2}})
+    assert model.q_heads.value.outer.bias.tolist() == [7.0]
+    assert (model.q_heads.rate, model.q_heads.every) == (0.5, 2)
+
+
+def test_targets_of_loaded_heads_stand_still_until_an_algorithm_asks_for_them(tiny, tmp_path):
+    model = tiny()
+    model.add_heads({"q": {"rate": 1.0, "every": 1}})
+    with torch.no_grad():
+        model.q_heads.online[0].outer.bias.fill_(7.0)
+    loaded = load_model(str(save_model(model, tmp_path / "model")))
+    LanguagePolicy(loaded).stepped(1)
+    assert not loaded.q_heads.target[0].outer.bias.any()
+    loaded.add_heads({"q": {"rate": 1.0, "every": 1}})
+    LanguagePolicy(loaded).stepped(1)
+    assert (loaded.q_heads.target[0].outer.bias == 7.0).all()

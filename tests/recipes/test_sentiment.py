@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from penstock.algos import DPO, ILQL, PPO, RFT, SFT, LabelScore, OnlineDPO
+from penstock.algos import DPO, ILQL, PPO, RFT, SFT, BinaryRewardModel, OnlineDPO
 from penstock.cli.recipe import build
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
@@ -83,7 +83,7 @@ def test_reward_and_gold_learn_from_disjoint_halves_and_nothing_is_judged_on_wha
         "ppo": "half-a+half-b",
     }
     assert {stage.evaluation.data.options["part"] for stage in stages.values()} == {"held-out"}
-    assert [type(stage.algorithm) for stage in stages.values()] == [SFT, *[LabelScore] * 4, PPO]
+    assert [type(stage.algorithm) for stage in stages.values()] == [SFT, *[BinaryRewardModel] * 4, PPO]
     judge, *_ = stages["ppo"].evaluation.rewards
     assert (judge.function, dict(judge.options), judge.weight) == ("model:@gold", {"sigmoid": True}, 1.0)
 

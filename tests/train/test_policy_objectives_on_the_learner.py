@@ -38,7 +38,7 @@ def labelled(seed):
         }
         columns["advantage"] = np.full(length, rng.normal(), np.float32)
         columns["weight"] = np.full(length, 1 / length, np.float32)
-        columns["correction"] = rng.uniform(0, 2, length).astype(np.float32)
+        columns["importance_weight"] = rng.uniform(0, 2, length).astype(np.float32)
         columns["covariant"] = rng.integers(0, 2, length).astype(np.float32)
         return Row(row.columns, row.action_T, {**columns, "kl_coefficient": 0.1, "entropy_coefficient": 0.01})
 

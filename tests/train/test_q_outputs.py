@@ -29,7 +29,7 @@ def units(seed=0, size=6):
 
 def ready(tiny, architecture="qwen2", **spec):
     model = tiny(architecture)
-    model.add_q_heads(ALGORITHM.target_rate, ALGORITHM.target_every)
+    model.add_heads(ALGORITHM.heads)
     return learner_of(model, learning_rate=1e-2, **spec)
 
 
@@ -86,14 +86,14 @@ def test_a_resume_goes_on_bit_for_bit(tiny):
 def test_a_checkpoint_without_target_heads_is_refused(tiny):
     learner = ready(tiny)
     state = learner.state()
-    state.arrays = {name: value for name, value in state.arrays.items() if not name.startswith("target.")}
-    with pytest.raises(CheckpointError, match="target head"):
+    state.arrays = {name: value for name, value in state.arrays.items() if not name.startswith("slow.")}
+    with pytest.raises(CheckpointError, match="target"):
         learner.load_state(state)
 
 
 def test_a_loss_that_needs_heads_is_refused_without_them(tiny):
     learner, batch = learner_of(tiny()), units()
-    with pytest.raises(TrainingError, match="add_q_heads"):
+    with pytest.raises(TrainingError, match="Q heads"):
         learner.accumulate(lay_out(batch, 4096, True)[0], ALGORITHM.loss(), Denominator.of(batch))
 
 

@@ -22,7 +22,8 @@ import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError
-from penstock.loops.learn import Labeller
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.loops.columns import filled
 from penstock.models.branches import reference_branch
 from penstock.models.language_model import ValueHead
 from penstock.models.language_policy import LanguagePolicy, SharedTrunkPolicy
@@ -116,13 +117,13 @@ def test_the_labeller_asks_a_shared_reference_once(tiny):
             rows = [np.ones(1, np.float32) for unit in units for _ in unit]
             return {"logp": rows, "value": [2 * row for row in rows]}
 
-    class Needs:
-        needs = frozenset({"reference", "value"})
-
     recorder = Recorder()
-    columns = Labeller(Needs(), None, recorder).columns([])
+    step_T = np.ones(1, np.int32)
+    key = PromptKey("test", 0, 0)
+    drawn = Sample(SampleKey(key, 0), {"tokens_T": step_T}, step_T > 0, np.zeros(1, np.float32), step_T, "stop")
+    columns = filled(frozenset({"reference", "value"}), [Group(Prompt(key, "prompt"), (drawn,))], None, recorder)
     assert recorder.asked == [LOGP | VALUE]
-    assert columns == {"reference": [], "value": []}
+    assert columns == {"reference": [[[1.0]]], "value": [[[2.0]]]}
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])

@@ -10,11 +10,13 @@ Three rules hold for all of them:
 
 To add an algorithm, write one file: a spec with ``label`` (or ``rows``) and ``loss``, torch imported inside the loss's
 call. ``rloo.py`` (judged against siblings), ``ppo.py`` (a loss of its own) and ``bradley_terry.py`` (from data) are the
-patterns to follow.
+patterns to follow. ``core/algorithm.py`` says what an algorithm is asked; a column, an output or a head that is not there
+yet is registered by the file that brings it.
 """
 
 from penstock.algos.awac import AWAC
 from penstock.algos.baselines import GDPO, GPG, OPO, PassAtK, ReMax
+from penstock.algos.binary_reward import BinaryRewardModel
 from penstock.algos.bradley_terry import BradleyTerry
 from penstock.algos.compositions import (
     cispo,
@@ -30,29 +32,26 @@ from penstock.algos.compositions import (
     sapo,
     topr,
 )
-from penstock.algos.correction import ImportanceWeight
-from penstock.algos.cpo import CPO
 from penstock.algos.distillation import Distillation, Divergence
 from penstock.algos.dpo import DPO
 from penstock.algos.entropy import EntropyBonus
 from penstock.algos.grpo import GRPO
 from penstock.algos.ilql import ILQL
+from penstock.algos.importance_weights import ImportanceWeight
 from penstock.algos.kl import KLPenalty
 from penstock.algos.kto import KTO
-from penstock.algos.label import LabelScore
 from penstock.algos.labels import label_metrics
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
 from penstock.algos.online_dpo import OnlineDPO
-from penstock.algos.orpo import ORPO
 from penstock.algos.ppo import PPO
 from penstock.algos.process_reward import ProcessReward
 from penstock.algos.rebel import REBEL
+from penstock.algos.reference_free import CPO, ORPO, SimPO
 from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
 from penstock.algos.rft import RFT
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.safe_ppo import SafePPO
 from penstock.algos.sft import SFT
-from penstock.algos.simpo import SimPO
 
 __all__ = [
     "AWAC",
@@ -75,6 +74,7 @@ __all__ = [
     "SAPO",
     "SFT",
     "TOPR",
+    "BinaryRewardModel",
     "BradleyTerry",
     "ClipCov",
     "ClippedRatio",
@@ -84,7 +84,6 @@ __all__ = [
     "ImportanceWeight",
     "KLCov",
     "KLPenalty",
-    "LabelScore",
     "LeaveOneOut",
     "OnlineDPO",
     "PassAtK",

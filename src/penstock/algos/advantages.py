@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from penstock.algos.best_of import pass_at_k
 from penstock.core.errors import TrainingError
 
 Array = NDArray[np.float64]
@@ -73,7 +74,7 @@ def optimal_baseline(reward_G: ArrayLike, length_G: ArrayLike) -> Array:
     return np.zeros_like(reward_G) if np.ptp(reward_G) == 0 else reward_G - (length_G * reward_G).sum() / length_G.sum()
 
 
-def pass_at_k(right_G: ArrayLike, k: int) -> Array:
+def pass_at_k_advantages(right_G: ArrayLike, k: int) -> Array:
     """Advantages that raise the chance that one of ``k`` samples is right (Chen et al. 2025, arXiv 2508.10751).
 
     The mean reward of all k-subsets is ``m = 1 - C(w, k) / C(G, k)`` for ``w`` wrong ones, its deviation ``s = sqrt(m (1 -
@@ -89,11 +90,8 @@ def pass_at_k(right_G: ArrayLike, k: int) -> Array:
         TrainingError: ``k`` outside 1 … G.
     """
     right_G = np.asarray(right_G, bool)
-    count = len(right_G)
-    if not 1 <= k <= count:
-        raise TrainingError(f"pass@{k} is undefined for {count} scored samples of a prompt")
-    wrong = int(count - right_G.sum())
-    mean = 1 - math.comb(wrong, k) / math.comb(count, k)
+    count, right = len(right_G), int(right_G.sum())
+    wrong, mean = count - right, pass_at_k(count, right, k)
     if not 0 < mean < 1:
         return np.zeros(count)
     others_wrong = math.comb(wrong - 1, k - 1) / math.comb(count - 1, k - 1)

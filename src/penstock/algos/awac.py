@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from penstock.algos.advantages import returns_to_go
-from penstock.algos.completions import Encoder, completed
+from penstock.algos.completions import completed
 from penstock.algos.ilql import WEIGHT_LIMIT, rewards_of
-from penstock.algos.sft import SFT
+from penstock.algos.sft import FromCompletions
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
-from penstock.core.types import Metrics, Row, Unit
+from penstock.core.algorithm import Encoder
+from penstock.core.contracts import Denominator, LossOutput, Outputs
+from penstock.core.types import Row, Unit
 
 
 @spec
-class AWAC:
+class AWAC(FromCompletions):
     """Imitates given samples, each token by how much better it turned out than expected: ``exp(advantage / temperature)``.
 
     The advantage is the discounted return from a token on, less a critic's value of the state before it, which is fitted to
@@ -27,16 +28,13 @@ class AWAC:
     2019, arXiv 1910.00177); for AWAC's critic, which looks one step ahead, use ILQL with ``imitation_beta`` above 0.
     """
 
-    feedback: ClassVar[str] = "data"
-    data: ClassVar[str] = "examples"
-
     temperature: float = 1.0
     """The smaller, the more only the best counts (the paper's λ); rewards are measured in it."""
     discount: float = 1.0
     baseline: Literal["value", "none"] = "value"
-    """``value``: a critic's, learned beside the policy; ``none``: the rewards as given are the advantages."""
+    """``value``: a critic's, learned with the policy; ``none``: the rewards as given are the advantages."""
     value_coefficient: float = 0.5
-    """Weight of the value loss beside the policy loss."""
+    """Weight of the value loss, next to the policy loss."""
 
     def __post_init__(self) -> None:
         require(self.temperature > 0, f"temperature={self.temperature}; give a positive number such as 1.0")
@@ -44,9 +42,9 @@ class AWAC:
         require(self.value_coefficient >= 0, f"value_coefficient={self.value_coefficient} is negative")
 
     @property
-    def needs(self) -> frozenset[str]:
+    def heads(self) -> Mapping[str, Mapping[str, Any]]:
         """A critic, with ``baseline="value"``."""
-        return frozenset({"value"}) if self.baseline == "value" else frozenset()
+        return {"value": {}} if self.baseline == "value" else {}
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """One row from ``prompt``, ``completion`` and the column ``reward``, a number or one number per completion token.
@@ -62,10 +60,6 @@ class AWAC:
         """Weighted likelihood and value loss, each a mean over the batch's action tokens."""
         return AWACLoss(self)
 
-    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
-        """Held-out ``nll`` and ``perplexity`` of all samples, good or bad."""
-        return SFT().assess(units, scores)
-
 
 @dataclass(frozen=True)
 class AWACLoss:
@@ -75,7 +69,7 @@ class AWACLoss:
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.spec.needs | {"logp"}
+        return frozenset({"logp"} | self.spec.heads.keys())
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses, value_learning
@@ -83,7 +77,7 @@ class AWACLoss:
         spec, weight_A, return_A, over = self.spec, fields["weight"], fields["return"], denominator.tokens
         learned = spec.baseline == "value"
         advantage_A = return_A - outputs["value"].detach() if learned else return_A
-        advantage_A = value_learning.counted(advantage_A, weight_A)
+        advantage_A = losses.counted(advantage_A, weight_A)
         gain_A = value_learning.advantage_weight(advantage_A, scale=1 / spec.temperature, limit=WEIGHT_LIMIT)
         loss = losses.negative_log_likelihood(outputs["logp"], weight_A * gain_A, denominator=over)
         metrics = {

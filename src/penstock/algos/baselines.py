@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock.algos.advantages import Array, decoupled, group_centred, optimal_baseline, pass_at_k, whiten, with_signal
+from penstock.algos.advantages import (
+    Array,
+    decoupled,
+    group_centred,
+    optimal_baseline,
+    pass_at_k_advantages,
+    whiten,
+    with_signal,
+)
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory, action_rewards
 from penstock.algos.objectives import PLAIN, AnyObjective
@@ -31,8 +39,8 @@ class ReMax(WithoutCritic):
     objective: AnyObjective = PLAIN
 
     @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"greedy"}
+    def greedy(self) -> bool:
+        return True
 
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         """All tokens of a sample share its advantage; the KL penalty is charged to the sample and not to its baseline."""
@@ -111,7 +119,7 @@ class PassAtK(FromGroups):
         return max(2, self.k)
 
     def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
-        return pass_at_k(reward_G > self.right, self.k)
+        return pass_at_k_advantages(reward_G > self.right, self.k)
 
 
 @spec

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
-from penstock.algos.completions import Encoder
+from penstock.algos.binary_reward import RewardModel
 from penstock.algos.pair_rows import number, pair_metrics, pair_rows
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import Encoder
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.types import Metrics, Unit
 
 
 @spec
-class BradleyTerry:
+class BradleyTerry(RewardModel):
     """A scalar score, read at the end token, that ranks the preferred completion above the other."""
 
-    feedback: ClassVar[str] = "data"
-    data: ClassVar[str] = "pairs"
-    needs: ClassVar[frozenset[str]] = frozenset({"score"})
+    data = "pairs"
 
     margin: float | str = 0.0
     """By how much the preferred completion should win: a number, or the column that holds one for each pair."""

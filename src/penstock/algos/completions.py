@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from penstock.core.algorithm import Encoder
 from penstock.core.errors import DataError
 from penstock.core.types import BoolArray, IntArray
-
-
-class Encoder(Protocol):
-    """What is needed of a tokenizer: text to ids, and the id that ends an answer."""
-
-    @property
-    def end(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]: ...
 
 
 def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tuple[IntArray, BoolArray]:

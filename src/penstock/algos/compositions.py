@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.algos.correction import ImportanceWeight
 from penstock.algos.grpo import GRPO
+from penstock.algos.importance_weights import ImportanceWeight
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov
 from penstock.algos.rloo import LeaveOneOut
 
@@ -20,7 +20,7 @@ def dr_grpo(constant: int, **fields: Any) -> GRPO:
 
 
 def dapo(**fields: Any) -> GRPO:
-    """DAPO (Yu et al. 2025, arXiv 2503.14476): clip-higher and token mean. Beside it set ``Online(dynamic_sampling=…)``
+    """DAPO (Yu et al. 2025, arXiv 2503.14476): clip-higher and token mean. With it set ``Online(dynamic_sampling=…)``
     and add ``RewardSpec(function="overlong", options={"longest": …, "buffer": …})``."""
     return _grpo(fields, clip=(0.2, 0.28), aggregate="token")
 
@@ -73,7 +73,7 @@ def pipeline_rl(**fields: Any) -> LeaveOneOut:
 
 def icepop(**fields: Any) -> GRPO:
     """IcePop (Ring-1T, arXiv 2510.18855): GRPO without the tokens on which engine and learner disagree."""
-    return _grpo(fields, correction=(ImportanceWeight(outside="mask", low=0.5, high=5.0),))
+    return _grpo(fields, importance_weights=(ImportanceWeight(outside="mask", low=0.5, high=5.0),))
 
 
 def _grpo(fields: dict[str, Any], **paper: Any) -> GRPO:

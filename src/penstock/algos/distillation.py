@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from penstock.algos.labels import trajectories
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
-from penstock.core.types import Group, Metrics, Row, Unit
+from penstock.core.types import Group, Row, Unit
 
 
 @spec
@@ -40,30 +41,28 @@ class Divergence:
 
 
 @spec
-class Distillation:
+class Distillation(FromSamples):
     """The student draws, the teacher (the stage's ``reference``) says how it would have gone on at every token.
 
     Rewards play no part in what is learned; those of the stage measure it. The gradient is that of the divergence at the
     states that the student visits; that it also decides which states it visits is left out, as usual.
     """
 
-    feedback: ClassVar[str] = "samples"
-    least_samples: ClassVar[int] = 1
-    needs: ClassVar[frozenset[str]] = frozenset({"teacher"})
-    named_reference: ClassVar[bool] = True
-    """The model that the stage starts from would be no teacher."""
-    bounded: ClassVar[bool] = True
-    """No probability ratio stands in the loss, so samples of an older policy do no harm."""
-
     divergence: Divergence = Divergence()
 
-    def initial_coefficients(self) -> Coefficients:
-        """Nothing moves."""
-        return {}
+    @property
+    def teacher(self) -> Divergence:
+        return self.divergence
 
-    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
-        """Nothing moves."""
-        return coefficients
+    @property
+    def named_reference(self) -> bool:
+        """The model that the stage starts from would be no teacher."""
+        return True
+
+    @property
+    def bounded(self) -> bool:
+        """The loss has no probability ratio, so samples of an older policy do no harm."""
+        return True
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with a valid sample; every token of an answer counts alike."""
@@ -77,15 +76,12 @@ class Distillation:
 
     def loss(self) -> DistillationLoss:
         """The divergence, a mean over the batch's action tokens."""
-        return DistillationLoss(self.divergence)
+        return DistillationLoss()
 
 
 @dataclass(frozen=True)
 class DistillationLoss:
     """Mean divergence from the teacher; reads the per-action field ``weight``."""
-
-    divergence: Divergence
-    """What the learner computes where ``needs`` holds "divergence"."""
 
     @property
     def needs(self) -> frozenset[str]:

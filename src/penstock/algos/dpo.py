@@ -6,20 +6,20 @@ name of ``pair_losses.PAIR_LOSSES``, ``"sft"`` (the chosen completion's likeliho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algos.completions import Encoder
 from penstock.algos.pair_rows import FromPairs, PairValues, number
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import Encoder, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
-from penstock.core.types import FloatArray, Row, Unit
+from penstock.core.types import Row, Unit
 
 Objective = Literal["sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "sppo", "exo", "nca", "discopop", "bco", "sft"]
 NAMES: tuple[str, ...] = Objective.__args__  # type: ignore[attr-defined]
@@ -29,9 +29,6 @@ SMOOTHED = ("sigmoid", "robust", "exo")
 
 MPO = {"sigmoid": 0.8, "bco": 0.2, "sft": 1.0}
 """Mixed preference optimization (Wang et al. 2024, arXiv 2411.10442, with its weights)."""
-
-LogProbs = Callable[[Sequence[Unit]], list[FloatArray]]
-"""Log-probs of the action tokens of each row, without gradient."""
 
 
 @spec
@@ -64,7 +61,15 @@ class DPO(FromPairs):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"reference", "baseline"} if "bco" in self._weights() else {"reference"})
+        return frozenset({"reference"})
+
+    @property
+    def data_columns(self) -> tuple[str, ...]:
+        return tuple(name for name, column in (("weight", self.weight), ("probability", self.probability)) if column)
+
+    @property
+    def has_baseline(self) -> bool:
+        return "bco" in self._weights()
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """Two rows, preferred first, whose actions are the completion and its end token.

@@ -10,9 +10,10 @@ import numpy as np
 from penstock.algos.advantages import Array, group_centred, group_normalised, process_normalised
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory, action_rewards
-from penstock.algos.policy import FromGroups, scored_samples
+from penstock.algos.policy import FromGroups
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import scored_samples
 from penstock.core.types import Group
 
 

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from penstock.algos.advantages import returns_to_go
-from penstock.algos.completions import Encoder, completed
-from penstock.algos.sft import SFT
+from penstock.algos.completions import completed
+from penstock.algos.sft import FromCompletions
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.algorithm import Encoder
+from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import DataError
-from penstock.core.types import BoolArray, FloatArray, Metrics, Row, Unit
+from penstock.core.types import BoolArray, FloatArray, Row, Unit
 
 WEIGHT_LIMIT = 20.0
 """Largest weight that an advantage can give an action in weighted imitation."""
 
 
 @spec
-class ILQL:
+class ILQL(FromCompletions):
     """Learns how good each token of given samples was, and by how much better than imitation one can choose.
 
     Two Q heads are fitted to ``r + discount · V(s')``, V to an upper expectile of the smaller target Q, and the policy
     imitates. To act better than the data, generate with ``beta`` above 0, which adds ``beta · (min target Q - V)`` to the
     logits. Rewards should be of the order of 1.
     """
-
-    feedback: ClassVar[str] = "data"
-    data: ClassVar[str] = "examples"
-    needs: ClassVar[frozenset[str]] = frozenset({"q"})
 
     discount: float = 0.99
     expectile: float = 0.7
@@ -60,6 +57,11 @@ class ILQL:
         require(0 < self.target_rate <= 1, f"target_rate={self.target_rate} is outside (0, 1]; 1 copies the heads")
         require(self.target_every >= 1, f"target_every={self.target_every}; at least every step")
 
+    @property
+    def heads(self) -> Mapping[str, Mapping[str, Any]]:
+        """Q heads and their slow target copies."""
+        return {"q": {"rate": self.target_rate, "every": self.target_every}}
+
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """One row from the rendered texts ``prompt`` and ``completion`` and the column ``reward``.
 
@@ -79,10 +81,6 @@ class ILQL:
     def loss(self) -> ILQLLoss:
         """The four terms, each a mean over the batch's action tokens."""
         return ILQLLoss(self)
-
-    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
-        """Held-out ``nll`` and ``perplexity`` of the policy as it imitates, without the shift."""
-        return SFT().assess(units, scores)
 
 
 def rewards_of(reward: Any, action_T: BoolArray) -> FloatArray:
@@ -129,7 +127,7 @@ class ILQLLoss:
         difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
         value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=spec.expectile, denominator=over)
         conservative = value_learning.conservative_loss(q_AQ, outputs["q/logsumexp"], weight_A, denominator=over)
-        gain_A = value_learning.counted(target_A - value_A.detach(), weight_A)
+        gain_A = losses.counted(target_A - value_A.detach(), weight_A)
         counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=spec.imitation_beta, limit=WEIGHT_LIMIT)
         imitation = losses.negative_log_likelihood(outputs["logp"], counts_A, denominator=over)
         loss = difference + value + spec.conservative * conservative + spec.imitation * imitation

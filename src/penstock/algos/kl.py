@@ -106,7 +106,7 @@ class KLPenalty:
     coefficient: float = 0.0
     """Weight of the penalty; where it starts, if it adapts."""
     estimator: Estimator | Literal["full"] = "k1"
-    """From the drawn token alone; or ``full``: the exact KL of the whole next-token distribution, in the loss only."""
+    """From the sampled token alone; or ``full``: the exact KL of the whole next-token distribution, in the loss only."""
     target: float = 0.0
     """KL per sequence in nats that the coefficient is steered to; 0 keeps the coefficient fixed."""
     horizon: float = 10000.0
@@ -139,10 +139,13 @@ class KLPenalty:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the penalty reads, unless it is off: the reference's log-probs, or all of its distribution ("teacher")."""
-        if not self.coefficient:
-            return frozenset()
-        return frozenset({"teacher"} if self.estimator == "full" else {"reference"})
+        """The column that the penalty reads, unless it is off or reads the reference's whole distribution."""
+        return frozenset({"reference"} if self.coefficient and self.estimator != "full" else ())
+
+    @property
+    def full(self) -> bool:
+        """Whether the penalty is on and reads the reference's whole distribution."""
+        return bool(self.coefficient) and self.estimator == "full"
 
     def current(self, coefficients: Coefficients) -> float:
         """The coefficient in force.
@@ -160,7 +163,7 @@ class KLPenalty:
         return coefficients["kl"]
 
     def charge(self, reward_A: Any, logp_A: Any, reference_logp_A: Any, coefficient: float) -> Any:
-        """Rewards less ``coefficient`` times the estimate of each token; unchanged if the penalty stands in the loss."""
+        """Rewards less ``coefficient`` times the estimate of each token; unchanged if the penalty is in the loss."""
         if self.place == "loss" or self.estimator == "full" or not coefficient:
             return reward_A
         return reward_A - coefficient * ESTIMATORS[self.estimator](logp_A, reference_logp_A)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos.completions import Encoder, completed
-from penstock.algos.dpo import LogProbs, implicit_reward
+from penstock.algos.completions import completed
+from penstock.algos.dpo import implicit_reward
 from penstock.algos.pair_rows import pair_rows
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import Encoder, FromData, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
 from penstock.core.types import Metrics, Row, Unit
@@ -22,13 +23,8 @@ MOST = 4 / 3
 
 
 @spec
-class KTO:
+class KTO(FromData):
     """KTO: a good completion should beat the batch's KL divergence from the reference, a bad one should fall below it."""
-
-    feedback: ClassVar[str] = "data"
-    needs: ClassVar[frozenset[str]] = frozenset({"reference", "baseline"})
-    least_units: ClassVar[int] = 2
-    """Units in a batch without which there is no mismatched completion to estimate the divergence from."""
 
     beta: float = 0.1
     """How sharply the loss bends around the divergence."""
@@ -42,6 +38,19 @@ class KTO:
         require(self.beta > 0, f"beta={self.beta}; give a positive number such as 0.1")
         given = self.weights is None or min(self.weights) > 0
         require(given, f"weights={self.weights} must be positive, such as (1.0, 1.0)")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"reference"})
+
+    @property
+    def has_baseline(self) -> bool:
+        return True
+
+    @property
+    def least_units(self) -> int:
+        """Units without which there is no mismatched completion to estimate the divergence from."""
+        return 2
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """One labelled row, or the two of a pair; the actions are the completion and its end token.

@@ -21,8 +21,9 @@ from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row, Sample, Unit
 
 Aggregate = Literal["token", "sequence", "constant"]
-NO_COLUMN = frozenset({"greedy", "teacher"})
-"""What an algorithm may need that is no column: a greedy sample of each prompt, a frozen teacher beside the learner."""
+
+PER_ACTION = {"reference": "reference_logp", "value": "value", "proximal": "proximal_logp"}
+"""Columns that a trajectory has as fields."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Trajectory:
     """Value of the state after the last action, if the sample was cut while it still ran; 0 if it ended."""
     greedy_reward: float = 0.0
     """Reward of the greedy answer to the same prompt."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of other names, as they were filled."""
 
     def __len__(self) -> int:
         return len(self.logp_A)
@@ -52,24 +55,25 @@ class Trajectory:
 
 
 def trajectories(
-    groups: Sequence[Group], columns: Columns, *, needs: frozenset[str] = frozenset(), least: int = 1
+    groups: Sequence[Group], columns: Columns, *, needs: frozenset[str] = frozenset(), least: int = 1, greedy: bool = False
 ) -> list[list[Trajectory]]:
     """The valid samples of each group, with their columns.
 
     Samples that failed or were not scored are left out, so that no baseline sees them; a group with fewer than ``least``
     valid samples is left out whole. Neither is an error: a failed rollout is data. A greedy sample (``extras["greedy"]``) is
-    a baseline and never a trajectory; where "greedy" is needed, a group without a valid one is left out.
+    a baseline and never a trajectory; where ``greedy`` asks for one, a group without a valid one is left out.
 
     Args:
         groups: scored groups.
         columns: scorer columns, ``[group][sample]``, standing also for invalid samples (where they are not read).
-        needs: columns that must be there: any of "reference", "value", "proximal", "bootstrap", "greedy".
+        needs: columns that must be there: a trajectory has "reference", "value", "proximal" and "bootstrap" as
+            fields and all others in ``more``.
         least: valid samples that a group needs.
 
     Raises:
         TrainingError: a needed column is missing or does not fit its sample, or a reward is not finite.
     """
-    read = {name: columns.get(name) for name in needs - NO_COLUMN}
+    read = {name: columns.get(name) for name in needs}
     for name, values in read.items():
         if values is None:
             raise TrainingError(f'the algorithm needs the "{name}" column, which was not filled')
@@ -77,10 +81,10 @@ def trajectories(
             raise TrainingError(f'the "{name}" column has {len(values)} groups, the batch {len(groups)}')
     found = []
     for index, group in enumerate(groups):
-        greedy = [sample for sample in group.samples if sample.valid and sample.extras.get("greedy")]
-        if "greedy" in needs and not greedy:
+        answers = [sample for sample in group.samples if sample.valid and sample.extras.get("greedy")]
+        if greedy and not answers:
             continue
-        baseline = float(action_rewards(greedy[0]).sum()) if greedy else 0.0
+        baseline = float(action_rewards(answers[0]).sum()) if answers else 0.0
         kept = [
             _trajectory(sample, {name: values[index][place] for name, values in read.items() if values}, baseline)
             for place, sample in enumerate(group.samples)
@@ -93,20 +97,14 @@ def trajectories(
 
 def _trajectory(sample: Sample, column: Mapping[str, Any], greedy_reward: float) -> Trajectory:
     logp_A = sample.logp_T[sample.action_T].astype(np.float64)
-    arrays = {name: np.asarray(value, np.float64) for name, value in column.items() if name != "bootstrap"}
+    arrays = {f"{name}_A": np.asarray(column[source], np.float64) for source, name in PER_ACTION.items() if source in column}
     for name, value_A in arrays.items():
         if value_A.shape != logp_A.shape:
-            raise TrainingError(f'{sample.key}: the "{name}" column has shape {value_A.shape}, its actions {logp_A.shape}')
-    empty = np.empty(0)
+            raise TrainingError(f'{sample.key}: the column "{name}" has shape {value_A.shape}, its actions {logp_A.shape}')
+    more = {name: value for name, value in column.items() if name not in PER_ACTION and name != "bootstrap"}
+    bootstrap = float(column.get("bootstrap", 0.0))
     return Trajectory(
-        sample,
-        logp_A,
-        action_rewards(sample),
-        arrays.get("reference", empty),
-        arrays.get("value", empty),
-        arrays.get("proximal", empty),
-        bootstrap=float(column.get("bootstrap", 0.0)),
-        greedy_reward=greedy_reward,
+        sample, logp_A, action_rewards(sample), **arrays, bootstrap=bootstrap, greedy_reward=greedy_reward, more=more
     )
 
 
@@ -195,7 +193,7 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
     of the summed ``old_logp - reference_logp``, nats per sequence; unbiased, so it may dip below 0); ``kl/coefficient``;
     ``cost/mean`` and ``cost/multiplier``;
     ``entropy/coefficient``; ``kl/behaviour`` (from the drawing policy to the learner before the update, k3, nats per token);
-    ``correction/mean`` and ``correction/silenced`` (share of weights that are 0) over tokens; ``return/mean``,
+    ``importance/mean`` and ``importance/silenced`` (share of weights that are 0) over tokens; ``return/mean``,
     ``value/mean`` and ``value/explained_variance`` over tokens.
     """
     rows = [row for unit in units for row in unit]
@@ -223,9 +221,9 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
     if "proximal_logp" in column:
         gap = column["old_logp"] - column["proximal_logp"]
         metrics["kl/behaviour"] = float((np.exp(-gap.clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) - 1 + gap).mean())
-    if "correction" in column:
-        weight = column["correction"]
-        metrics |= {"correction/mean": float(weight.mean()), "correction/silenced": float((weight == 0).mean())}
+    if "importance_weight" in column:
+        weight = column["importance_weight"]
+        metrics |= {"importance/mean": float(weight.mean()), "importance/silenced": float((weight == 0).mean())}
     if "return" in column:
         metrics |= {"return/mean": float(column["return"].mean()), "value/mean": float(column["old_value"].mean())}
         spread = column["return"].var()

@@ -28,17 +28,17 @@ def weighted_mean(value: Tensor, weight: Tensor, *, denominator: float) -> Tenso
     """
     if not denominator > 0:
         raise TrainingError(f"a loss cannot be divided by {denominator}; the batch holds nothing to train on")
-    return (read(value, weight) * weight).sum() / denominator
+    return (counted(value, weight) * weight).sum() / denominator
 
 
-def read(value: Tensor, weight: Tensor) -> Tensor:
+def counted(value: Tensor, weight: Tensor) -> Tensor:
     """``value`` where it counts, 0 elsewhere; cuts the gradient too, which a product with 0 would not do for NaN."""
     return torch.where(weight != 0, value, torch.zeros_like(value))
 
 
 def log_ratio(logp: Tensor, old_logp: Tensor, weight: Tensor) -> Tensor:
     """``logp - old_logp``, clamped to ±20, and 0 where ``weight`` is 0."""
-    return read(logp - old_logp, weight).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return counted(logp - old_logp, weight).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 @torch.no_grad()
@@ -54,12 +54,12 @@ def policy_metrics(gap: Tensor, cut: Tensor, weight: Tensor, *, denominator: flo
         ``policy/clip_fraction``: share of tokens whose gradient was cut. ``policy/approx_kl``: nats per token from the
         starting policy to the trained one (k3). ``max/ratio_deviation``: the largest ``|ratio - 1|``.
     """
-    counted = (weight != 0).to(gap.dtype)
+    counts = (weight != 0).to(gap.dtype)
     deviation = (gap.exp() - 1).abs()
     return {
-        "policy/clip_fraction": weighted_mean(cut.to(gap.dtype), counted, denominator=denominator),
-        # The tokens are samples of the starting policy, so it stands where the estimator wants the sampler.
-        "policy/approx_kl": weighted_mean(k3(torch.zeros_like(gap), gap), counted, denominator=denominator),
+        "policy/clip_fraction": weighted_mean(cut.to(gap.dtype), counts, denominator=denominator),
+        # The tokens are samples of the starting policy, so it takes the place of the sampler in the estimator.
+        "policy/approx_kl": weighted_mean(k3(torch.zeros_like(gap), gap), counts, denominator=denominator),
         "max/ratio_deviation": deviation.max() if deviation.numel() else deviation.new_zeros(()),
     }
 
@@ -75,9 +75,9 @@ def clipped_value_loss(
         returns: what the values should be.
         clip: largest useful move from ``old_value``; None leaves the squared error alone.
     """
-    error = (read(value, weight) - returns).square()
+    error = (counted(value, weight) - returns).square()
     if clip is not None:
-        clipped = torch.maximum(torch.minimum(read(value, weight), old_value + clip), old_value - clip)
+        clipped = torch.maximum(torch.minimum(counted(value, weight), old_value + clip), old_value - clip)
         error = torch.maximum(error, (clipped - returns).square())
     return 0.5 * weighted_mean(error, weight, denominator=denominator)
 
@@ -108,7 +108,7 @@ def kl_loss(
 
     ``ratio`` (trained over drawing policy, with its gradient) weighs the estimates, see ``KLPenalty.reweight``.
     """
-    estimate = ESTIMATORS[estimator](read(logp, weight), read(reference_logp, weight))
+    estimate = ESTIMATORS[estimator](counted(logp, weight), counted(reference_logp, weight))
     return weighted_mean(estimate if ratio is None else ratio * estimate, weight, denominator=denominator)
 
 

@@ -2,7 +2,8 @@
 
 An algorithm says how good each action was (its advantages); an objective says what is made of that and of how far the
 policy has moved since. Two choices are apart from each other: the interval is the algorithm's ``clip``, and what the ratio
-is of (a token or a sequence) is the objective's. ``gain(terms)`` gives the gain of each action and which gradients were cut.
+is of (a token or a sequence) is the objective's. ``surrogate(inputs)`` gives the gain of each action and which
+gradients were cut.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.core.types import Unit
 
 
 @dataclass(frozen=True)
-class Terms:
+class SurrogateInputs:
     """What an objective reads of a micro-batch; tensors over its actions ``[A]``."""
 
     logp_A: Any
@@ -65,16 +66,16 @@ class ClippedRatio(Objective):
     def __post_init__(self) -> None:
         require(self.dual == 0 or self.dual > 1, f"objective.dual={self.dual} must be above 1, or 0 to switch it off")
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
         if self.level == "token":
-            ratio_A = terms.gap_A.exp()
+            ratio_A = inputs.gap_A.exp()
         elif self.level == "sequence":
-            ratio_A = surrogates.sequence_ratio(terms.gap_A, terms.weight_A, terms.row_A)
+            ratio_A = surrogates.sequence_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
         else:
-            ratio_A = surrogates.sequence_token_ratio(terms.gap_A, terms.weight_A, terms.row_A)
-        return surrogates.clipped(ratio_A, terms.advantage_A, low=terms.low, high=terms.high, dual=self.dual)
+            ratio_A = surrogates.sequence_token_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
+        return surrogates.clipped(ratio_A, inputs.advantage_A, low=inputs.low, high=inputs.high, dual=self.dual)
 
 
 CLIPPED = ClippedRatio()
@@ -83,14 +84,14 @@ CLIPPED = ClippedRatio()
 
 @spec
 class PolicyGradient(Objective):
-    """The plain policy gradient ``A * logp`` (Williams 1992). It knows no ratio: with stale samples add a ``correction``."""
+    """The plain policy gradient ``A * logp`` (Williams 1992). With stale samples add ``importance_weights``."""
 
     uses_clip: ClassVar[bool] = False
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
-        return surrogates.policy_gradient(terms.logp_A, terms.advantage_A)
+        return surrogates.policy_gradient(inputs.logp_A, inputs.advantage_A)
 
 
 PLAIN = PolicyGradient()
@@ -104,11 +105,11 @@ class CISPO(Objective):
     The paper clips above only: ``clip=(1.0, high)``. PipelineRL's weight ``min(ratio, 5)`` is ``clip=(1.0, 4.0)``.
     """
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
-        ratio_A = terms.gap_A.exp()
-        return surrogates.clipped_weight(ratio_A, terms.logp_A, terms.advantage_A, low=terms.low, high=terms.high)
+        ratio_A = inputs.gap_A.exp()
+        return surrogates.clipped_weight(ratio_A, inputs.logp_A, inputs.advantage_A, low=inputs.low, high=inputs.high)
 
 
 @spec
@@ -120,12 +121,12 @@ class GMPO(Objective):
 
     one_advantage: ClassVar[bool] = True
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
-        surrogates.check_one_advantage_a_row(terms.advantage_A, terms.row_A)
-        borders = {"low": terms.low, "high": terms.high}
-        return surrogates.geometric_mean(terms.gap_A, terms.advantage_A, terms.weight_A, terms.row_A, **borders)
+        surrogates.check_one_advantage_a_row(inputs.advantage_A, inputs.row_A)
+        borders = {"low": inputs.low, "high": inputs.high}
+        return surrogates.geometric_mean(inputs.gap_A, inputs.advantage_A, inputs.weight_A, inputs.row_A, **borders)
 
 
 @spec
@@ -143,11 +144,11 @@ class SAPO(Objective):
     def __post_init__(self) -> None:
         require(min(self.positive, self.negative) > 0, "objective.positive and objective.negative must be above 0")
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
         gates = {"positive": self.positive, "negative": self.negative}
-        return surrogates.soft_gate(terms.gap_A.exp(), terms.advantage_A, **gates)
+        return surrogates.soft_gate(inputs.gap_A.exp(), inputs.advantage_A, **gates)
 
 
 @spec
@@ -165,11 +166,11 @@ class TOPR(Objective):
     def __post_init__(self) -> None:
         require(0 <= self.low <= self.high, f"objective.low={self.low} and objective.high={self.high}: need 0 <= low <= high")
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
         borders = {"low": self.low, "high": self.high}
-        return surrogates.tapered(terms.gap_A, terms.logp_A, terms.advantage_A, terms.row_A, **borders)
+        return surrogates.tapered(inputs.gap_A, inputs.logp_A, inputs.advantage_A, inputs.row_A, **borders)
 
 
 @spec
@@ -187,13 +188,13 @@ class DPPO(Objective):
     def __post_init__(self) -> None:
         require(self.threshold > 0, f"objective.threshold={self.threshold} must be above 0")
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
         measure = surrogates.total_variation if self.divergence == "tv" else surrogates.binary_kl
-        logp_A = terms.logp_A.detach()
-        distance_A = measure(logp_A, logp_A - terms.gap_A.detach())
-        return surrogates.divergence_masked(terms.gap_A.exp(), distance_A, terms.advantage_A, threshold=self.threshold)
+        logp_A = inputs.logp_A.detach()
+        distance_A = measure(logp_A, logp_A - inputs.gap_A.detach())
+        return surrogates.divergence_masked(inputs.gap_A.exp(), distance_A, inputs.advantage_A, threshold=self.threshold)
 
 
 @spec
@@ -218,11 +219,11 @@ class ClipCov(Objective):
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
         return _with_choice(units, within_band(covariances(units), units, self.share, self.low, self.high))
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
-        gain = surrogates.clipped(terms.gap_A.exp(), terms.advantage_A, low=terms.low, high=terms.high)
-        return surrogates.detached(gain, terms.fields["covariant"])
+        gain = surrogates.clipped(inputs.gap_A.exp(), inputs.advantage_A, low=inputs.low, high=inputs.high)
+        return surrogates.detached(gain, inputs.fields["covariant"])
 
 
 @spec
@@ -244,11 +245,11 @@ class KLCov(Objective):
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
         return _with_choice(units, highest(covariances(units), units, self.share))
 
-    def gain(self, terms: Terms) -> Any:
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
 
-        chosen_A, ratio_A = terms.fields["covariant"], terms.gap_A.exp()
-        return surrogates.penalised(ratio_A, terms.gap_A, terms.advantage_A, chosen_A, coefficient=self.coefficient)
+        chosen_A, ratio_A = inputs.fields["covariant"], inputs.gap_A.exp()
+        return surrogates.penalised(ratio_A, inputs.gap_A, inputs.advantage_A, chosen_A, coefficient=self.coefficient)
 
 
 AnyObjective = ClippedRatio | PolicyGradient | CISPO | GMPO | SAPO | TOPR | DPPO | ClipCov | KLCov

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -11,44 +11,40 @@ from penstock.algos.dpo import DPO
 from penstock.algos.labels import Trajectory, trajectories
 from penstock.config.run import require
 from penstock.config.spec import AnySpec, spec
+from penstock.core.algorithm import FromData, FromSamples, rewards_differ
 from penstock.core.contracts import Coefficients, Columns, Loss
 from penstock.core.types import Group, Row, Unit
 
 
 @spec
-class OnlineDPO:
+class OnlineDPO(FromSamples):
     """The best and the worst sample of each prompt, by reward, are a preference pair; samples that tie teach nothing."""
-
-    feedback: ClassVar[str] = "samples"
-    least_samples: ClassVar[int] = 2
-    """Valid samples without which there is no pair."""
-    bounded: ClassVar[bool] = False
-    """Nothing bounds what a pair drawn by older weights can do, so that ``max_lag`` must be 0."""
 
     preference: AnySpec = DPO()
     """How pairs are learned: any algorithm on pairs by log-probs, such as DPO(objective="ipo") or SimPO()."""
 
     def __post_init__(self) -> None:
-        name = type(self.preference).__name__
-        require(getattr(self.preference, "data", "") == "pairs", f"preference={name} does not learn from pairs; use DPO")
-        needs = self.preference.needs
-        require("score" not in needs, f"preference={name} trains a score head, not a policy; use DPO")
-        columns = [name for name in ("weight", "probability") if getattr(self.preference, name, "")]
+        name, chosen = type(self.preference).__name__, self.preference
+        pairs = isinstance(chosen, FromData) and chosen.data == "pairs"
+        require(pairs, f"preference={name} does not learn from pairs; use DPO")
+        require(not chosen.heads, f"preference={name} trains a reward model, not a policy; use DPO")
+        require(not chosen.has_baseline, f"preference={name} needs the mean of all rewards (bco, KTO), unknown online; use DPO")
+        columns = chosen.data_columns
         require(not columns, f"preference reads a column ({''.join(columns[:1])}), and samples have none; leave it out")
-        require("baseline" not in needs, f"preference={name} needs the mean of all rewards (bco, KTO), unknown online; use DPO")
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns to fill before ``label``: "reference" if the pairs are learned against one."""
-        return self.preference.needs
+        """The column "reference" if the pairs are learned against one."""
+        needs: frozenset[str] = self.preference.needs
+        return needs
 
-    def initial_coefficients(self) -> Coefficients:
-        """No slow variables."""
-        return {}
+    @property
+    def least_samples(self) -> int:
+        return 2
 
     def has_signal(self, group: Group) -> bool:
         """Whether two valid samples differ in reward."""
-        return len({sample.reward for sample in group.samples if sample.valid}) > 1
+        return rewards_differ(group)
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One pair per group whose valid samples differ in reward; the field ``reward`` is that of the row's sample.
@@ -65,7 +61,8 @@ class OnlineDPO:
 
     def loss(self) -> Loss:
         """The loss of the pairs, a mean over those of the batch."""
-        return self.preference.loss()
+        loss: Loss = self.preference.loss()
+        return loss
 
 
 def _row(trajectory: Trajectory, preferred: float) -> Row:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algos.completions import Encoder, completed
+from penstock.algos.completions import completed
+from penstock.core.algorithm import Encoder, FromData
 from penstock.core.contracts import Scores
 from penstock.core.errors import DataError, TrainingError
 from penstock.core.types import Metrics, Row, Unit
@@ -41,16 +42,10 @@ def number(example: Mapping[str, Any], column: str, what: str, most: float) -> f
     return float(value)
 
 
-class FromPairs(ABC):
+class FromPairs(FromData):
     """Base of algorithms that learn from preference pairs by log-probs. A subclass is a spec with ``score`` and ``loss``."""
 
-    feedback: ClassVar[str] = "data"
-    data: ClassVar[str] = "pairs"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What to fill before the loss: "reference" (field ``reference_logp``), "baseline" (see ``with_baseline``)."""
-        return frozenset()
+    data = "pairs"
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """Two rows, preferred first, whose actions are the completion and its end token.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.algos.advantages import Array
-from penstock.algos.correction import ImportanceWeight, correction_weights
 from penstock.algos.distillation import Divergence
 from penstock.algos.entropy import NO_BONUS, EntropyBonus
+from penstock.algos.importance_weights import ImportanceWeight, importance_weights
 from penstock.algos.kl import IN_REWARD, KLPenalty
 from penstock.algos.labels import (
     Aggregate,
@@ -26,21 +26,17 @@ from penstock.algos.labels import (
     token_weight,
     trajectories,
 )
-from penstock.algos.objectives import CLIPPED, AnyObjective, Terms
+from penstock.algos.objectives import CLIPPED, AnyObjective, SurrogateInputs
 from penstock.config.run import require
+from penstock.core.algorithm import FromSamples, scored_samples
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Metrics, Row, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromSamples:
-    """Base of algorithms that learn from generated samples. Subclasses are specs; they add how advantages are estimated.
+class PolicyOptimization(FromSamples):
+    """Base of algorithms that raise a surrogate of the policy. Subclasses are specs; they add how advantages are estimated."""
 
-    ``label(groups, columns, coefficients)`` gives one unit per group that is trained on; the coefficients start as
-    ``initial_coefficients()`` and move by ``adapt(coefficients, metrics)`` once per batch, with the batch's ``label_metrics``.
-    """
-
-    feedback: ClassVar[str] = "samples"
     per_token: ClassVar[bool] = False
     """Whether the tokens of a sample may have advantages of their own."""
 
@@ -48,7 +44,7 @@ class FromSamples:
     """How far (low, high) the probability ratio may leave 1 before a token's gradient stops; None never stops it."""
     objective: AnyObjective = CLIPPED
     """What is made of ratios and advantages; see objectives.py."""
-    correction: tuple[ImportanceWeight, ...] = ()
+    importance_weights: tuple[ImportanceWeight, ...] = ()
     """Importance weights for samples of another policy, multiplied; the ratio is then taken to the learner before the
     update instead of to the policy that drew the tokens (decoupled PPO)."""
     entropy: EntropyBonus = NO_BONUS
@@ -69,29 +65,23 @@ class FromSamples:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns to fill before ``label``: any of "reference", "value", "proximal", "bootstrap", "greedy"."""
-        return self.kl.needs | (frozenset({"proximal"}) if self.correction else frozenset())
+        return self.kl.needs | (frozenset({"proximal"}) if self.importance_weights else frozenset())
 
     @property
-    def least_samples(self) -> int:
-        """Valid samples without which a group cannot be labelled."""
-        return 1
+    def teacher(self) -> Divergence | None:
+        """The KL from policy to reference, with ``kl.estimator="full"``."""
+        return Divergence(kind="reverse") if self.kl.full else None
 
     @property
     def bounded(self) -> bool:
-        """Whether samples of older weights are harmless, because something bounds what they can do."""
-        return self.clip is not None or self.objective.bounded or bool(self.correction)
-
-    def has_signal(self, group: Group) -> bool:
-        """Whether anything can be learned from a scored group; others may be replaced (``Online.dynamic_sampling``)."""
-        return len(scored_samples(group)) >= self.least_samples
+        return self.clip is not None or self.objective.bounded or bool(self.importance_weights)
 
     def initial_coefficients(self) -> Coefficients:
-        """Where the slow variables of a run start."""
+        """The coefficients of the KL penalty and of the entropy bonus."""
         return {"kl": self.kl.coefficient, "entropy": self.entropy.coefficient}
 
     def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
-        """The slow variables of the next batch, after one whose ``label_metrics`` are given; changes nothing in place."""
+        """Moves what is steered, by the batch's ``label_metrics``."""
         return self.entropy.adapt(self.kl.adapt(coefficients, metrics), metrics)
 
     def row(self, trajectory: Trajectory, advantage: Any, weight: float, coefficients: Coefficients, **more: Any) -> Row:
@@ -100,8 +90,10 @@ class FromSamples:
             more["kl_coefficient"] = self.kl.current(coefficients)
         if self.entropy.on:
             more["entropy_coefficient"] = self.entropy.current(coefficients)
-        if self.correction:
-            more["correction"] = correction_weights(self.correction, trajectory.proximal_logp_A, trajectory.logp_A)
+        if self.importance_weights:
+            more["importance_weight"] = importance_weights(
+                self.importance_weights, trajectory.proximal_logp_A, trajectory.logp_A
+            )
         if len(trajectory.proximal_logp_A):
             more["proximal_logp"] = trajectory.proximal_logp_A
         return policy_row(trajectory, advantage, weight, **more)
@@ -111,7 +103,7 @@ class FromSamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutCritic(FromSamples, ABC):
+class WithoutCritic(PolicyOptimization):
     """Base of algorithms without a critic. A subclass says by ``estimate`` how much better each action was than expected."""
 
     aggregate: Aggregate = "token"
@@ -131,13 +123,13 @@ class WithoutCritic(FromSamples, ABC):
 
         Args:
             kept: the valid samples of each group.
-            rewards: their rewards per action, less the KL penalty if it stands in the reward.
+            rewards: their rewards per action, less the KL penalty if it is in the reward.
         """
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with enough valid samples."""
         coefficient = self.kl.current(coefficients)
-        kept = trajectories(groups, columns, needs=self.needs, least=self.least_samples)
+        kept = trajectories(groups, columns, needs=self.needs, least=self.least_samples, greedy=self.greedy)
         rewards = [[self.kl.charge(t.reward_A, t.logp_A, t.reference_logp_A, coefficient) for t in group] for group in kept]
         units: list[Unit] = []
         for group, advantages in zip(kept, self.estimate(kept, rewards), strict=True):
@@ -150,12 +142,12 @@ class WithoutCritic(FromSamples, ABC):
         return self.objective.choose(units)
 
     def loss(self) -> PolicyLoss:
-        """The policy loss, with the KL penalty if it stands in the loss."""
+        """The policy loss, with the KL penalty if it is in the loss."""
         return self.policy_loss(self.aggregate)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromGroups(WithoutCritic, ABC):
+class FromGroups(WithoutCritic):
     """Base of algorithms whose samples are judged against their siblings.
 
     A subclass is a spec that says how: ``advantages(reward_G, group) -> advantage_G``, over the valid samples of one group.
@@ -181,18 +173,13 @@ class FromGroups(WithoutCritic, ABC):
         return len(reward_G) >= self.least_samples and float(np.ptp(reward_G)) > 0
 
 
-def scored_samples(group: Group) -> list[Any]:
-    """The samples of a group that may be trained on."""
-    return [sample for sample in group.samples if sample.valid and not sample.extras.get("greedy")]
-
-
 @dataclass(frozen=True)
 class PolicyLoss:
     """The weighted mean of an objective's gains, with the KL penalty and an entropy bonus where they are switched on.
 
     Reads the fields ``advantage``, ``old_logp``, ``weight`` (per action), and where they are in use ``proximal_logp`` and
-    ``correction`` (per action), ``reference_logp`` (per action) and ``kl_coefficient`` (per row), ``entropy_coefficient``
-    (per row). Off-policy weights act on the objective's term alone.
+    ``importance_weight`` (per action), ``reference_logp`` (per action) and ``kl_coefficient`` (per row),
+    ``entropy_coefficient`` (per row). Off-policy weights act on the objective's term alone.
     """
 
     clip: tuple[float, float] | None
@@ -205,12 +192,7 @@ class PolicyLoss:
     @property
     def needs(self) -> frozenset[str]:
         more = {"entropy"} if self.entropy.on else set()
-        return frozenset({"logp"} | more | ({"divergence"} if "teacher" in self.kl.needs else set()))
-
-    @property
-    def divergence(self) -> Divergence:
-        """What the learner computes for the penalty of ``kl.estimator="full"``: the KL from policy to reference."""
-        return Divergence(kind="reverse")
+        return frozenset({"logp"} | more | ({"divergence"} if self.kl.full else set()))
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses
@@ -218,9 +200,9 @@ class PolicyLoss:
         weight_A, over = fields["weight"], share(self.aggregate, denominator)
         start_A = fields.get("proximal_logp", fields["old_logp"])
         gap_A = losses.log_ratio(outputs["logp"], start_A, weight_A)
-        gain_A, cut_A = self.objective.gain(self._terms(outputs, fields, batch, gap_A))
-        if "correction" in fields:
-            gain_A = gain_A * fields["correction"]
+        gain_A, cut_A = self.objective.surrogate(self._terms(outputs, fields, batch, gap_A))
+        if "importance_weight" in fields:
+            gain_A = gain_A * fields["importance_weight"]
         loss = -losses.weighted_mean(gain_A, weight_A, denominator=over)
         metrics = losses.policy_metrics(gap_A.detach(), cut_A, weight_A, denominator=denominator.tokens)
         metrics["policy/loss"] = loss.detach()
@@ -236,12 +218,12 @@ class PolicyLoss:
         metrics["loss"] = loss.detach()
         return loss, metrics
 
-    def _terms(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any) -> Terms:
+    def _terms(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any) -> SurrogateInputs:
         from penstock.algos import losses
 
         low, high = self.clip or (1.0, float("inf"))
-        logp_A, advantage_A = (losses.read(value, fields["weight"]) for value in (outputs["logp"], fields["advantage"]))
-        return Terms(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
+        logp_A, advantage_A = (losses.counted(value, fields["weight"]) for value in (outputs["logp"], fields["advantage"]))
+        return SurrogateInputs(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
 
     def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
         from penstock.algos import losses

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from penstock.algos.advantages import Array, generalised_advantages, vtrace, whiten
-from penstock.algos.distillation import Divergence
 from penstock.algos.labels import Trajectory, token_weight, trajectories
-from penstock.algos.policy import FromSamples, PolicyLoss
+from penstock.algos.policy import PolicyLoss, PolicyOptimization
 from penstock.config.run import require
 from penstock.config.spec import spec
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
@@ -17,7 +16,7 @@ from penstock.core.types import Group, Row, Unit
 
 
 @spec
-class PPO(FromSamples):
+class PPO(PolicyOptimization):
     """PPO with a critic: generalised advantages per token, clipped policy and value losses."""
 
     per_token: ClassVar[bool] = True
@@ -30,11 +29,11 @@ class PPO(FromSamples):
     value_clip: float = 0.2
     """How far a value may usefully move from its estimate at labelling; 0 switches this off."""
     value_coefficient: float = 0.5
-    """Weight of the value loss beside the policy loss."""
+    """Weight of the value loss, next to the policy loss."""
     estimator: Literal["gae", "vtrace"] = "gae"
     """Generalised advantages, or V-trace, which corrects returns for samples of an older policy (arXiv 1802.01561)."""
     bootstrap: bool = False
-    """Whether a sample that was cut at its longest length goes on in the critic's mind: its last value then stands for what
+    """Whether a sample that was cut at its longest length goes on in the critic's mind: its last value is then that of what
     was cut off. If not, the cut ends the episode, and its reward was given to the text as it stands."""
 
     def __post_init__(self) -> None:
@@ -42,8 +41,8 @@ class PPO(FromSamples):
         for name in ("discount", "lam"):
             require(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
         require(
-            self.estimator == "gae" or not self.correction,
-            'estimator="vtrace" corrects advantages itself; set correction=[] or estimator="gae"',
+            self.estimator == "gae" or not self.importance_weights,
+            'estimator="vtrace" corrects advantages itself; set importance_weights=[] or estimator="gae"',
         )
         for name in ("value_clip", "value_coefficient"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
@@ -52,6 +51,10 @@ class PPO(FromSamples):
     def needs(self) -> frozenset[str]:
         more = {"value"} | ({"proximal"} if self.estimator == "vtrace" else set())
         return super().needs | more | ({"bootstrap"} if self.bootstrap else set())
+
+    @property
+    def heads(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"value": {}}
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with a valid sample; fields also hold ``return`` and ``old_value`` per action.
@@ -100,11 +103,6 @@ class PPOLoss:
     @property
     def needs(self) -> frozenset[str]:
         return self.policy.needs | {"value"}
-
-    @property
-    def divergence(self) -> Divergence:
-        """What the learner computes for a penalty on the whole distribution."""
-        return self.policy.divergence
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses

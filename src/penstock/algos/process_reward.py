@@ -4,15 +4,15 @@ Lightman et al. 2023, arXiv 2305.20050; Wang et al. 2023, arXiv 2312.08935)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from penstock.algos.completions import Encoder
+from penstock.algos.binary_reward import BinaryLoss, RewardModel, binary_metrics
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.algorithm import Encoder
+from penstock.core.contracts import Scores
 from penstock.core.errors import DataError, TrainingError
 from penstock.core.types import BoolArray, IntArray, Metrics, Row, Unit
 
@@ -20,18 +20,16 @@ SEPARATOR = "\n"
 
 
 @spec
-class ProcessReward:
+class ProcessReward(RewardModel):
     """A score at the end of every step, whose sigmoid is the probability that the step is right.
 
     The score is read where the step has been read whole and the separator would be predicted.
     """
 
-    feedback: ClassVar[str] = "data"
-    data: ClassVar[str] = "prompts"
-    needs: ClassVar[frozenset[str]] = frozenset({"score"})
+    data = "prompts"
 
     separator: str = SEPARATOR
-    """Text that stands after every step, the last one included. A reward that uses the model must be told the same."""
+    """Text after every step, the last one included. A reward that uses the model must be given the same."""
 
     def __post_init__(self) -> None:
         require(bool(self.separator), "separator is empty; name the text between steps, such as a line feed")
@@ -58,9 +56,13 @@ class ProcessReward:
         action_T = marks(len(tokens_T), [end for end, label in zip(end_S, labels, strict=True) if label is not None])
         return (Row({"tokens_T": tokens_T}, action_T, {"label": np.array(known, np.float32)}),)
 
-    def loss(self) -> StepLoss:
+    @property
+    def assessed_by(self) -> frozenset[str]:
+        return frozenset({"step"})
+
+    def loss(self) -> BinaryLoss:
         """The logistic loss, a mean over the batch's labelled steps."""
-        return StepLoss()
+        return BinaryLoss("step")
 
     def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
         """Held-out ``step/accuracy`` at threshold 0 (on the fence counts one half) and ``step/nll``, over labelled steps.
@@ -72,11 +74,7 @@ class ProcessReward:
         score_A = [np.asarray(score, np.float64) for score in scores["step"]]
         if not label_A or [len(label) for label in label_A] != [len(score) for score in score_A]:
             raise TrainingError(f"step scores of {len(score_A)} rows for {len(label_A)} rows; score the same units first")
-        label, score = np.concatenate(label_A), np.concatenate(score_A)
-        return {
-            "step/accuracy": float((0.5 * (1 + np.sign(score) * np.sign(2 * label - 1))).mean()),
-            "step/nll": float((np.logaddexp(0, score) - label * score).mean()),
-        }
+        return binary_metrics("step", np.concatenate(score_A), np.concatenate(label_A))
 
 
 def step_tokens(
@@ -99,23 +97,3 @@ def marks(length: int, places: Sequence[int]) -> BoolArray:
     marked_T = np.zeros(length, bool)
     marked_T[list(places)] = True
     return marked_T
-
-
-@dataclass(frozen=True)
-class StepLoss:
-    """Logistic loss of the labelled steps of a batch; reads the field ``label``, one a step."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"step"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import preference
-
-        score_A, label_A, steps = outputs["step"], fields["label"], denominator.tokens
-        loss = preference.binary_label_loss(score_A, label_A, denominator=steps)
-        return loss, {
-            "loss": loss.detach(),
-            "step/accuracy": preference.label_accuracy(score_A.detach(), label_A, denominator=steps),
-            "score/mean": score_A.detach().sum() / steps,
-        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +12,14 @@ from penstock.algos.labels import trajectories
 from penstock.algos.pair_rows import PairValues
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import FromSamples, rewards_differ
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Row, Unit
 
 
 @spec
-class REBEL:
+class REBEL(FromSamples):
     """``((h_1 - h_2) / η - (r_1 - r_2))²`` of two samples of a prompt, with ``h = log π / π_old``: no clip, no critic."""
-
-    feedback: ClassVar[str] = "samples"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    least_samples: ClassVar[int] = 2
-    bounded: ClassVar[bool] = False
 
     eta: float = 1.0
     """Step size η of the mirror descent that the regression solves: larger moves further for the same rewards."""
@@ -31,13 +27,13 @@ class REBEL:
     def __post_init__(self) -> None:
         require(self.eta > 0, f"eta={self.eta} must be above 0; 1 is usual")
 
-    def initial_coefficients(self) -> Coefficients:
-        """No slow variables."""
-        return {}
+    @property
+    def least_samples(self) -> int:
+        return 2
 
     def has_signal(self, group: Group) -> bool:
         """Whether two valid samples differ in reward."""
-        return len({sample.reward for sample in group.samples if sample.valid}) > 1
+        return rewards_differ(group)
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """A group's valid samples in pairs, as they come; an odd one is left out. A tie is a pair too: it should stay one."""

@@ -19,7 +19,7 @@ from penstock.config.spec import spec
 class REINFORCE(WithoutCritic):
     """The policy gradient (Williams 1992): an action's advantage is its discounted return, less a baseline.
 
-    With stale samples choose ``objective=ClippedRatio()`` and a ``clip``, or give a ``correction``.
+    With stale samples choose ``objective=ClippedRatio()`` and a ``clip``, or give a ``importance_weights``.
     """
 
     per_token: ClassVar[bool] = True

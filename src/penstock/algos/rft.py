@@ -7,7 +7,6 @@ Dong et al. 2023 (RAFT, arXiv 2304.06767), Yuan et al. 2023 (RFT, arXiv 2308.018
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,22 +15,19 @@ from penstock.algos.labels import Trajectory, trajectories
 from penstock.algos.sft import LikelihoodLoss
 from penstock.config.run import require
 from penstock.config.spec import spec
+from penstock.core.algorithm import FromSamples, scored_samples
 from penstock.core.contracts import Coefficients, Columns
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row, Unit
 
 
 @spec
-class RFT:
+class RFT(FromSamples):
     """Keeps the samples of each prompt whose reward reaches a quantile of the prompt's rewards, and imitates them.
 
     The quantile rises from batch to batch, so that first the worst are left out and in the end all but the best. Equal
     answers to a prompt count once. With a verifier whose reward is 1 or 0, ``least=1`` keeps exactly what was verified.
     """
-
-    feedback: ClassVar[str] = "samples"
-    least_samples: ClassVar[int] = 1
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     start: float = 0.5
     """Quantile of the first batch; 0 leaves out nothing, 1 keeps only the best."""
@@ -40,7 +36,7 @@ class RFT:
     rise: int = 20
     """Batches from the first quantile to the last."""
     least: float | None = None
-    """Reward that a sample needs beside that, such as 1 for a verifier. None: no bound, but a prompt whose samples were all
+    """Reward that a sample needs as well, such as 1 for a verifier. None: no bound, but a prompt whose samples were all
     rewarded alike is left out, as nothing says that they are good."""
 
     def __post_init__(self) -> None:
@@ -57,6 +53,11 @@ class RFT:
     def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """The quantile of the next batch, one step of the rise higher."""
         return {"quantile": min(self.end, coefficients["quantile"] + (self.end - self.start) / self.rise)}
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether some sample would be kept, which the best one is at any quantile unless all are alike or below ``least``."""
+        reward_G = [sample.reward or 0.0 for sample in scored_samples(group)]
+        return bool(reward_G) and (np.ptp(reward_G) > 0 if self.least is None else max(reward_G) >= self.least)
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group of which a sample is kept; actions are what the policy answered, never the prompt.

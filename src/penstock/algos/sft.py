@@ -5,25 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos.completions import Encoder, completed
+from penstock.algos.completions import completed
 from penstock.algos.labels import share, token_weight
 from penstock.config.spec import spec
+from penstock.core.algorithm import Encoder, FromData
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
 from penstock.core.types import Metrics, Row, Unit
 
 
-@spec
-class SFT:
-    """Maximum likelihood of the completion and its end token; prompt tokens are context only."""
+class FromCompletions(FromData):
+    """Base of algorithms that imitate given completions, in one way or another."""
 
-    feedback: ClassVar[str] = "data"
-    data: ClassVar[str] = "examples"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``nll`` in nats per token and ``perplexity``, over all action tokens of the units.
+
+        Raises:
+            TrainingError: no token was scored.
+        """
+        tokens = sum(int(row.action_T.sum()) for unit in units for row in unit)
+        scored = sum(len(logp_A) for logp_A in scores["logp"])
+        if not tokens or tokens != scored:
+            raise TrainingError(f"{scored} log-probs for {tokens} action tokens; score the same units for logp first")
+        nll = -sum(float(np.asarray(logp_A, np.float64).sum()) for logp_A in scores["logp"]) / tokens
+        return {"nll": nll, "perplexity": math.exp(min(nll, 700.0))}
+
+
+@spec
+class SFT(FromCompletions):
+    """Maximum likelihood of the completion and its end token; prompt tokens are context only."""
 
     aggregate: Literal["token", "sequence"] = "token"
     """Mean over tokens, or over examples of their token means (a short answer then counts as much as a long one)."""
@@ -44,19 +58,6 @@ class SFT:
     def loss(self) -> LikelihoodLoss:
         """Negative log-likelihood under the chosen mean."""
         return LikelihoodLoss(self.aggregate)
-
-    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
-        """Held-out ``nll`` in nats per token and ``perplexity``, over all action tokens of the units.
-
-        Raises:
-            TrainingError: no token was scored.
-        """
-        tokens = sum(int(row.action_T.sum()) for unit in units for row in unit)
-        scored = sum(len(logp_A) for logp_A in scores["logp"])
-        if not tokens or tokens != scored:
-            raise TrainingError(f"{scored} log-probs for {tokens} action tokens; score the same units for logp first")
-        nll = -sum(float(np.asarray(logp_A, np.float64).sum()) for logp_A in scores["logp"]) / tokens
-        return {"nll": nll, "perplexity": math.exp(min(nll, 700.0))}
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from penstock.algos.kl import LOG_RATIO_LIMIT
+from penstock.algos.preference import row_sums
 from penstock.core.errors import TrainingError
 
 Gain = tuple[Tensor, Tensor]
 
 SMALLEST = 1e-8
-"""A lower border of 0 has no logarithm; this stands in for it."""
+"""A lower border of 0 has no logarithm; this replaces it."""
 
 
 def row_sum(value_A: Tensor, row_A: Tensor) -> Tensor:
     """Each token gets the sum over its row, ``[A]``."""
     if not value_A.numel():
         return value_A
-    rows = int(row_A.max()) + 1
-    return value_A.new_zeros(rows).index_add(0, row_A, value_A)[row_A]
+    return row_sums(value_A, row_A, int(row_A.max()) + 1)[row_A]
 
 
 def row_mean(value_A: Tensor, weight_A: Tensor, row_A: Tensor) -> Tensor:

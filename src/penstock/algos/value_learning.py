@@ -1,4 +1,4 @@
-"""Learning values from data that was drawn by somebody else: expectiles, one-step targets, conservatism, weighted imitation.
+"""Learning values from data of another policy: expectiles, one-step targets, conservatism, weighted imitation.
 
 ``A`` action tokens, packed; the actions of a row stand together and in order. ``Q`` heads. A loss is a sum divided by the
 whole batch's count, given as ``denominator``, so that micro-batches add up. Cells of weight 0 are never read.
@@ -11,12 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from penstock.algos.losses import weighted_mean
-
-
-def counted(value: Tensor, weight: Tensor) -> Tensor:
-    """``value`` where it counts and 0 elsewhere, so that a NaN in a cell of weight 0 reaches no gradient either."""
-    return torch.where(weight != 0, value, torch.zeros_like(value))
+from penstock.algos.losses import counted, weighted_mean
 
 
 def next_values(value_A: Tensor, row_A: Tensor) -> Tensor:

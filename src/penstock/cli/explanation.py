@@ -123,7 +123,7 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
 def memory(stage: Any, sized: Shape) -> list[tuple[str, str]]:
     """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
     learner = stage.learner
-    reference = "reference" in getattr(stage.algorithm, "needs", ())
+    reference = stage.algorithm.reference
     own, held = footprint(sized, learner), footprint(sized, learner, reference=reference)
     kept = 34 * sized.width + 6 * sized.hidden
     activations = learner.token_budget * max(sized.layers, sized.encoder_layers) * kept

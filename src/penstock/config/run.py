@@ -16,6 +16,7 @@ from penstock.config.learner import LearnerSpec
 from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, SIGNALS, Stage
+from penstock.core.algorithm import Algorithm
 from penstock.core.sentinels import SentinelMode
 from penstock.core.types import CachePolicy, Sampling
 
@@ -44,6 +45,14 @@ NO_SCALING = RewardScaling()
 """Rewards as they are."""
 
 
+def require_kind(stage: str, algorithm: Any, kind: Literal["samples", "data"]) -> None:
+    """Refuse what is no algorithm, or one of the other kind."""
+    named = type(algorithm).__name__
+    require(isinstance(algorithm, Algorithm), f"{stage}: {named} is no algorithm; use one of penstock.algos")
+    advice = {"data": "generated samples; use an Online stage", "samples": "data; use an Offline stage"}
+    require(algorithm.learns_from == kind, f"{stage}: {named} learns from {advice[kind]}")
+
+
 @spec
 class Offline(Stage):
     """A stage that learns straight from data: SFT, reward models, preferences."""
@@ -62,23 +71,20 @@ class Offline(Stage):
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, f"{self.name}: batch={self.batch}; at least one unit a step")
-        least = getattr(self.algorithm, "least_units", 1)
+        algorithm, named = self.algorithm, type(self.algorithm).__name__
+        require_kind(self.name, algorithm, "data")
         require(
-            self.batch >= least,
-            f"{self.name}: batch={self.batch} is undefined for {type(self.algorithm).__name__}; set batch={least} or more",
+            self.batch >= algorithm.least_units,
+            f"{self.name}: batch={self.batch} is undefined for {named}; set batch={algorithm.least_units} or more",
         )
         require(
-            self.reference is None or "reference" in getattr(self.algorithm, "needs", ()),
-            f"{self.name}: {type(self.algorithm).__name__} has no use for a reference; leave reference out",
+            self.reference is None or algorithm.reference,
+            f"{self.name}: {named} has no use for a reference; leave reference out",
         )
         require(self.steps >= 1, f"{self.name}: steps={self.steps}; at least one step")
         require(
-            "value" not in getattr(self.algorithm, "needs", ()) or self.learner.critic != "none",
-            f"{self.name}: {type(self.algorithm).__name__} needs a critic; set learner.critic=shared or separate",
-        )
-        require(
-            getattr(self.algorithm, "feedback", "data") == "data",
-            f"{self.name}: {type(self.algorithm).__name__} learns from generated samples; use an Online stage",
+            "value" not in algorithm.heads or self.learner.critic != "none",
+            f"{self.name}: {named} needs a critic; set learner.critic=shared or separate",
         )
 
     @property
@@ -151,6 +157,8 @@ class Online(Stage):
     evaluation: EvaluationSpec | None = None
 
     def __post_init__(self) -> None:
+        algorithm, named = self.algorithm, type(self.algorithm).__name__
+        require_kind(self.name, algorithm, "samples")
         for count in ("samples", "batch", "minibatches", "epochs", "steps", "max_running"):
             value = getattr(self, count)
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
@@ -170,44 +178,36 @@ class Online(Stage):
             f"{self.name}: dynamic_sampling={self.dynamic_sampling} is negative; 0 switches dynamic sampling off",
         )
         require(
-            self.dynamic_sampling == 0 or hasattr(self.algorithm, "has_signal"),
-            f"{self.name}: {type(self.algorithm).__name__} cannot tell a group without signal; set dynamic_sampling=0",
-        )
-        require(
             self.batch % self.minibatches == 0,
             f"{self.name}: batch={self.batch} does not divide into minibatches={self.minibatches}",
         )
         require(bool(self.rewards), f"{self.name}: rewards is empty; an online stage needs at least one reward")
         require(
-            getattr(self.algorithm, "feedback", "samples") == "samples",
-            f"{self.name}: {type(self.algorithm).__name__} learns from data; use an Offline stage",
-        )
-        require(
-            self.samples >= getattr(self.algorithm, "least_samples", 1),
-            f"{self.name}: samples={self.samples} is undefined for {type(self.algorithm).__name__}, which compares "
-            f"samples of one prompt; set samples={getattr(self.algorithm, 'least_samples', 1)} or more",
+            self.samples >= algorithm.least_samples,
+            f"{self.name}: samples={self.samples} is undefined for {named}, which compares samples of one prompt; set "
+            f"samples={algorithm.least_samples} or more",
         )
         require(
             not (self.learner.dropout or self.learner.token_dropout or (self.learner.lora and self.learner.lora.dropout)),
             f"{self.name}: dropout makes the learner's log-probs differ from the generator's; set it to 0 in online stages",
         )
         require(
-            self.reference is not None or not getattr(self.algorithm, "named_reference", False),
-            f"{self.name}: {type(self.algorithm).__name__} needs a teacher; set reference to its folder or @stage",
+            self.reference is not None or not algorithm.named_reference,
+            f"{self.name}: {named} needs a teacher; set reference to its folder or @stage",
         )
-        needs_critic = "value" in getattr(self.algorithm, "needs", ())
+        needs_critic = "value" in algorithm.heads
         require(
             needs_critic == (self.learner.critic != "none"),
-            f"{self.name}: {type(self.algorithm).__name__} needs a critic; set learner.critic=shared or separate"
+            f"{self.name}: {named} needs a critic; set learner.critic=shared or separate"
             if needs_critic
-            else f"{self.name}: {type(self.algorithm).__name__} has no use for a critic; set learner.critic=none",
+            else f"{self.name}: {named} has no use for a critic; set learner.critic=none",
         )
         require(
             self.sampling.temperature > 0,
             f"{self.name}: sampling.temperature=0 explores nothing; use a positive temperature",
         )
         require(
-            self.max_lag == 0 or bool(getattr(self.algorithm, "bounded", getattr(self.algorithm, "clip", None))),
+            self.max_lag == 0 or algorithm.bounded,
             f"{self.name}: max_lag={self.max_lag} needs a clipped loss; set clip=(0.2, 0.28) or max_lag=0",
         )
 

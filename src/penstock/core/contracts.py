@@ -170,7 +170,7 @@ class Policy(Protocol):
 Outputs = Mapping[str, Any]
 """What a loss ``needs``, by name: tensors over a batch's actions (``[A, ...]``) or its rows (``[B]``), with gradient.
 
-Whoever computes an output registers it under its name (``models/outputs.py``). Built in are per action "logp", "entropy",
+A file that brings an output registers it under its name (``models/outputs.py``). Built in are per action "logp", "entropy",
 "value" and "step" (reward-model score of the text before the action), per row "score", and "divergence", per action, of the
 whole next-token distribution from a frozen teacher's, nats, as the loss's ``divergence`` says. One that gives several tensors
 names the others after itself: "q" ``[A, Q]`` is the value of the action taken by each Q head, "q/logsumexp" ``[A, Q]`` the
@@ -267,33 +267,10 @@ class Holder(Protocol):
     def load_state(self, state: State) -> None: ...
 
 
-class Algorithm(Protocol):
-    """Labels groups and names a loss: data and two functions. A frozen spec of plain values."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Names of the columns to fill before ``label``."""
-        ...
-
-    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
-        """Turn scored groups into rows with advantages, targets and weights. Groups without signal may be left out."""
-        ...
-
-    def loss(self) -> Loss: ...
-
-    def initial_coefficients(self) -> Coefficients:
-        """Where the numbers that it moves start; none where it moves none."""
-        ...
-
-    def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
-        """The coefficients of the next batch, after one whose metrics are given; changes nothing in place."""
-        ...
-
-
 Columns = Mapping[str, Sequence[Sequence[Any]]]
-"""What an algorithm ``needs`` beside groups, by name: ``[group][sample]``, an array over the sample's actions or a number.
+"""What an algorithm ``needs`` in addition to groups, by name: ``[group][sample]``, an array over actions or a number.
 
-Whoever fills a column registers it under its name (``loops/columns.py``). Built in are "reference" (log-probs under the frozen
+A file that brings a column registers it (``core/columns.py``). Built in are "reference" (log-probs under the frozen
 reference), "value" (of the critic), "proximal" (log-probs under the learner's weights before the batch is trained on) and
 "bootstrap" (a number: the critic's value of the state after the last action of a sample that was cut at its longest length,
 0 for all others).

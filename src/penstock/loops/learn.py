@@ -6,17 +6,19 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from penstock.config.run import NO_SCALING, RewardScaling
-from penstock.core.contracts import Algorithm, Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
-from penstock.core.errors import TrainingError
+from penstock.core.algorithm import FromSamples
+from penstock.core.contracts import Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
+from penstock.core.errors import CheckpointError, TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import BoolArray, FloatArray, Group, Metrics, Row, Sample, Unit, Version, added
+from penstock.core.types import Group, Metrics, Unit, Version, added
+from penstock.loops.columns import filled
 from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
 from penstock.rewards.scaling import Moments, scaled
@@ -130,108 +132,38 @@ def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
     return merged
 
 
-def sample_rows(groups: Sequence[Group]) -> list[Unit]:
-    """Bare rows of every sample, a unit per group, to be scored."""
-    return [tuple(Row(sample.columns, sample.action_T) for sample in group.samples) for group in groups]
-
-
 @dataclass
 class Labeller:
     """Fills the columns an algorithm needs, and labels."""
 
-    algorithm: Algorithm
+    algorithm: FromSamples
     learner: Learner
     reference: Scorer | None
-    coefficients: Coefficients = field(default_factory=dict)
     scaling: RewardScaling = NO_SCALING
     moments: Moments = field(default_factory=Moments)
     """Of the rewards so far, where they are scaled by them."""
+
+    def __post_init__(self) -> None:
+        self.coefficients: Coefficients = self.algorithm.initial_coefficients()
 
     def label(self, groups: Sequence[Group]) -> list[Unit]:
         groups, self.moments = scaled(groups, self.scaling, self.moments)
         return self.algorithm.label(groups, self.columns(groups), self.coefficients)
 
     def columns(self, groups: Sequence[Group]) -> Columns:
-        """Reference and own log-probs and values per group and sample, where the algorithm asks for them."""
-        needs, units = self.algorithm.needs, sample_rows(groups)
-        value = proximal = None
-        reference = written_reference(groups)
-        if "reference" in needs and reference is None:
-            if self.reference is None:
-                raise TrainingError("the algorithm needs a reference model, and there is none")
-            together = "value" in needs and self.reference.gives_values  # it shares the policy's trunk
-            found = self.reference.score(units, frozenset({"logp", "value"} if together else {"logp"}))
-            reference = _regroup(found["logp"], groups)
-            value = _regroup(found["value"], groups) if together else None
-        own = {"value"} if "value" in needs and value is None else set()
-        own |= {"logp"} if "proximal" in needs else set()
-        if own:
-            found = self.learner.score(units, frozenset(own))
-            value = _regroup(found["value"], groups) if "value" in own else value
-            proximal = _regroup(found["logp"], groups) if "logp" in own else None
-        bootstrap = self._last_values(groups) if "bootstrap" in needs else None
-        found_columns = {"reference": reference, "value": value, "proximal": proximal, "bootstrap": bootstrap}
-        return {name: column for name, column in found_columns.items() if column is not None}
-
-    def _last_values(self, groups: Sequence[Group]) -> list[list[float]]:
-        """The critic's value of the state after the last action of samples that were cut, 0 for those that ended.
-
-        Values are computed where an action is predicted, so such a sample is scored with one more action at its end, which
-        stands for what would have come; it is never looked at itself.
-        """
-        cut = [sample for group in groups for sample in group.samples if sample.finish == "length"]
-        units = [(_one_step_longer(sample),) for sample in cut]
-        values = self.learner.score(units, frozenset({"value"}))["value"] if units else []
-        left = iter(values)
-        return [[float(next(left)[-1]) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
+        """The columns that the algorithm needs."""
+        return filled(self.algorithm.needs, groups, self.learner, self.reference)
 
     def state(self) -> State:
         return State({}, {"coefficients": dict(self.coefficients), "moments": asdict(self.moments)})
 
     def load_state(self, state: State) -> None:
-        self.coefficients = dict(state.values["coefficients"])
+        saved = state.values["coefficients"]
+        if saved.keys() != self.coefficients.keys():
+            named = type(self.algorithm).__name__
+            raise CheckpointError(f"{named} moves {sorted(self.coefficients)}, the checkpoint holds {sorted(saved)}")
+        self.coefficients = dict(saved)
         self.moments = Moments(**state.values["moments"])
-
-
-REFERENCE_LOGP = "reference_logp_T"
-"""Name among a sample's extras of the reference's log-probs, where another process has computed them."""
-
-
-def reference_column(scorer: Scorer, group: Group) -> list[dict[str, Any]]:
-    """The reference's log-probs of a group's action tokens, as a column that a stage writes.
-
-    By token rather than by action: actions that have become too old may be left out before the group is trained on.
-    """
-    found = scorer.score(sample_rows([group]), frozenset({"logp"}))
-    return [
-        {"extras": {REFERENCE_LOGP: _at_actions(sample.action_T, logp_A)}}
-        for sample, logp_A in zip(group.samples, found["logp"], strict=True)
-    ]
-
-
-def _at_actions(action_T: BoolArray, logp_A: FloatArray) -> FloatArray:
-    logp_T = np.zeros(len(action_T), np.float32)
-    logp_T[action_T] = logp_A
-    return logp_T
-
-
-def written_reference(groups: Sequence[Group]) -> list[list[FloatArray]] | None:
-    """The column that :func:`reference_column` wrote, if it was written."""
-    samples = [sample for group in groups for sample in group.samples]
-    if not samples or not all(REFERENCE_LOGP in sample.extras for sample in samples):
-        return None
-    return [[sample.extras[REFERENCE_LOGP][sample.action_T] for sample in group.samples] for group in groups]
-
-
-def _one_step_longer(sample: Sample) -> Row:
-    """The row of a sample whose last step is there twice, the second time as an action."""
-    longer = {name: np.concatenate([column, column[-1:]]) for name, column in sample.columns.items()}
-    return Row(longer, np.append(sample.action_T, True))
-
-
-def _regroup(rows: list, groups: Sequence[Group]) -> list[list]:
-    left = iter(rows)
-    return [[next(left) for _ in group.samples] for group in groups]
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,15 @@ from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
 from penstock.models.attention import quiet_transformers
 from penstock.models.encoder_decoder import EncoderDecoderModel, check_encoder_decoder
+from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel, check_architecture
 from penstock.models.lora import merged, save_adapter
 from penstock.models.text import Text
 
 VALUE_HEAD = "value_head.safetensors"
 ADAPTER_FOLDER = "adapter"
-Q_HEADS = "q_heads.safetensors"
+HEADS = "_heads.safetensors"
+"""End of the names of files with the heads that algorithms brought; the beginning is the head's name."""
 SCORE_HEAD = "score_head.safetensors"
 """The score head of an encoder-decoder; that of a decoder stands among its weights."""
 SAFETENSORS_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -122,9 +124,19 @@ def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32)
     if local and (folder / VALUE_HEAD).exists():
         model.add_critic("shared")
         model.value_head.load_state_dict(load_file(folder / VALUE_HEAD))  # type: ignore[union-attr]
-    if local and (folder / Q_HEADS).exists():
-        model.add_q_heads().load_state_dict(load_file(folder / Q_HEADS))
+    for file in sorted(folder.glob(f"*{HEADS}")) if local else ():
+        _load_head(model, file)
     return model
+
+
+def _load_head(model: LanguageModel, file: Path) -> None:
+    """A head that an algorithm brought. One that nobody has registered in this process is not read: nothing can ask for it."""
+    name = file.name.removesuffix(HEADS)
+    if is_registered(name):
+        with safe_open(file, "pt") as opened:
+            settings = json.loads((opened.metadata() or {}).get("settings", "{}"))
+        model.add_heads({name: settings}, used=False)
+        model.heads[name].load_state_dict(load_file(file))
 
 
 def _faced(network: Any, text: Text, head: Head) -> LanguageModel:
@@ -227,8 +239,9 @@ def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path
         model.text.tokenizer.save_pretrained(temporary)
     if model.value_head is not None:
         save_file(model.value_head.state_dict(), temporary / VALUE_HEAD)
-    if model.q_heads is not None:
-        save_file(model.q_heads.state_dict(), temporary / Q_HEADS)
+    for name, head in model.heads.items():
+        metadata = {"settings": json.dumps(head.settings)}
+        save_file(head.state_dict(), temporary / f"{name}{HEADS}", metadata)
     if isinstance(model, EncoderDecoderModel) and model.score_head is not None:
         save_file(model.score_head.state_dict(), temporary / SCORE_HEAD)
     config_file = temporary / "config.json"

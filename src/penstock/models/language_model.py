@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from penstock.core.errors import ModelError
 from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
+from penstock.models.heads import OWN, made_head
 from penstock.models.lora import adapter_weights, merged
 from penstock.models.packing import TokenBatch
 from penstock.models.q_heads import QHeads
@@ -63,7 +64,7 @@ class LanguageModel(nn.Module):
         self.critic: Critic = "none"
         self.border: Border | None = None
         self.adapter: Any = None
-        self.q_heads: QHeads | None = None
+        self.heads = nn.ModuleDict()
 
     @property
     def config(self) -> Any:
@@ -93,12 +94,25 @@ class LanguageModel(nn.Module):
             self.critic_trunk = copy.deepcopy(self.network.base_model).requires_grad_(True)
         self.critic = kind
 
-    def add_q_heads(self, rate: float = 0.0, every: int = 1) -> QHeads:
-        """Q heads on this trunk, made if there are none; their targets follow by ``rate`` every so many optimizer steps."""
-        if self.q_heads is None:
-            self.q_heads = QHeads(self.config.hidden_size, self.config.vocab_size).to(self.device)
-        self.q_heads.rate, self.q_heads.every = rate, every
-        return self.q_heads
+    def add_heads(self, heads: Mapping[str, Mapping[str, Any]], *, used: bool = True) -> None:
+        """Heads on this trunk by name, each with the settings that it is made from; one that is there keeps its weights.
+
+        Raises:
+            SpecError: nobody has registered a name.
+        """
+        for name, settings in heads.items():
+            if name in OWN:
+                continue
+            head = made_head(name, self.config.hidden_size, self.config.vocab_size, settings).to(self.device)
+            if name in self.heads:
+                head.load_state_dict(self.heads[name].state_dict())
+            head.used = used
+            self.heads[name] = head
+
+    @property
+    def q_heads(self) -> QHeads | None:
+        """The action values by which generation can be shifted, if it has any."""
+        return self.heads["q"] if "q" in self.heads else None  # type: ignore[return-value]  # noqa: SIM401
 
     def once(self) -> AbstractContextManager[None]:
         """Within it frozen blocks run once for this model and its branches, which must all be given the same tokens."""

@@ -16,6 +16,7 @@ from penstock.core.contracts import Policy
 from penstock.core.types import Unit
 from penstock.models import outputs
 from penstock.models.dropout import dropped
+from penstock.models.heads import Head
 from penstock.models.language_model import LanguageModel
 from penstock.models.lora import adapter_off
 from penstock.models.outputs import Teacher, View, Vocabulary, WholeVocabulary
@@ -93,14 +94,17 @@ class LanguagePolicy(Policy):
         return dropped(self.model, spec.token_dropout, spec.dropout, noise, adapters)
 
     def stepped(self, updates: int) -> None:
-        """Q heads' slow copies follow."""
-        if self.model.q_heads is not None:
-            self.model.q_heads.follow(updates)
+        """What follows the heads that are trained moves."""
+        for head in self._heads().values():
+            if head.used:
+                head.follow(updates)
 
     def slow(self) -> list[tuple[str, Tensor]]:
-        """Q heads' slow copies."""
-        heads = self.model.q_heads
-        return [] if heads is None else [(name, tensor.detach()) for name, tensor in heads.target.named_parameters()]
+        """Slow variables of the heads."""
+        return [(f"{name}.{part}", tensor) for name, head in self._heads().items() for part, tensor in head.slow()]
+
+    def _heads(self) -> dict[str, Head]:
+        return dict(self.model.heads.items())  # type: ignore[arg-type]
 
 
 class SharedTrunkPolicy(LanguagePolicy):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.core.errors import TrainingError
+from penstock.models.heads import Head, register_head
 from penstock.models.outputs import Scored, View, in_chunks, register_output
 
 HEADS = 2
@@ -40,22 +41,21 @@ class Perceptron(nn.Module):
         return self.inner(hidden_AH.to(self.inner.weight.dtype)).relu()
 
 
-class QHeads(nn.Module):
+class QHeads(Head):
     """Two Q heads, a target copy of each that is never trained, and a head of state values (Snell et al. 2022, 2206.11871).
 
     The copies follow by :meth:`follow` after an optimizer step: every ``every`` steps they move the share ``rate`` of the way
     to the heads that are trained (Polyak averaging; a rate of 1 is a periodic copy). A rate of 0 leaves them alone.
     """
 
-    def __init__(self, width: int, vocabulary: int, seed: int = 0) -> None:
+    def __init__(self, width: int, vocabulary: int, rate: float = 0.0, every: int = 1, seed: int = 0) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.online = nn.ModuleList(Perceptron(width, vocabulary) for _ in range(HEADS))
             self.value = Perceptron(width, 1)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        self.rate = 0.0
-        self.every = 1
+        self.rate, self.every = rate, every
 
     def values(self, hidden_AH: Tensor) -> Tensor:
         """V of the state before each action, ``[A]``."""
@@ -92,7 +92,7 @@ def q_outputs(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
     """
     heads, target_A = view.model.q_heads, view.target_A
     if heads is None:
-        raise TrainingError("the loss needs Q heads and the model has none; call add_q_heads before the learner is made")
+        raise TrainingError("the loss needs Q heads and the model has none; add them before the learner is made")
 
     def chunk(hidden_AH: Tensor, target_A: Tensor) -> Scored:
         q_QAV = heads.all_actions(hidden_AH)
@@ -105,4 +105,5 @@ def q_outputs(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
     return {"q": chosen_AQ, "q/logsumexp": logsumexp_AQ, "q/target": slow_AQ, "q/state_value": state_A}
 
 
+register_head("q", QHeads)
 register_output("q", q_outputs)

@@ -190,7 +190,7 @@ class BatchWatch(Watch):
 
     def measured(self, units: Sequence[Unit], loss: Loss) -> tuple[Sequence[Unit], Loss]:
         """The first minibatch, marked with what the generator said of it, and the loss that measures the gap as it runs."""
-        if not self.on or not self.groups or "logp" not in getattr(loss, "needs", ()):
+        if not self.on or not self.groups or "logp" not in loss.needs:
             return units, loss
         return marked(units, self.groups, self.index), MeasuredLoss(loss)
 
@@ -233,11 +233,6 @@ class MeasuredLoss:
     @property
     def needs(self) -> frozenset[str]:
         return self.loss.needs
-
-    @property
-    def divergence(self) -> Any:
-        """What the learner computes for a loss that needs a "divergence"."""
-        return self.loss.divergence  # type: ignore[attr-defined]
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos.mismatch import mismatch_sums

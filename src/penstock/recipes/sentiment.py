@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos import DPO, ILQL, PPO, RFT, SFT, KLPenalty, LabelScore, OnlineDPO
+from penstock.algos import DPO, ILQL, PPO, RFT, SFT, BinaryRewardModel, KLPenalty, OnlineDPO
 from penstock.config.run import (
     DataSpec,
     EvaluationSpec,
@@ -99,7 +99,7 @@ def _classifier(name: str, data: DataSpec, held_out: DataSpec) -> Offline:
         name=name,
         model=ModelSpec(path="@sft"),
         data=data,
-        algorithm=LabelScore(),
+        algorithm=BinaryRewardModel(),
         learner=LearnerSpec(
             learning_rate=1e-3, schedule="cosine", warmup=45, betas=(0.9, 0.99), token_dropout=0.4, dropout=0.2
         ),

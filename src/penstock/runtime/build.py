@@ -17,6 +17,7 @@ import numpy as np
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.environment import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
+from penstock.core.algorithm import Algorithm, FromData
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError
 from penstock.core.seeds import seed_of as seed_of
@@ -168,7 +169,7 @@ def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogu
 
 
 def units_of(
-    spec: DataSpec, base: Path, seed: int, algorithm: Any, text: Text, context: int
+    spec: DataSpec, base: Path, seed: int, algorithm: FromData, text: Text, context: int
 ) -> tuple[Callable[[int], Unit], int]:
     """A function from ordinal to labelled unit, and how many there are in an epoch.
 
@@ -291,7 +292,7 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
     return reward
 
 
-def trainer_of(algorithm: Any, run: Run, learner: AnyLearner) -> Trainer:
+def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
     spec = learner.spec
     rounds = spec.dtype != "float32" or (spec.lora is not None and spec.lora.quantize != "none")

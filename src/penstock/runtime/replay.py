@@ -22,7 +22,8 @@ from penstock.core.tape import LEASES, read_lines
 from penstock.core.types import Group, PromptKey, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.sequences import Sequence as Drawn
-from penstock.loops.learn import Step, learn, reference_column
+from penstock.loops.columns import column_changes
+from penstock.loops.learn import Step, learn
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
 from penstock.runtime.local import beside
@@ -277,7 +278,7 @@ class RecordedStream:
 
     def _referred(self, group: Group) -> Group:
         assert self.labeller.reference is not None
-        return merged(group, reference_column(self.labeller.reference, group))
+        return merged(group, column_changes("reference", self.labeller.reference, group))
 
     def trained(self, lease: Lease) -> None:
         self.groups.forget(

@@ -16,6 +16,7 @@ from typing import Any, cast
 from penstock.config.roles import columns, most_ranks, ranks_apart, roles
 from penstock.config.run import Online, Run
 from penstock.core import errors
+from penstock.core.algorithm import FromSamples
 from penstock.core.errors import RoleError, SpecError
 from penstock.core.events import Event
 from penstock.net.rpc import Handler, Peer
@@ -61,7 +62,7 @@ def supervise(
 
 def rules_of(stage: Online, written: Sequence[str] = ()) -> Rules:
     """What the stream of a stage enforces; ``written``: the columns that processes of their own write."""
-    algorithm: Any = stage.algorithm
+    algorithm: FromSamples = stage.algorithm
     return Rules(
         stage.batch,
         stage.max_lag,

@@ -138,16 +138,16 @@ class DeviceLearner(Scoring):
     def state(self) -> State:
         state = self.masters.state()
         state.arrays["noise"] = self.noise.get_state()
-        state.arrays |= {f"target.{name}": tensor for name, tensor in self.policy.slow()}
+        state.arrays |= {f"slow.{name}": tensor for name, tensor in self.policy.slow()}
         state.values = {"updates": self.updates}
         return state
 
     def load_state(self, state: State) -> None:
         self.masters.load_state(state)
         for name, tensor in self.policy.slow():
-            if f"target.{name}" not in state.arrays:
+            if f"slow.{name}" not in state.arrays:
                 raise CheckpointError(f'checkpoint does not fit the model: target head "{name}" is missing')
-            tensor.copy_(state.arrays[f"target.{name}"])
+            tensor.copy_(state.arrays[f"slow.{name}"])
         self.noise.set_state(state.arrays["noise"])
         self.updates = int(state.values["updates"])
 

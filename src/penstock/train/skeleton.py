@@ -41,8 +41,8 @@ class Shape:
     critic: str
     temperature: float
     """That of the policy's distribution."""
-    q_heads: tuple[float, int] | None
-    """Rate and interval of the Q heads' targets."""
+    heads: tuple[tuple[str, str], ...]
+    """Name of each head that the algorithm brought, and its settings as JSON."""
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
     """Name and shape of every parameter, in order."""
 
@@ -53,7 +53,7 @@ def shape_of(policy: LanguagePolicy) -> Shape:
     network, config = type(model.network), model.config
     if getattr(transformers, network.__name__, None) is not network:
         raise ModelError(f"{network.__name__} is no class of transformers, so other ranks cannot build it; use OneDevice")
-    q_heads = None if model.q_heads is None else (model.q_heads.rate, model.q_heads.every)
+    heads: Any = model.heads.items()
     return Shape(
         face=type(model).__name__,
         network=network.__name__,
@@ -65,7 +65,7 @@ def shape_of(policy: LanguagePolicy) -> Shape:
         pad=model.text.pad,
         critic=model.critic,
         temperature=policy.temperature,
-        q_heads=q_heads,
+        heads=tuple((name, json.dumps(head.settings)) for name, head in heads),
         tensors=tuple((name, tuple(parameter.shape)) for name, parameter in model.named_parameters()),
     )
 
@@ -81,8 +81,7 @@ def build(shape: Shape, spec: LearnerSpec, seed: int) -> LanguageModel:
         network = getattr(transformers, shape.network)._from_config(config, dtype=getattr(torch, shape.number))
     text: Any = SimpleNamespace(end=shape.end, pad=shape.pad)
     model = FACES[shape.face](network.eval(), text, shape.head)
-    if shape.q_heads is not None:
-        model.add_q_heads(*shape.q_heads)
+    model.add_heads({name: json.loads(settings) for name, settings in shape.heads})
     prepare(model, spec, seed)
     if shape.critic != "none" and model.critic == "none":
         model.add_critic(shape.critic)  # type: ignore[arg-type]

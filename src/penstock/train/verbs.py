@@ -42,8 +42,8 @@ def part_of(world: World, shape: Shape, spec: LearnerSpec, plan: LearnerPlan, mo
         fill(tensors_of(own), source, world)
         return Replica(LanguagePolicy(own, shape.temperature), spec, world, plan)
     kind = type(spec.strategy).__name__
-    if shape.q_heads is not None:
-        raise ModelError(f"strategy={kind} does not shard Q heads; set strategy=DDP")
+    if shape.heads:
+        raise ModelError(f'strategy={kind} does not shard heads such as "{shape.heads[0][0]}"; set strategy=DDP')
     if shape.face != LanguageModel.__name__:
         raise ModelError(
             f"strategy={kind} gathers modules when they are called, and an encoder-decoder's are not; set strategy=DDP"

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
+from penstock.core.algorithm import FromSamples
 from penstock.core.spans import Spans
 from penstock.core.tape import Tape
 from penstock.data.sampler import prompts
@@ -48,7 +49,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
     engine = found.engine
     engine.spans = Spans(folder / "spans" / f"{name}.jsonl", name)
     engine.tape = Tape.next_take(folder / "schedule" / stage.name, name)
-    algorithm: Any = stage.algorithm
+    algorithm: FromSamples = stage.algorithm
     seed = seed_of(run.seed, stage.name)
     roll = Rollout(
         engine,
@@ -56,7 +57,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
         Unscored(),
         replace(stage.sampling, seed=seed),
         stage.samples,
-        "greedy" in algorithm.needs,
+        algorithm.greedy,
         engine.tape,
     )
     source = prompts(stage.data, bootstrap.base, seed)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.core.spans import Spans
 from penstock.core.types import Group
-from penstock.loops.learn import reference_column
+from penstock.loops.columns import column_changes
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models, corpus_of
 from penstock.runtime.folder import RunFolder
@@ -30,6 +30,6 @@ async def run(bootstrap: Bootstrap) -> None:
 
     async def scored(group: Group) -> Sequence[Change]:
         with spans.span("label"):
-            return await asyncio.to_thread(reference_column, scorer, group)
+            return await asyncio.to_thread(column_changes, "reference", scorer, group)
 
     await write_column(bootstrap, REFERENCE.name, scored, groups=1)

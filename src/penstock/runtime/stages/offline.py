@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from penstock.config.run import Offline, Run
+from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.loops.columns import labelled
 from penstock.loops.learn import Step, Trainer
-from penstock.loops.offline import OfflineLabeller, offline
+from penstock.loops.offline import offline
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
@@ -33,7 +35,7 @@ class OfflineRuntime(StageRuntime):
     model: LanguageModel
     learner: AnyLearner
     trainer: Trainer
-    labeller: OfflineLabeller
+    label: Callable[[Sequence[Unit]], Sequence[Unit]]
     unit_of: Callable[[int], Unit]
     epoch: int
     evaluate: Measure | None = None
@@ -45,7 +47,7 @@ class OfflineRuntime(StageRuntime):
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         stage, spans = self.stage, self.context.recorder.role("learner")
         trained = offline(
-            self.unit_of, self.trainer, self.labeller, batch=stage.batch, steps=stage.steps, start=start, spans=spans
+            self.unit_of, self.trainer, self.label, batch=stage.batch, steps=stage.steps, start=start, spans=spans
         )
         async with aclosing(trained):
             async for step in trained:
@@ -60,25 +62,23 @@ class OfflineRuntime(StageRuntime):
 
 def prepare(stage: Offline, run: Run, models: Models, base: Path, context: StageContext) -> OfflineRuntime:
     """Load and build what the stage needs. Every row that will be trained on is looked at."""
-    algorithm: Any = stage.algorithm
-    head: Head = "score" if "score" in algorithm.needs else "lm"
+    algorithm: FromData = stage.algorithm
+    head: Head = "score" if "score" in algorithm.heads else "lm"
     model = models.load(stage.model, corpus_of(stage.data, base), head)
     seed = seed_of(run.seed, stage.name)
     unit_of, epoch = units_of(stage.data, base, seed, algorithm, model.text, model.context)
     drawn = (unit_of(ordinal) for ordinal in range(min(epoch, stage.steps * stage.batch)))
-    if hasattr(algorithm, "fitted"):
-        algorithm = algorithm.fitted(drawn)
+    algorithm = algorithm.fitted(drawn)
     for _ in drawn:  # a row that cannot be trained on is refused before the first step
         pass
-    reference = Scoring(models.reference(stage, model)) if "reference" in algorithm.needs else None
-    if "q" in algorithm.needs:
-        model.add_q_heads(algorithm.target_rate, algorithm.target_every)
+    reference = Scoring(models.reference(stage, model)) if algorithm.reference else None
+    model.add_heads(algorithm.heads)
     policy = LanguagePolicy(model, share_prefix=stage.learner.share_prefix)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed))
     trainer = trainer_of(algorithm, run, learner)
-    labeller = OfflineLabeller(algorithm, learner, reference)
+    label = partial(labelled, algorithm, learner=learner, reference=reference)
 
-    made = OfflineRuntime(stage, context, model, learner, trainer, labeller, unit_of, epoch)
+    made = OfflineRuntime(stage, context, model, learner, trainer, label, unit_of, epoch)
     if stage.evaluation is not None and stage.evaluation.rewards:
         rewards = made.rewards = StageRewards(stage.evaluation.rewards, models, model.text, base)
         sampling = Sampling(max_new_tokens=model.context, seed=seed)
@@ -86,11 +86,10 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
         made.evaluate = refreshed(learner, evaluator(stage.evaluation, roll, rewards, model, base))
     elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
-        units = labeller.label([held_out(ordinal) for ordinal in range(size)], baseline=False)
-        needs = trainer.loss.needs & {"score", "step"} or frozenset({"logp"})
+        units = label([held_out(ordinal) for ordinal in range(size)], baseline=False)
 
         async def assess() -> Evaluation:
-            found = algorithm.assess(units, learner.score(units, needs))
+            found = algorithm.assess(units, learner.score(units, algorithm.assessed_by))
             return {f"evaluation/{name}": value for name, value in found.items()}, ()
 
         made.evaluate = assess

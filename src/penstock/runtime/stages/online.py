@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.run import Online, Run
+from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import Holder
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.tape import LeaseLog, Tape
@@ -48,21 +49,23 @@ class OnlineParts:
 
 def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_elsewhere: bool = False) -> OnlineParts:
     """Load and build what an online stage needs; errors in data, models or rewards surface here."""
-    algorithm: Any = stage.algorithm
+    algorithm: FromSamples = stage.algorithm
     model = models.load(stage.model, corpus_of(stage.data, base))
-    needs = algorithm.needs & {"teacher"} if reference_elsewhere else algorithm.needs & {"reference", "teacher"}
+    model.add_heads(algorithm.heads)
+    taught = algorithm.teacher
+    here = taught is not None if reference_elsewhere else algorithm.reference
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
-    frozen = models.reference(stage, model, sampling.temperature) if needs else None
-    if "teacher" in algorithm.needs and stage.strategy.ranks > 1:
+    frozen = models.reference(stage, model, sampling.temperature) if here else None
+    if taught is not None and stage.strategy.ranks > 1:
         raise SpecError(
             f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
         )
     updates = stage.steps * stage.epochs * stage.minibatches
     policy = LanguagePolicy(model, sampling.temperature, stage.learner.share_prefix)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=updates, seed=sampling.seed))
-    if "teacher" in algorithm.needs and frozen is not None:
+    if taught is not None and frozen is not None:
         check_vocabulary(frozen.model, model, stage.name)
-        policy.teacher = frozen.teaching(algorithm.loss().divergence)
+        policy.teacher = frozen.teaching(taught)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     generator = embedded_generator(model, max_running=stage.max_running)
     roll = Rollout(
@@ -71,10 +74,9 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
         rewards,
         sampling,
         stage.samples,
-        "greedy" in algorithm.needs,
+        algorithm.greedy,
     )
-    start = algorithm.initial_coefficients()
-    labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, start, stage.scaling)
+    labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, stage.scaling)
     source = prompts(stage.data, base, sampling.seed)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, sampling.seed, look=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from algo_examples import Letters, Table, count, lay_out
 
-from penstock.algos import BradleyTerry, LabelScore
+from penstock.algos import BinaryRewardModel, BradleyTerry
 from penstock.algos.preference import label_accuracy
 from penstock.core.errors import DataError, TrainingError
 
@@ -16,7 +16,7 @@ LOG3 = math.log(3)
 
 
 def units(*labels):
-    return [LabelScore().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER) for label in labels]
+    return [BinaryRewardModel().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER) for label in labels]
 
 
 def scores(*values):
@@ -24,7 +24,7 @@ def scores(*values):
 
 
 def test_a_row_is_the_whole_text_with_its_end_and_trains_no_token():
-    (row,) = LabelScore().rows({"prompt": "ab", "completion": "c", "label": 1}, TOKENIZER)
+    (row,) = BinaryRewardModel().rows({"prompt": "ab", "completion": "c", "label": 1}, TOKENIZER)
     assert row.tokens_T.tolist() == [1, 2, 3, 6]
     assert not row.action_T.any()
     assert dict(row.fields) == {"label": 1.0}
@@ -32,27 +32,27 @@ def test_a_row_is_the_whole_text_with_its_end_and_trains_no_token():
 
 @pytest.mark.parametrize("label", [0, 1, 0.25, True, np.int64(1), np.float32(0.5)])
 def test_a_label_is_a_number_from_0_to_1(label):
-    (row,) = LabelScore().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER)
+    (row,) = BinaryRewardModel().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER)
     assert row.fields["label"] == float(label)
 
 
 @pytest.mark.parametrize("label", [None, "1", 2, -1, math.nan, [1]])
 def test_what_is_no_label_is_refused_by_its_value(label):
     with pytest.raises(DataError, match="needs a label from 0"):
-        LabelScore().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER)
+        BinaryRewardModel().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER)
 
 
 def test_a_missing_label_or_text_is_refused():
     with pytest.raises(DataError, match="got None"):
-        LabelScore().rows({"prompt": "", "completion": "a"}, TOKENIZER)
+        BinaryRewardModel().rows({"prompt": "", "completion": "a"}, TOKENIZER)
     with pytest.raises(DataError, match='needs the text "completion"'):
-        LabelScore().rows({"prompt": "", "label": 1}, TOKENIZER)
+        BinaryRewardModel().rows({"prompt": "", "label": 1}, TOKENIZER)
 
 
 def test_the_loss_by_hand():
     batch, fields = lay_out(units(1, 0, 0.5))
     outputs = {"score": torch.tensor([LOG3, LOG3, 0.0], dtype=torch.float64)}
-    loss, metrics = LabelScore().loss()(outputs, fields, batch, count(units(1, 0, 0.5)))
+    loss, metrics = BinaryRewardModel().loss()(outputs, fields, batch, count(units(1, 0, 0.5)))
     # sigmoid(ln 3) = 3/4: the first costs ln 4/3, the second ln 4, the undecided third ln 2
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)
     assert metrics["label/accuracy"].item() == pytest.approx((1 + 0 + 0.5) / 3)
@@ -61,7 +61,7 @@ def test_the_loss_by_hand():
 
 def test_shares_of_micro_batches_add_up():
     whole = units(1, 0, 1)
-    loss, model = LabelScore().loss(), Table()
+    loss, model = BinaryRewardModel().loss(), Table()
     total, metrics, gradient = model.accumulate(loss, [whole], count(whole))
     parts_total, parts_metrics, parts_gradient = model.accumulate(loss, [whole[:1], whole[1:]], count(whole))
     assert parts_total == pytest.approx(total)
@@ -71,20 +71,20 @@ def test_shares_of_micro_batches_add_up():
 
 
 def test_assessment_by_hand():
-    found = LabelScore().assess(units(1, 0, 1), scores(LOG3, LOG3, 0.0))
+    found = BinaryRewardModel().assess(units(1, 0, 1), scores(LOG3, LOG3, 0.0))
     assert found["label/accuracy"] == pytest.approx(0.5)
     assert found["label/nll"] == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)
 
 
 def test_assessment_stays_finite_for_huge_scores():
-    assert LabelScore().assess(units(0), scores(1e6))["label/nll"] == pytest.approx(1e6)
+    assert BinaryRewardModel().assess(units(0), scores(1e6))["label/nll"] == pytest.approx(1e6)
 
 
 def test_scores_of_other_units_are_refused():
     with pytest.raises(TrainingError, match="score the same units first"):
-        LabelScore().assess(units(1, 0), scores(1.0))
+        BinaryRewardModel().assess(units(1, 0), scores(1.0))
     with pytest.raises(TrainingError):
-        LabelScore().assess([], scores())
+        BinaryRewardModel().assess([], scores())
 
 
 def test_accuracy_needs_scores_and_labels_of_one_shape():
@@ -93,4 +93,4 @@ def test_accuracy_needs_scores_and_labels_of_one_shape():
 
 
 def test_algorithms_from_data_say_what_they_read():
-    assert (LabelScore.data, BradleyTerry.data) == ("examples", "pairs")
+    assert (BinaryRewardModel.data, BradleyTerry.data) == ("examples", "pairs")

@@ -58,7 +58,7 @@ def bounded(ratio_A: Array, outside: Outside, low: float, high: float) -> Array:
 
 @spec
 class ImportanceWeight:
-    """One importance weight; an algorithm multiplies those in its ``correction``.
+    """One importance weight; an algorithm multiplies those in its ``importance_weights``.
 
     Truncated importance sampling (Yao et al. 2025): ``level="token", high=2``; over sequences ``level="sequence"``.
     Masked importance sampling: ``outside="mask"``. IcePop (Ring-1T, arXiv 2510.18855): ``outside="mask", low=0.5, high=5``.
@@ -76,15 +76,15 @@ class ImportanceWeight:
     """Upper end of the band."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.low <= self.high, f"correction: low={self.low}, high={self.high}; need 0 <= low <= high")
-        require(self.high > 0, "correction: high=0 would silence every token; give a positive bound")
+        require(0 <= self.low <= self.high, f"importance_weights: low={self.low}, high={self.high}; need 0 <= low <= high")
+        require(self.high > 0, "importance_weights: high=0 would silence every token; give a positive bound")
 
     def weights(self, proximal_logp_A: ArrayLike, behaviour_logp_A: ArrayLike) -> Array:
         """The weight of each action of one sample, ``[A]``."""
         return bounded(ratios(proximal_logp_A, behaviour_logp_A, self.level), self.outside, self.low, self.high)
 
 
-def correction_weights(rules: Sequence[ImportanceWeight], proximal_logp_A: ArrayLike, behaviour_logp_A: ArrayLike) -> Array:
+def importance_weights(rules: Sequence[ImportanceWeight], proximal_logp_A: ArrayLike, behaviour_logp_A: ArrayLike) -> Array:
     """The product of the weights of all rules at each action of one sample, ``[A]``."""
     weight_A = np.ones(len(np.asarray(behaviour_logp_A)))
     for rule in rules:

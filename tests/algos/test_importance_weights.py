@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos import GRPO, ImportanceWeight, label_metrics
-from penstock.algos.correction import correction_weights, ratios
+from penstock.algos.importance_weights import importance_weights, ratios
 from penstock.core.errors import SpecError, TrainingError
 
 LN2 = np.log(2)
@@ -42,7 +42,7 @@ def test_weights_by_hand(rule, expected):
 
 def test_weights_multiply():
     rules = (ImportanceWeight(high=2.0), ImportanceWeight(outside="reject", low=0.6, high=9.0))
-    np.testing.assert_allclose(correction_weights(rules, PROXIMAL, BEHAVIOUR), [2, 1, 0])
+    np.testing.assert_allclose(importance_weights(rules, PROXIMAL, BEHAVIOUR), [2, 1, 0])
 
 
 @given(st.lists(st.floats(-5, 0), min_size=1, max_size=6), st.sampled_from(["token", "sequence", "geometric"]))
@@ -69,31 +69,31 @@ def test_log_probs_that_cannot_be_compared_are_refused(proximal, problem):
 
 @pytest.mark.parametrize("fields", [{"low": 2.0, "high": 1.0}, {"low": -1.0}, {"high": 0.0}])
 def test_impossible_bands_are_refused(fields):
-    with pytest.raises(SpecError, match="correction"):
+    with pytest.raises(SpecError, match="importance_weights"):
         ImportanceWeight(**fields)
 
 
 def labelled(rules, gap=LN2):
     members = group(sample([2, 3], 1.0), sample([4], 0.0))
     proximal = [[(s.logp_T[s.action_T] + gap).astype(np.float32) for s in members.samples]]
-    algorithm = GRPO(correction=rules)
+    algorithm = GRPO(importance_weights=rules)
     return algorithm.label([members], {"proximal": proximal}, algorithm.initial_coefficients())
 
 
 def test_rows_carry_their_weights_and_the_log_probs_the_ratio_starts_from():
     ((first, second),) = labelled((ImportanceWeight(high=1.5),))
-    np.testing.assert_allclose(first.fields["correction"], [1.5, 1.5])
+    np.testing.assert_allclose(first.fields["importance_weight"], [1.5, 1.5])
     np.testing.assert_allclose(second.fields["proximal_logp"], [-1 + LN2], rtol=1e-6)
     np.testing.assert_allclose(second.fields["old_logp"], [-1])
 
 
 def test_metrics_tell_how_far_the_generator_is_and_what_was_silenced():
     metrics = label_metrics(labelled((ImportanceWeight(outside="mask", high=1.5),)))
-    assert (metrics["correction/mean"], metrics["correction/silenced"]) == (0.0, 1.0)
+    assert (metrics["importance/mean"], metrics["importance/silenced"]) == (0.0, 1.0)
     assert metrics["kl/behaviour"] == pytest.approx(2 - 1 - LN2, rel=1e-5)  # ratio - 1 - ln ratio
 
 
 def test_a_correction_without_the_learner_s_log_probs_is_refused():
-    algorithm = GRPO(correction=(ImportanceWeight(),))
+    algorithm = GRPO(importance_weights=(ImportanceWeight(),))
     with pytest.raises(TrainingError, match='"proximal" column, which was not filled'):
         algorithm.label([group(sample([2], 1.0), sample([3], 0.0))], {}, algorithm.initial_coefficients())

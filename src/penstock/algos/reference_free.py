@@ -1,0 +1,168 @@
+"""Preference pairs without a reference model, by the policy's own log-probs: ORPO, SimPO and CPO."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.algos.pair_rows import FromPairs, PairValues
+from penstock.config.run import require
+from penstock.config.spec import spec
+from penstock.core.contracts import Denominator, LossOutput, Outputs
+from penstock.core.types import Row
+
+
+class ReferenceFree(FromPairs):
+    """Base of algorithms whose loss is a term that compares the two completions plus the likelihood of the chosen one."""
+
+    compared: ClassVar[Literal["sum", "mean"]]
+    """Whether the term compares summed log-probs of completions, or their means a token."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """What makes a reward of a completion's log-probs, for metrics."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> tuple[float, float]:
+        """Weights of the term and of the chosen completion's mean log-prob a token."""
+
+    @abstractmethod
+    def term(self, chosen_U: Any, rejected_U: Any) -> Any:
+        """The loss ``[U]`` of each pair, from log-probs as they are ``compared``."""
+
+    def loss(self) -> ReferenceFreeLoss:
+        """The weighted sum of both parts, a mean over the batch's pairs."""
+        return ReferenceFreeLoss(self)
+
+
+@spec
+class ORPO(ReferenceFree):
+    """Odds-ratio preference optimization (Hong et al. 2024, arXiv 2403.07691, eq. 6): fine-tuning and preference in one stage,
+    likelihood of the chosen completion plus ``weight`` times the log odds ratio."""
+
+    compared: ClassVar[Literal["sum", "mean"]] = "mean"
+
+    weight: float = 0.1
+    """Weight of the odds ratio, next to the likelihood (the paper's λ)."""
+
+    def __post_init__(self) -> None:
+        require(self.weight > 0, f"weight={self.weight}; give a positive number such as 0.1, or use SFT")
+
+    @property
+    def scale(self) -> float:
+        return 1.0
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        return self.weight, 1.0
+
+    def term(self, chosen_U: Any, rejected_U: Any) -> Any:
+        from penstock.algos import pair_losses
+
+        return pair_losses.odds_ratio(chosen_U, rejected_U)
+
+    def score(self, logp_A: NDArray[Any], row: Row) -> float:
+        """The log odds of the mean log-prob."""
+        mean = min(float(np.mean(logp_A)), -1e-6)
+        return mean - float(np.log(-np.expm1(mean)))
+
+
+@spec
+class SimPO(ReferenceFree):
+    """Simple preference optimization (Meng et al. 2024, arXiv 2405.14734): the reward of a completion is ``beta`` times its
+    mean log-prob a token, and has to win by a margin."""
+
+    compared: ClassVar[Literal["sum", "mean"]] = "mean"
+
+    beta: float = 2.0
+    """Scale of the reward; the paper takes 2 to 10, far more than DPO, because means are small."""
+    margin: float = 1.0
+    """By how much the chosen reward has to win (γ); the paper takes 0.3 to 1.6 for β = 2 to 2.5."""
+
+    def __post_init__(self) -> None:
+        require(self.beta > 0, f"beta={self.beta}; give a positive number such as 2")
+        require(self.margin >= 0, f"margin={self.margin} is negative; use 0 for none")
+
+    @property
+    def scale(self) -> float:
+        return self.beta
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        return 1.0, 0.0
+
+    def term(self, chosen_U: Any, rejected_U: Any) -> Any:
+        from penstock.algos import pair_losses
+
+        return pair_losses.simpo(chosen_U, rejected_U, self.beta, self.margin)
+
+    def score(self, logp_A: NDArray[Any], row: Row) -> float:
+        """``beta`` times the mean log-prob."""
+        return self.beta * float(np.mean(logp_A))
+
+
+@spec
+class CPO(ReferenceFree):
+    """Contrastive preference optimization (Xu et al. 2024, arXiv 2401.08417): DPO without a reference, ``-log σ(β
+    (log π(chosen) - log π(rejected)))``, plus likelihood.
+
+    The likelihood is a mean over a completion's tokens, as in the authors' program; the paper writes its sum.
+    """
+
+    compared: ClassVar[Literal["sum", "mean"]] = "sum"
+
+    beta: float = 0.1
+    """Scale of the difference of summed log-probs."""
+    nll_weight: float = 1.0
+    """Weight of the likelihood term: the chosen completion's mean log-prob a token."""
+
+    def __post_init__(self) -> None:
+        require(self.beta > 0, f"beta={self.beta}; give a positive number such as 0.1")
+        require(self.nll_weight >= 0, f"nll_weight={self.nll_weight} is negative; use 0 for none")
+
+    @property
+    def scale(self) -> float:
+        return self.beta
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        return 1.0, self.nll_weight
+
+    def term(self, chosen_U: Any, rejected_U: Any) -> Any:
+        from penstock.algos import pair_losses
+
+        return pair_losses.sigmoid(chosen_U, rejected_U, self.beta)
+
+    def score(self, logp_A: NDArray[Any], row: Row) -> float:
+        """``beta`` times the summed log-prob."""
+        return self.beta * float(np.sum(logp_A))
+
+
+@dataclass(frozen=True)
+class ReferenceFreeLoss:
+    """The term and the likelihood of a :class:`ReferenceFree` algorithm; reads the per-row field ``preferred``."""
+
+    spec: ReferenceFree
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"logp"})
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        from penstock.algos import preference
+
+        pairs, (share, likelihood) = denominator.units, self.spec.shares
+        compared = PairValues.of(outputs["logp"], fields, batch, mean=self.spec.compared == "mean")
+        term = preference.batch_mean(self.spec.term(compared.chosen_U, compared.rejected_U), denominator=pairs)
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
+        nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
+        loss = share * term + likelihood * nll if likelihood else share * term
+        metrics = {"loss": loss.detach(), "loss/pairs": term.detach(), "nll/chosen": nll.detach()}
+        return loss, compared.metrics(self.spec.scale, pairs) | metrics
