@@ -31,14 +31,17 @@ import numpy as np
 from penstock.core.errors import ConnectionLost
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.net.rpc import connect
-from penstock.runtime.hub import Hub
-from penstock.runtime.remote import RemoteDrawing, RemoteLeasing
-from penstock.stream.rules import Rules, Ticket
-from penstock.stream.stream import Stream
+from penstock.runtime.hub import Hub, Stage
+from penstock.runtime.remote import HubClient, RemoteLearner
+from penstock.stream.entry import Ticket
+from penstock.stream.ledger import Ledger
+from penstock.stream.rules import Rules
+from penstock.stream.stream import DEADLINE, LearnerClient
 
 PEER = Path(__file__).parent / "peers/transfer_queue_stream.py"
 WIDTH = 59
 """Tokens of a sample: five columns of 17 bytes a token make 1,003 bytes."""
+STAGE = "bench"
 WORKERS = 8
 """Groups that the producer has on their way at a time."""
 
@@ -69,7 +72,7 @@ def group_of(load: Load, ticket: Ticket) -> Group:
     key, ordinal = PromptKey("bench", 0, ticket.ordinal), ticket.ordinal
     width = 1 if load.payload else WIDTH
     whole, real, actions = np.full(width, ordinal, np.int32), np.zeros(width, np.float32), np.ones(width, bool)
-    version = np.full(width, ticket.floor, np.int32)
+    version = np.full(width, ticket.min_version, np.int32)
     extras = {"payload": np.zeros(load.payload, np.uint8)} if load.payload else {}
     made = (SampleKey(key, number) for number in range(load.samples))
     return Group(
@@ -88,12 +91,13 @@ def read(load: Load, group: Group) -> None:
 async def produce(address: str, load: Load) -> None:
     """The generator's process: groups for tickets until the hub has gone."""
     client = await connect(address, os.environ["STREAM_TOKEN"], name="generator-0", role="generator")
-    drawing = RemoteDrawing(client)
+    hub = HubClient(client)
+    await hub.role.join(STAGE)
 
     async def worker() -> None:
         while True:
-            for ticket in await drawing.admit(most=max(1, load.batch // WORKERS)):
-                await drawing.put(ticket, group_of(load, ticket))
+            for ticket in await hub.worker.admit(most=max(1, load.batch // WORKERS)):
+                await hub.worker.put(ticket, group_of(load, ticket))
 
     with contextlib.suppress(ConnectionLost):
         await asyncio.gather(*(worker() for _ in range(WORKERS)))
@@ -130,7 +134,7 @@ def processor_seconds(processes: list[int]) -> float:
     return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
 
 
-async def consume(stream: Stream | RemoteLeasing, load: Load, rounds: int, others: list[int]) -> list[Round]:
+async def consume(stream: LearnerClient, load: Load, rounds: int, others: list[int]) -> list[Round]:
     """Each round but the first; ``others`` are the ids of the other processes."""
     ends = []
     for version in range(load.steps * (rounds + 1)):
@@ -147,10 +151,11 @@ async def consume(stream: Stream | RemoteLeasing, load: Load, rounds: int, other
 
 async def two_processes(load: Load, rounds: int) -> list[Round]:
     async with serving(load) as (hub, address):
-        hub.stream = Stream(Rules(load.batch, load.max_lag))
+        rules = Rules(load.batch, load.max_lag)
+        hub.stage = Stage(STAGE, rules, DEADLINE, Ledger().values())
         producer = child("produce", load, "--address", address)
         try:
-            return await consume(hub.stream, load, rounds, [producer.pid])
+            return await consume(LearnerClient(rules, hub.stage.stream), load, rounds, [producer.pid])
         finally:
             producer.kill()
             producer.communicate()
@@ -161,11 +166,11 @@ async def three_processes(load: Load, rounds: int) -> list[Round]:
     assert hub.stdout is not None
     address = hub.stdout.readline().strip()
     learner = await connect(address, os.environ["STREAM_TOKEN"], name="learner", role="learner")
-    leasing = RemoteLeasing(Rules(load.batch, load.max_lag), lambda what, **fields: None)
-    await leasing.begin(learner, "bench")
+    client = RemoteLearner(Rules(load.batch, load.max_lag), lambda what, **fields: None)
+    await client.begin(HubClient(learner), STAGE)
     producer = child("produce", load, "--address", address)
     try:
-        return await consume(leasing, load, rounds, [producer.pid, hub.pid])
+        return await consume(client, load, rounds, [producer.pid, hub.pid])
     finally:
         await learner.close()
         for process in (producer, hub):

@@ -1,4 +1,4 @@
-"""What every stream must do between those who draw groups, those who write columns, and a learner.
+"""What every stream must do between those that generate groups, those that write columns, and a learner.
 
 An implementation joins by one entry in ``STREAMS`` and a class that opens it for some rules. The tests speak to it as the
 roles of a run do.
@@ -11,16 +11,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.net.rpc import connect
 from penstock.net.wire import pack
 from penstock.runtime.hub import Hub
-from penstock.runtime.remote import RemoteColumns, RemoteDrawing, RemoteLeasing
-from penstock.stream.columns import REFERENCE, REWARD, changes
-from penstock.stream.rules import Rules, Ticket
-from penstock.stream.stream import Stream
+from penstock.runtime.remote import HubClient, RemoteLearner
+from penstock.stream.enrichment import REFERENCE, REWARD, changes
+from penstock.stream.entry import Ticket
+from penstock.stream.rules import Rules
+from penstock.stream.stream import LearnerClient, Stream, Worker
 
 SECONDS, SOON = 20.0, 0.05
 TOKEN = "the token of this run"
@@ -28,31 +28,30 @@ TOKEN = "the token of this run"
 
 def held(gate):
     """Groups that a gate keeps: those on their way, those that may be used again, those of leases."""
-    return len(gate.entries) + len(gate._used) + sum(len(lease.groups) for lease in (*gate._leases, *gate._repeat))
+    return len(gate.entries) + len(gate.staleness.used) + sum(len(lease.groups) for lease in gate.leases)
 
 
 class InOneProcess:
     """Roles that share the stream itself."""
 
     def __init__(self, rules):
-        self.stream, self.ledger = Stream(rules, deadline=SECONDS), State({}, {"floor": 0, "trained": [], "version": 0})
-        self.fresh = False
+        self.rules, self.stream = rules, Stream(rules, deadline=SECONDS)
 
-    async def drawing(self, name):
-        return OneRole(self.stream, name)
-
-    columns = drawing
+    async def worker(self, name):
+        return Worker(self.stream, name)
 
     async def learner(self, kept=None):
+        made = LearnerClient(self.rules, self.stream)
         if kept is not None:
-            await self.stream.restore(kept)
-        return self.stream
+            made.load_state(kept)
+            self.stream.gate.restore(made.ledger)
+        return made
 
     async def learner_dies(self):
         return None
 
-    async def leave(self, role):
-        await self.stream.leave(role.name)
+    async def leave(self, name):
+        await Worker(self.stream, name).leave()
 
     async def kept(self):
         return held(self.stream.gate)
@@ -61,22 +60,8 @@ class InOneProcess:
         return None
 
 
-class OneRole:
-    """What a role calls, in the stream's own process."""
-
-    def __init__(self, stream, name):
-        self.stream, self.name = stream, name
-        self.put, self.write = stream.put, stream.write
-
-    async def admit(self, most):
-        return await self.stream.admit(self.name, most)
-
-    async def take(self, stage, most):
-        return await self.stream.take(stage, self.name, most)
-
-
 class OverSockets:
-    """Roles with connections of their own to a hub; groups travel whole."""
+    """Roles with connections of their own to a hub."""
 
     def __init__(self, rules):
         self.rules = rules
@@ -92,38 +77,30 @@ class OverSockets:
 
     async def connected(self, name, role):
         self.clients[name] = await connect(self.address, TOKEN, name=name, role=role)
-        return self.clients[name]
+        return HubClient(self.clients[name])
 
-    async def drawing(self, name):
-        made = RemoteDrawing(await self.connected(name, "generator"), SECONDS)
-        made.name = name
-        return made
-
-    async def columns(self, name):
-        made = RemoteColumns(await self.connected(name, "reward"))
-        made.name = name
-        return made
+    async def worker(self, name):
+        hub = await self.connected(name, "generator")
+        await hub.role.join("stage")
+        return hub.worker
 
     async def learner(self, kept=None):
-        made = RemoteLeasing(self.rules, lambda what, **fields: None, SECONDS)
+        made = RemoteLearner(self.rules, lambda what, **fields: None)
         if kept is not None:
             made.load_state(kept)
         await made.begin(await self.connected("learner", "learner"), "stage")
         return made
 
     async def learner_dies(self):
-        await self.leave_name("learner")
+        await self.leave("learner")
 
-    async def leave(self, role):
-        await self.leave_name(role.name)
-
-    async def leave_name(self, name):
+    async def leave(self, name):
         await self.clients.pop(name).close()
         while name in {peer.name for peer in self.hub.server.peers.values()}:
             await asyncio.sleep(0.001)
 
     async def kept(self):
-        return held(self.hub.stream.gate)
+        return held(self.hub.stage.stream.gate)
 
     async def close(self):
         for client in self.clients.values():
@@ -161,7 +138,7 @@ def play(kind):
     return run
 
 
-def drawn(ticket, versions=((0,), (0,)), rewards=None):
+def generated(ticket, versions=((0,), (0,)), rewards=None):
     """A group with texts, columns of its prompt and arrays beside its samples."""
     key = PromptKey("test", 0, ticket.ordinal)
     samples = []
@@ -185,13 +162,13 @@ def same(one, other):
     return b"".join(map(bytes, pack(one))) == b"".join(map(bytes, pack(other)))
 
 
-async def fill(drawing, count, **like):
+async def fill(worker, count, **like):
     """Draw and deliver so many groups."""
     tickets = []
     while len(tickets) < count:
-        tickets += await drawing.admit(most=count - len(tickets))
+        tickets += await worker.admit(most=count - len(tickets))
     for ticket in tickets:
-        assert await drawing.put(ticket, drawn(ticket, **like))
+        assert await worker.put(ticket, generated(ticket, **like))
     return tickets
 
 
@@ -210,30 +187,30 @@ async def waits(work):
 def test_admission_stops_at_the_slots(play):
     async def scene(stream):
         await stream.learner()
-        drawing = await stream.drawing("g")
-        first = await drawing.admit(most=9)
-        await waits(drawing.admit(most=1))
+        worker = await stream.worker("g")
+        first = await worker.admit(most=9)
+        await waits(worker.admit(most=1))
         return [ticket.ordinal for ticket in first]
 
     assert play(scene, Rules(2, max_lag=1)) == [0, 1, 2, 3]
 
 
-def test_a_group_comes_back_as_it_was_drawn(play):
+def test_a_group_comes_back_as_it_was_generated(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 2, versions=((0, 0, 0), (0,)))
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 2, versions=((0, 0, 0), (0,)))
         return (await learner.lease(0)).groups
 
     for ordinal, group in enumerate(play(scene, Rules(2))):
-        assert same(group, drawn(Ticket(ordinal), versions=((0, 0, 0), (0,))))
+        assert same(group, generated(Ticket(ordinal), versions=((0, 0, 0), (0,))))
 
 
 def test_batches_come_in_the_order_of_admission(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        tickets = await drawing.admit(most=4)
+        learner, worker = await stream.learner(), await stream.worker("g")
+        tickets = await worker.admit(most=4)
         for place in (3, 0, 2, 1):
-            await drawing.put(tickets[place], drawn(tickets[place]))
+            await worker.put(tickets[place], generated(tickets[place]))
         return [(await learner.lease(0)).ordinals for _ in range(2)]
 
     assert play(scene, Rules(2, max_lag=1)) == [(0, 1), (2, 3)]
@@ -241,20 +218,20 @@ def test_batches_come_in_the_order_of_admission(play):
 
 def test_a_published_batch_opens_its_slots(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 2)
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 2)
         lease = await learner.lease(0)
-        await waits(drawing.admit(most=1))
+        await waits(worker.admit(most=1))
         await finish(learner, lease)
-        return await drawing.admit(most=9)
+        return await worker.admit(most=9)
 
-    assert play(scene, Rules(2)) == [Ticket(2, floor=1), Ticket(3, floor=1)]
+    assert play(scene, Rules(2)) == [Ticket(2, min_version=1), Ticket(3, min_version=1)]
 
 
 def test_columns_are_written_beside_the_group_and_come_back_with_it(play):
     async def scene(stream):
-        learner, drawing, columns = await stream.learner(), await stream.drawing("g"), await stream.columns("r")
-        await fill(drawing, 1)
+        learner, worker, columns = await stream.learner(), await stream.worker("g"), await stream.worker("r")
+        await fill(worker, 1)
         for stage in (REWARD, REFERENCE):
             ((ticket, group),) = await columns.take(stage.name, 1)
             made = scored(group, (1.0, 0.0)) if stage is REWARD else group
@@ -264,17 +241,17 @@ def test_columns_are_written_beside_the_group_and_come_back_with_it(play):
             assert await columns.write(ticket, stage.name, changes(group, made))
         return made, (await learner.lease(0)).groups[0]
 
-    made, group = play(scene, Rules(1, stages=(REWARD, REFERENCE)))
+    made, group = play(scene, Rules(1, enrichment=(REWARD, REFERENCE)))
     assert [one.reward for one in group.samples] == [1.0, 0.0]
     assert group.samples[1].extras["reference_T"].tolist() == [0.5, -0.5]
     assert same(group, made)
 
 
-def test_what_a_maker_that_left_was_drawing_is_drawn_by_another(play):
+def test_what_a_worker_that_left_was_generating_is_generated_by_another(play):
     async def scene(stream):
-        learner, first, second = await stream.learner(), await stream.drawing("g"), await stream.drawing("h")
+        learner, first, second = await stream.learner(), await stream.worker("g"), await stream.worker("h")
         await first.admit(most=2)
-        await stream.leave(first)
+        await stream.leave("g")
         tickets = await fill(second, 2)
         return tickets, (await learner.lease(0)).ordinals
 
@@ -283,11 +260,11 @@ def test_what_a_maker_that_left_was_drawing_is_drawn_by_another(play):
 
 def test_a_late_delivery_is_refused(play):
     async def scene(stream):
-        learner, first, second = await stream.learner(), await stream.drawing("g"), await stream.drawing("h")
+        learner, first, second = await stream.learner(), await stream.worker("g"), await stream.worker("h")
         (ticket,) = await first.admit(most=1)
-        await stream.leave(first)
+        await stream.leave("g")
         await fill(second, 1)
-        assert not await second.put(ticket, drawn(ticket, versions=((0, 0, 0),)))
+        assert not await second.put(ticket, generated(ticket, versions=((0, 0, 0),)))
         return (await learner.lease(0)).groups[0]
 
     assert len(play(scene, Rules(1)).samples) == 2
@@ -296,9 +273,9 @@ def test_a_late_delivery_is_refused(play):
 def test_a_group_that_comes_twice_is_refused(play):
     async def scene(stream):
         await stream.learner()
-        drawing = await stream.drawing("g")
-        (ticket,) = await fill(drawing, 1)
-        await drawing.put(ticket, drawn(ticket))
+        worker = await stream.worker("g")
+        (ticket,) = await fill(worker, 1)
+        await worker.put(ticket, generated(ticket))
 
     with pytest.raises(StreamError, match="was delivered before"):
         play(scene, Rules(2))
@@ -306,8 +283,8 @@ def test_a_group_that_comes_twice_is_refused(play):
 
 def test_a_group_that_is_too_old_is_refused(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 1)
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 1)
         await learner.lease(2)
 
     with pytest.raises(StreamError, match="test/0/0 is 2 versions old; max_lag=1 forbids"):
@@ -316,8 +293,8 @@ def test_a_group_that_is_too_old_is_refused(play):
 
 def test_tokens_that_are_too_old_are_left_out(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 1, versions=((0, 1, 2),))
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 1, versions=((0, 1, 2),))
         return (await learner.lease(2)).groups[0].samples[0]
 
     sample = play(scene, Rules(1, max_lag=1, on_stale="mask"))
@@ -325,24 +302,24 @@ def test_tokens_that_are_too_old_are_left_out(play):
     assert list(sample.tokens_T) == [20, 21, 22, 23]
 
 
-def test_a_group_without_signal_is_passed_over(play):
+def test_a_group_without_signal_is_filtered(play):
     def keep(group):
         return len({one.reward for one in group.samples}) > 1
 
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 1, rewards=(1.0, 1.0))
-        await fill(drawing, 1, rewards=(1.0, 0.0))
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 1, rewards=(1.0, 1.0))
+        await fill(worker, 1, rewards=(1.0, 0.0))
         lease = await learner.lease(0)
-        return lease.ordinals, lease.passed
+        return lease.ordinals, lease.filtered
 
     assert play(scene, Rules(1, keep=keep, dynamic_sampling=1)) == ((1,), (0,))
 
 
 def test_a_learner_that_died_is_given_the_same_batches_again(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 2)
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 2)
         kept = learner.state()
         first = await learner.lease(0)
         await finish(learner, first, durable=False)
@@ -359,22 +336,22 @@ def test_a_learner_that_died_is_given_the_same_batches_again(play):
 
 def test_a_trained_group_may_be_in_a_later_batch_again(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
-        await fill(drawing, 2)
+        learner, worker = await stream.learner(), await stream.worker("g")
+        await fill(worker, 2)
         await finish(learner, await learner.lease(0))
-        await fill(drawing, 1, versions=((1,),))
-        return (await learner.lease(1)).again
+        await fill(worker, 1, versions=((1,),))
+        return (await learner.lease(1)).reused
 
     (group,) = play(scene, Rules(2, max_lag=1, max_uses=2))
-    assert same(group, drawn(Ticket(0)))
+    assert same(group, generated(Ticket(0)))
 
 
 def test_nothing_is_kept_of_what_a_checkpoint_holds(play):
     async def scene(stream):
-        learner, drawing = await stream.learner(), await stream.drawing("g")
+        learner, worker = await stream.learner(), await stream.worker("g")
         counts = []
         for version in range(3):
-            await fill(drawing, 2, versions=((version,),))
+            await fill(worker, 2, versions=((version,),))
             lease = await learner.lease(version)
             counts.append(await stream.kept())
             await finish(learner, lease)

@@ -26,7 +26,7 @@ from penstock.models.packing import lay_out
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime.local import beside
 from penstock.stream.rules import Rules
-from penstock.stream.stream import Stream
+from penstock.stream.stream import LearnerClient, Stream, Worker
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.weights.alias import AliasChannel
 
@@ -125,7 +125,7 @@ class Online:
     algorithm: Any
     learner: Any
     generator: EmbeddedGenerator
-    stream: Stream
+    stream: LearnerClient
     labeller: Labeller
     trainer: Trainer
     channel: AliasChannel
@@ -156,7 +156,7 @@ def online(
     trainer = Trainer(learner, algorithm.loss(), watcher=Sentinels())
     roll = Rollout(generator, more.get("make_env", environment), ByToken(score), sampling, samples, algorithm.greedy)
     dynamic_sampling = more.get("dynamic_sampling", 0)
-    stream = Stream(
+    stream = LearnerClient(
         Rules(batch, max_lag, keep=algorithm.has_signal if dynamic_sampling else None, dynamic_sampling=dynamic_sampling)
     )
     channel = AliasChannel([generator], more.get("kv", "keep"))
@@ -166,9 +166,10 @@ def online(
 def train(parts: Online, plan: Plan, start: int = 0, on_step: Callable[[Step], None] | None = None) -> list[Step]:
     """Run rollout and learn loops; gives the steps."""
     found = []
+    parts.stream.source = stream = Stream(parts.stream.rules, kept=parts.stream.ledger)
 
     async def main() -> None:
-        async with beside(rollout(parts.stream, prompt_of, parts.roll)):
+        async with beside(rollout(Worker(stream, "g"), prompt_of, parts.roll)):
             async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
                 found.append(step)
                 if on_step is not None:

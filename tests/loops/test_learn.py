@@ -16,7 +16,7 @@ from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, m
 from penstock.loops.offline import offline
 from penstock.observe.sentinels import Sentinels
 from penstock.stream.rules import Rules
-from penstock.stream.stream import Stream
+from penstock.stream.stream import LearnerClient, Stream, Worker
 
 
 @dataclass
@@ -53,15 +53,16 @@ def groups_of(count, batch=2):
 async def steps_over(groups, learner, plan, *, channel=None):
     """Run the learn loop in batches of two beside a rollout that delivers ready groups; gives its steps and labeller."""
     stream = Stream(Rules(2))
+    worker, learner_side = Worker(stream, "g"), LearnerClient(Rules(2), stream)
     labeller = Labeller(BareRows(), learner, None)
 
     async def deliver():
         while True:
-            (ticket,) = await stream.admit()
-            await stream.put(ticket, groups[ticket.ordinal])
+            (ticket,) = await worker.admit()
+            await worker.put(ticket, groups[ticket.ordinal])
 
     delivery = asyncio.create_task(deliver())
-    steps = learn(stream, labeller, trainer_of(learner), channel or NotedChannel(), plan)
+    steps = learn(learner_side, labeller, trainer_of(learner), channel or NotedChannel(), plan)
     try:
         return [step async for step in steps], labeller
     finally:
@@ -131,11 +132,11 @@ def test_weights_go_out_after_the_last_optimizer_step_of_a_batch():
 def test_slots_stay_closed_while_the_caller_holds_a_step():
     async def hold():
         stream = Stream(Rules(1))
-        learner = CountingLearner()
-        await stream.put((await stream.admit())[0], groups_of(1)[0])
-        steps = learn(stream, Labeller(BareRows(), learner, None), trainer_of(learner), NotedChannel(), Plan(steps=2))
+        learner, worker, client = CountingLearner(), Worker(stream, "g"), LearnerClient(Rules(1), stream)
+        await worker.put((await worker.admit())[0], groups_of(1)[0])
+        steps = learn(client, Labeller(BareRows(), learner, None), trainer_of(learner), NotedChannel(), Plan(steps=2))
         await anext(steps)
-        waiting = asyncio.create_task(stream.admit())
+        waiting = asyncio.create_task(worker.admit())
         for _ in range(5):
             await asyncio.sleep(0)
         held = waiting.done()

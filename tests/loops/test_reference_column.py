@@ -9,7 +9,8 @@ from penstock.core.columns import column_named
 from penstock.core.types import Group
 from penstock.loops.columns import column_changes
 from penstock.loops.columns import written as written_column
-from penstock.stream.columns import masked, merged
+from penstock.stream.enrichment import merged
+from penstock.stream.lag import masked
 
 
 class Counting:

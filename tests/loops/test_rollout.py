@@ -13,7 +13,7 @@ from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.evaluate import evaluate
 from penstock.loops.rollout import Rollout, rollout
 from penstock.stream.rules import Rules
-from penstock.stream.stream import Stream
+from penstock.stream.stream import Stream, Worker
 
 SAMPLING = Sampling(max_new_tokens=6)
 
@@ -120,15 +120,13 @@ def test_no_more_groups_are_started_than_there_are_slots(tiny):
             asked.append(ordinal)
             return prompt_of(ordinal)
 
-        task = asyncio.create_task(rollout(stream, prompts, rollout_of(EmbeddedGenerator(tiny()))))
+        task = asyncio.create_task(rollout(Worker(stream, "g"), prompts, rollout_of(EmbeddedGenerator(tiny()))))
         while stream.stats.delivered < 4:
             await asyncio.sleep(0)
         for _ in range(20):
             await asyncio.sleep(0)
         first = list(asked)
-        lease = await stream.lease(0)
-        stream.trained(lease)
-        await stream.release(lease)
+        await stream.release((await stream.lease(0)).number)
         while stream.stats.delivered < 6:
             await asyncio.sleep(0)
         task.cancel()
@@ -144,14 +142,14 @@ def test_an_error_of_the_generator_ends_the_rollout_with_its_message(tiny):
             raise GenerationError(f"{request.key}: refused")
 
     with pytest.raises(GenerationError, match=r"test/0/0#.: refused"):
-        asyncio.run(asyncio.wait_for(rollout(Stream(Rules(1)), prompt_of, rollout_of(Refusing())), 5))
+        asyncio.run(asyncio.wait_for(rollout(Worker(Stream(Rules(1)), "g"), prompt_of, rollout_of(Refusing())), 5))
 
 
 def test_cancelling_the_rollout_stops_generation(tiny):
     async def cancelled():
         generator = EmbeddedGenerator(tiny())
         long = Sampling(max_new_tokens=100)
-        task = asyncio.create_task(rollout(Stream(Rules(4)), prompt_of, rollout_of(generator, sampling=long)))
+        task = asyncio.create_task(rollout(Worker(Stream(Rules(4)), "g"), prompt_of, rollout_of(generator, sampling=long)))
         while generator.stats().generated_tokens < 20:
             await asyncio.sleep(0)
         task.cancel()

@@ -72,7 +72,7 @@ def test_without_lag_every_batch_is_drawn_by_the_weights_it_trains(tiny):
     parts = online(tiny(), GRPO(), FAST)
     for step in train(parts, Plan(steps=4)):
         assert {int(v) for group in step.groups for s in group.samples for v in s.version_T[s.action_T]} == {step.index}
-    assert parts.stream.stats.largest_lag == 0
+    assert parts.stream.source.stats.largest_lag == 0
 
 
 @pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])

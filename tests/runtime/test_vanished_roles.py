@@ -13,11 +13,13 @@ from network_relay import Relay, relayed
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.net import link, wire
-from penstock.net.rpc import connect
+from penstock.net.rpc import Client, connect
 from penstock.runtime.hub import Hub
-from penstock.runtime.remote import RemoteColumns, RemoteDrawing, RemoteLeasing
-from penstock.stream.columns import REWARD
-from penstock.stream.rules import Rules, Ticket
+from penstock.runtime.remote import HubClient, RemoteLearner
+from penstock.stream.enrichment import REWARD
+from penstock.stream.entry import Ticket
+from penstock.stream.rules import Rules
+from penstock.stream.stream import Worker
 
 TOKEN = "a token of sixteen characters"
 SOON = 30.0
@@ -39,6 +41,13 @@ async def broken_network(rules: Rules) -> AsyncIterator[tuple[Hub, str, Relay, s
         await hub.stop()
 
 
+async def worker_of(client: Client) -> Worker:
+    """What a role of the stage asks of its stream."""
+    hub = HubClient(client)
+    await hub.role.join("stage")
+    return hub.worker
+
+
 def group_of(ticket: Ticket, size: int = 2) -> Group:
     key = PromptKey("test", 0, ticket.ordinal)
     tokens, logp_T = np.full(size, ticket.ordinal, np.int32), np.zeros(size, np.float32)
@@ -51,13 +60,13 @@ def test_groups_of_a_generator_whose_network_broke_go_to_another(monkeypatch: py
 
     async def main() -> list[Ticket]:
         async with broken_network(Rules(batch=2)) as (_, address, relay, there):
-            learner = RemoteLeasing(Rules(batch=2), lambda what, **fields: None)
+            learner = RemoteLearner(Rules(batch=2), lambda what, **fields: None)
             client = await connect(address, TOKEN, name="learner", role="learner")
-            await learner.begin(client, "stage")
+            await learner.begin(HubClient(client), "stage")
             far = await connect(there, TOKEN, name="generator-0", role="generator")
-            assert len(await RemoteDrawing(far).admit(most=2)) == 2
+            assert len(await (await worker_of(far)).admit(most=2)) == 2
             near = await connect(address, TOKEN, name="generator-1", role="generator")
-            waiting = asyncio.create_task(RemoteDrawing(near).admit(most=2))
+            waiting = asyncio.create_task((await worker_of(near)).admit(most=2))
             relay.open.clear()
             tickets = await waiting
             for one in (far, near, client):
@@ -73,17 +82,17 @@ def test_the_successor_of_a_learner_that_vanished_begins_as_soon_as_the_old_one_
             epochs = []
             for where in (there, address):
                 client = await connect(where, TOKEN, name="learner", role="learner")
-                learner = RemoteLeasing(Rules(batch=1), lambda what, **fields: None)
+                learner = RemoteLearner(Rules(batch=1), lambda what, **fields: None)
                 if relay.open.is_set():
-                    epochs.append(await learner.begin(client, "stage"))
+                    epochs.append(await learner.begin(HubClient(client), "stage"))
                     relay.open.clear()
                     continue
                 with pytest.raises(StreamError, match="only while there is no other"):
-                    await learner.begin(client, "stage")
+                    await learner.begin(HubClient(client), "stage")
                 await client.close()
                 await hub.server.drop("learner")
                 client = await connect(where, TOKEN, name="learner", role="learner")
-                epochs.append(await learner.begin(client, "stage"))
+                epochs.append(await learner.begin(HubClient(client), "stage"))
                 await client.close()
             return epochs
 
@@ -93,28 +102,28 @@ def test_the_successor_of_a_learner_that_vanished_begins_as_soon_as_the_old_one_
 def test_a_batch_larger_than_a_frame_is_leased_whole_and_again_by_the_learners_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rules, size = Rules(batch=8, stages=(REWARD,)), 10_000
+    rules, size = Rules(batch=8, enrichment=(REWARD,)), 10_000
     monkeypatch.setattr(wire, "MAX_BODY", 20 * size)  # a group has 13 bytes a token
 
     async def main() -> None:
         async with broken_network(rules) as (hub, address, _, _):
             client = await connect(address, TOKEN, name="learner", role="learner")
-            learner = RemoteLeasing(rules, lambda what, **fields: None)
+            learner = RemoteLearner(rules, lambda what, **fields: None)
             kept = learner.state()
-            await learner.begin(client, "stage")
+            await learner.begin(HubClient(client), "stage")
             other = await connect(address, TOKEN, name="generator-0", role="generator")
-            drawing, columns = RemoteDrawing(other), RemoteColumns(other)
-            for ticket in await drawing.admit(most=8):
-                await drawing.put(ticket, group_of(ticket, size))
-            for ticket, _ in await columns.take(REWARD.name, 8):
-                await columns.write(ticket, REWARD.name, [{"error": None}])
+            worker = await worker_of(other)
+            for ticket in await worker.admit(most=8):
+                await worker.put(ticket, group_of(ticket, size))
+            for ticket, _ in await worker.take(REWARD.name, 8):
+                await worker.write(ticket, REWARD.name, [{"error": None}])
             first = await learner.lease(0)
             await client.close()
             while "learner" in {peer.name for peer in hub.server.peers.values()}:
                 await asyncio.sleep(0.001)
             client = await connect(address, TOKEN, name="learner", role="learner")
             learner.load_state(kept)
-            await learner.begin(client, "stage")
+            await learner.begin(HubClient(client), "stage")
             again = await learner.lease(0)
             assert first.ordinals == again.ordinals == tuple(range(8))
             for lease in (first, again):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bound_model import History, length, scored_by
-from flow_examples import drawn
+from stream_examples import generated
 
 from penstock.core.types import Version
-from penstock.stream.columns import changes
-from penstock.stream.rules import DEATHS, Rules, Ticket
-from penstock.stream.stream import Stream
+from penstock.stream.enrichment import changes
+from penstock.stream.entry import Ticket
+from penstock.stream.gate import MAX_FAILED_OWNERS
+from penstock.stream.rules import Rules
+from penstock.stream.stream import LearnerClient, Stream, Worker
 
-Role = Callable[[str], Coroutine[Any, Any, None]]
+Role = Callable[[Worker], Coroutine[Any, Any, None]]
 
 
 class Newest:
@@ -42,9 +45,10 @@ class Tasks:
     def __init__(self, rules: Rules, every: int, batches: int, chance: random.Random) -> None:
         self.every, self.batches, self.chance = every, batches, chance
         self.stream, self.history = Stream(rules, deadline=20.0), History(rules)
-        self.board = Newest(0)
-        self.saved = (self.stream.state(), 0)
-        self.deaths_left, self.learner_deaths_left = DEATHS - 1, 5
+        self.learner = LearnerClient(rules, self.stream)
+        self.published = Newest(0)
+        self.saved = (self.learner.ledger, 0)
+        self.deaths_left, self.learner_deaths_left = MAX_FAILED_OWNERS - 1, 5
 
     async def pause(self, most: int = 6) -> None:
         for _ in range(self.chance.randrange(most)):
@@ -53,10 +57,9 @@ class Tasks:
     async def run(self, generators: int) -> None:
         """Until ``batches`` are trained."""
         others = [self.reborn(self.generate, f"generator {number}") for number in range(generators)]
-        for stage in self.stream.rules.stages:
-            others += [
-                self.reborn(lambda name, stage=stage.name: self.write(stage, name), f"{stage.name} {n}") for n in range(2)
-            ]
+        for step in self.stream.gate.rules.enrichment:
+            write = functools.partial(self.write, step.name)
+            others += [self.reborn(write, f"{step.name} {number}") for number in range(2)]
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = [group.create_task(other) for other in others]
             await self.learn_on()
@@ -68,7 +71,8 @@ class Tasks:
     async def reborn(self, role: Role, name: str) -> None:
         """Run a role again and again, each time under a new name; each life but the last ends at a random moment."""
         for life in itertools.count():
-            task = asyncio.create_task(role(f"{name}.{life}"))
+            worker = Worker(self.stream, f"{name}.{life}")
+            task = asyncio.create_task(role(worker))
             try:
                 await self.pause(150)
                 if task.done() or not self.deaths_left:
@@ -77,7 +81,7 @@ class Tasks:
             finally:
                 task.cancel()
             await asyncio.wait([task])
-            await self.stream.leave(f"{name}.{life}")
+            await worker.leave()
 
     async def learn_on(self) -> None:
         """A learner that dies and goes on from its last checkpoint."""
@@ -90,33 +94,35 @@ class Tasks:
             if not task.cancelled():
                 return task.result()
             self.learner_deaths_left -= 1
-            state, version = self.saved
+            kept, version = self.saved
             del self.history.leases[version:]
-            await self.stream.restore(state)
+            await self.stream.now(lambda kept=kept: self.stream.gate.restore(kept))
+            self.learner = LearnerClient(self.stream.gate.rules, self.stream)
+            self.learner.ledger = kept
 
     # ---- roles
 
-    async def generate(self, name: str) -> None:
+    async def generate(self, worker: Worker) -> None:
         held, running = Newest(-1), dict[Ticket, asyncio.Task[None]]()
 
         async def follow() -> None:
             while True:
-                await self.board.reach(held.version + 1)
+                await self.published.reach(held.version + 1)
                 await self.pause(20)
-                await held.set(self.board.version)
+                await held.set(self.published.version)
 
-        async def draw(ticket: Ticket) -> None:
-            await held.reach(ticket.floor)
+        async def generate(ticket: Ticket) -> None:
+            await held.reach(ticket.min_version)
             versions = []
             for _ in range(length(ticket.ordinal)):
                 await self.pause()
                 versions.append(held.version)
-            wanted = await self.stream.put(ticket, drawn(ticket.ordinal, versions))
-            assert wanted or self.stream.rules.on_stale == "drop"
+            wanted = await worker.put(ticket, generated(ticket.ordinal, versions))
+            assert wanted or self.stream.gate.rules.on_stale == "drop"
 
         async def hear() -> None:
             while True:
-                for ticket in await self.stream.withdrawn(name):
+                for ticket in await worker.revoked():
                     if ticket in running:
                         running[ticket].cancel()
 
@@ -124,28 +130,28 @@ class Tasks:
             group.create_task(follow())
             group.create_task(hear())
             while True:
-                for ticket in await self.stream.admit(name, 1 + self.chance.randrange(3)):
-                    running[ticket] = group.create_task(draw(ticket))
+                for ticket in await worker.admit(1 + self.chance.randrange(3)):
+                    running[ticket] = group.create_task(generate(ticket))
 
-    async def write(self, stage: str, name: str) -> None:
+    async def write(self, step: str, worker: Worker) -> None:
         while True:
-            for ticket, group in await self.stream.take(stage, name, 1 + self.chance.randrange(3)):
+            for ticket, group in await worker.take(step, 1 + self.chance.randrange(3)):
                 await self.pause()
-                await self.stream.write(ticket, stage, changes(group, scored_by(stage, group)))
+                await worker.write(ticket, step, changes(group, scored_by(step, group)))
 
     async def learn(self) -> None:
         while self.history.version < self.batches:
-            lease = await self.stream.lease(self.history.version)
+            lease = await self.learner.lease(self.history.version)
             self.history.check(lease)
             await self.pause()
-            self.stream.trained(lease)
+            self.learner.trained(lease)
             self.history.add(lease)
             await self.pause()
-            await self.board.set(self.history.version)
+            await self.published.set(self.history.version)
             await self.pause()
             if self.history.version % self.every == 0:
-                self.saved = self.stream.state(), self.history.version
+                self.saved = self.learner.ledger, self.history.version
                 await self.pause()
-                self.stream.acknowledge()
+                self.learner.acknowledge()
             await self.pause()
-            await self.stream.release(lease)
+            await self.learner.release(lease)

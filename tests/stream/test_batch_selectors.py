@@ -1,18 +1,25 @@
 """Which of the ready groups make up a batch, on cases made by hand."""
 
 import pytest
-from flow_examples import drawn, scored
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_examples import generated, scored
 
 from penstock.core.errors import StreamError
 from penstock.stream.batch_selectors import BATCH_SELECTORS, balanced, fifo, priority
+from penstock.stream.entry import Entry, Ticket
 from penstock.stream.gate import Gate
+from penstock.stream.lag import token_versions
 from penstock.stream.rules import Rules
 
 
+def ready_of(*groups):
+    """Entries of finished groups."""
+    return [Entry(Ticket(index), group=one, versions=token_versions(one)) for index, one in enumerate(groups)]
+
+
 def of_lengths(*lengths):
-    return [drawn(ordinal, [0] * length) for ordinal, length in enumerate(lengths)]
+    return ready_of(*(generated(ordinal, [0] * length) for ordinal, length in enumerate(lengths)))
 
 
 def test_fifo_takes_the_first():
@@ -26,49 +33,49 @@ def test_balanced_takes_short_and_long_ones_together():
 
 def test_balanced_gives_batches_of_like_cost_where_fifo_does_not():
     ready = of_lengths(1, 1, 9, 9)
-    assert [ready[place].samples[0].action_T.sum() for place in balanced(ready, 2)] == [1, 9]
-    assert [ready[place].samples[0].action_T.sum() for place in fifo(ready, 2)] == [1, 1]
+    assert [ready[index].versions.tokens for index in balanced(ready, 2)] == [1, 9]
+    assert [ready[index].versions.tokens for index in fifo(ready, 2)] == [1, 1]
 
 
 def test_balanced_counts_the_actions_of_all_samples_of_a_group():
-    ready = [drawn(0, [0], [0] * 7), drawn(1, [0, 0]), drawn(2, [0] * 4)]
+    ready = ready_of(generated(0, [0], [0] * 7), generated(1, [0, 0]), generated(2, [0] * 4))
     assert balanced(ready, 1) == [2]
 
 
 def test_priority_takes_the_oldest_tokens_first():
-    ready = [scored(drawn(place, [version, 5]), 1.0) for place, version in enumerate([4, 2, 3])]
+    ready = ready_of(*(scored(generated(0, [version, 5]), 1.0) for version in (4, 2, 3)))
     assert priority(ready, 2) == [1, 2]
 
 
 def test_priority_takes_the_widest_spread_of_rewards_among_the_equally_old():
-    ready = [scored(drawn(place, [1], [1]), *rewards) for place, rewards in enumerate([(1.0, 1.0), (0.0, 1.0), (0.0, 5.0)])]
+    ready = ready_of(*(scored(generated(0, [1], [1]), *rewards) for rewards in ((1.0, 1.0), (0.0, 1.0), (0.0, 5.0))))
     assert priority(ready, 1) == [2]
     assert priority(ready, 2) == [1, 2]
 
 
-def test_priority_passes_over_failed_samples():
+def test_priority_leaves_out_failed_samples():
     """Without the failed one no spread is left, so that the other group comes first."""
-    wide = scored(drawn(0, [1], [1]), 0.0, 9.0)
+    wide = scored(generated(0, [1], [1]), 0.0, 9.0)
     broken = type(wide)(wide.prompt, (wide.samples[0], wide.samples[1].failed("reward")))
-    assert priority([broken, scored(drawn(1, [1], [1]), 0.0, 1.0)], 1) == [1]
+    assert priority(ready_of(broken, scored(generated(1, [1], [1]), 0.0, 1.0)), 1) == [1]
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.data())
-def test_every_sampler_gives_different_places_of_what_is_ready(lengths, data):
+def test_every_selector_gives_different_places_of_what_is_ready(lengths, data):
     count = data.draw(st.integers(1, len(lengths)))
-    for sampler in BATCH_SELECTORS.values():
-        places = sampler(of_lengths(*lengths), count)
+    for selector in BATCH_SELECTORS.values():
+        places = selector(of_lengths(*lengths), count)
         assert len(set(places)) == len(places) == count
         assert set(places) <= set(range(len(lengths)))
 
 
-def test_the_gate_leases_what_its_sampler_chose():
+def test_the_gate_leases_what_its_selector_chose():
     gate = Gate(Rules(2, max_lag=1, on_stale="drop", batch_selector="balanced"))
     for ticket, length in zip(gate.admit("g", 4), (1, 1, 9, 9), strict=True):
-        gate.put(ticket, drawn(ticket.ordinal, [0] * length))
+        gate.put("g", ticket, generated(ticket.ordinal, [0] * length))
     assert gate.lease(0).ordinals == (1, 3)
 
 
-def test_an_unknown_sampler_is_refused_with_those_there_are():
+def test_an_unknown_selector_is_refused_with_those_there_are():
     with pytest.raises(StreamError, match='no batch selector "longest"; there are fifo, balanced, priority'):
         Rules(2, on_stale="drop", batch_selector="longest")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.stream.batch_selectors import BATCH_SELECTORS
-from penstock.stream.columns import REFERENCE, REWARD, Stage
+from penstock.stream.enrichment import REFERENCE, REWARD, EnrichmentStep
 from penstock.stream.rules import Rules
 
 BATCHES = 12
@@ -24,7 +24,7 @@ BATCHES = 12
 LIMIT = 20_000
 """Moves of a fair schedule within which everything has to end; some hundreds are usual."""
 
-STAGES = ((), (REWARD,), (REWARD, REFERENCE), (REWARD, REFERENCE, Stage("value", ("tokens", "reward", "reference"))))
+STEPS = ((), (REWARD,), (REWARD, REFERENCE), (REWARD, REFERENCE, EnrichmentStep("value", ("tokens", "reward", "reference"))))
 
 
 @st.composite
@@ -41,7 +41,7 @@ def any_rules(draw: st.DrawFn) -> Rules:
         keep=(lambda group: group.key.ordinal % flat != 0) if flat else None,
         dynamic_sampling=1000 if flat else 0,
         max_uses=draw(st.integers(1, max_lag + 1)),
-        stages=draw(st.sampled_from(STAGES)),
+        enrichment=draw(st.sampled_from(STEPS)),
     )
 
 
@@ -49,8 +49,8 @@ class TestAnySchedule:
     """``chaos`` moves with deaths among them, then a fair schedule until so many batches are trained."""
 
     @staticmethod
-    def run(rules: Rules, generators: int, every: int, remote: bool, chaos: int, seed: int) -> World:
-        world = World(rules, generators, every, remote, random.Random(seed))
+    def run(rules: Rules, generators: int, every: int, chaos: int, seed: int) -> World:
+        world = World(rules, generators, every, random.Random(seed))
         for _ in range(chaos):
             world.step(mishaps=0.04)
         left, goal = LIMIT, max(BATCHES, len(world.history.known))
@@ -61,20 +61,18 @@ class TestAnySchedule:
         world.check_end()
         return world
 
-    arguments = given(
-        any_rules(), st.integers(1, 3), st.integers(1, 4), st.booleans(), st.integers(0, 800), st.integers(0, 2**32)
-    )
+    arguments = given(any_rules(), st.integers(1, 3), st.integers(1, 4), st.integers(0, 800), st.integers(0, 2**32))
 
     @arguments
     @settings(max_examples=60)
-    def test_the_promise_holds(self, rules, generators, every, remote, chaos, seed):
-        assert self.run(rules, generators, every, remote, chaos, seed).gate.stats.largest_lag <= rules.max_lag
+    def test_the_promise_holds(self, rules, generators, every, chaos, seed):
+        assert self.run(rules, generators, every, chaos, seed).gate.stats.largest_lag <= rules.max_lag
 
     @pytest.mark.slow
     @arguments
     @settings(max_examples=1000)
-    def test_the_promise_holds_at_length(self, rules, generators, every, remote, chaos, seed):
-        assert self.run(rules, generators, every, remote, chaos, seed).gate.stats.largest_lag <= rules.max_lag
+    def test_the_promise_holds_at_length(self, rules, generators, every, chaos, seed):
+        assert self.run(rules, generators, every, chaos, seed).gate.stats.largest_lag <= rules.max_lag
 
 
 @given(any_rules(), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**32))
@@ -85,5 +83,5 @@ def test_the_promise_holds_among_tasks_that_wait(rules, generators, every, seed)
     assert tasks.history.version == 8
     assert tasks.stream.stats.largest_lag <= rules.max_lag
     consumed = tasks.history.consumed()
-    there = consumed | set(tasks.stream.gate.entries) | set(tasks.stream.gate.passed)
+    there = consumed | set(tasks.stream.gate.entries) | set(tasks.stream.gate.filter.reasons)
     assert there == set(range(len(there)))

@@ -1,30 +1,27 @@
-"""Dynamic sampling: groups without signal are passed over, in the order of ordinals, once each, and within a limit."""
+"""Dynamic sampling: groups without signal are filtered, in the order of ordinals, once each, and within a limit."""
 
 import asyncio
 from dataclasses import replace
 
 import pytest
-from flow_examples import group
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_examples import Both, group
 
 from penstock.core.errors import StreamError
 from penstock.stream.rules import Rules
-from penstock.stream.stream import Stream
 
 
 def stream_of(batch, flat, *, max_lag=0, dynamic_sampling=100):
-    """A stream that passes over the ordinals in ``flat``."""
-    return Stream(
-        Rules(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, dynamic_sampling=dynamic_sampling), deadline=5.0
-    )
+    """A stream that filters the ordinals in ``flat``."""
+    return Both(Rules(batch, max_lag, keep=lambda group: group.key.ordinal not in flat, dynamic_sampling=dynamic_sampling))
 
 
 async def roll(stream, seed=0):
     """Deliver a group for every slot, for ever, in an order that depends on ``seed``."""
     waiting = []
     while True:
-        if stream.gate.open:
+        if stream.gate.may_admit("g"):
             waiting += await stream.admit(most=stream.rules.slots)
         if waiting:
             ticket = waiting.pop((seed * 7919 + len(waiting)) % len(waiting))
@@ -38,10 +35,7 @@ async def train(stream, batches, seed=0, start=0):
     leases = []
     try:
         for version in range(start, start + batches):
-            lease = await stream.lease(version)
-            stream.trained(lease)
-            await stream.release(lease)
-            leases.append(lease)
+            leases.append(await stream.train(version))
     finally:
         roller.cancel()
     return leases
@@ -50,7 +44,7 @@ async def train(stream, batches, seed=0, start=0):
 def test_a_batch_is_filled_up_with_the_next_prompts():
     (lease,) = asyncio.run(train(stream_of(3, flat={0, 2, 4}), 1))
     assert lease.ordinals == (1, 3, 5)
-    assert lease.passed == (0, 2, 4)
+    assert lease.filtered == (0, 2, 4)
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(1, 4), st.integers(0, 50))
@@ -58,14 +52,14 @@ def test_without_lag_batches_are_the_first_groups_with_signal_whatever_the_order
     leases = asyncio.run(train(stream_of(batch, flat), 5, seed))
     telling = [ordinal for ordinal in range(100) if ordinal not in flat][: 5 * batch]
     assert [ordinal for lease in leases for ordinal in lease.ordinals] == telling
-    gone = sorted(ordinal for lease in leases for ordinal in lease.ordinals + lease.passed)
+    gone = sorted(ordinal for lease in leases for ordinal in lease.ordinals + lease.filtered)
     assert gone == list(range(telling[-1] + 1))
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(1, 3), st.integers(0, 3), st.integers(0, 50))
 def test_with_lag_every_ordinal_is_consumed_once(flat, batch, max_lag, seed):
     leases = asyncio.run(train(stream_of(batch, flat, max_lag=max_lag), 5, seed))
-    gone = [ordinal for lease in leases for ordinal in lease.ordinals + lease.passed]
+    gone = [ordinal for lease in leases for ordinal in lease.ordinals + lease.filtered]
     assert len(gone) == len(set(gone))
     assert set(range(max(leases[-1].ordinals))) <= set(gone)
 
@@ -75,10 +69,9 @@ def test_a_resume_goes_on_with_the_ordinal_after_the_last_that_was_consumed(flat
     whole = asyncio.run(train(stream_of(batch, flat), 5))
     first = stream_of(batch, flat)
     begun = asyncio.run(train(first, stop))
-    second = stream_of(batch, flat)
-    second.load_state(first.state())
+    second = Both(first.rules, kept=first.learner.ledger)
     rest = asyncio.run(train(second, 5 - stop))
-    assert [(lease.ordinals, lease.passed) for lease in begun + rest] == [(lease.ordinals, lease.passed) for lease in whole]
+    assert [(lease.ordinals, lease.filtered) for lease in begun + rest] == [(lease.ordinals, lease.filtered) for lease in whole]
 
 
 def test_no_more_groups_are_open_than_there_are_slots():
@@ -105,7 +98,7 @@ def test_too_many_groups_without_signal_end_the_run_with_the_reason():
 
 def test_failures_are_named_when_nothing_else_was_to_be_learned():
     async def fail():
-        stream = Stream(Rules(1, keep=lambda group: False, dynamic_sampling=1), deadline=5.0)
+        stream = Both(Rules(1, keep=lambda group: False, dynamic_sampling=1))
         for _ in range(2):
             (ticket,) = await stream.admit()
             made = group(ticket.ordinal)
@@ -117,7 +110,7 @@ def test_failures_are_named_when_nothing_else_was_to_be_learned():
 
 
 def test_a_batch_that_cannot_get_complete_any_more_ends_the_run_at_once():
-    """One of the two slots is closed by a passed group, so that the good one waits for a second in vain."""
+    """One of the two slots is closed by a filtered group, so that the good one waits for a second in vain."""
     stream = stream_of(2, flat={0}, dynamic_sampling=0)
     with pytest.raises(StreamError, match=r"1 groups without signal .*more than dynamic_sampling=0"):
         asyncio.run(train(stream, 1))
@@ -128,16 +121,16 @@ def test_a_limit_that_was_reached_is_lifted_by_the_next_batch():
     assert (first.ordinals, second.ordinals) == ((2, 3), (6, 7))
 
 
-def test_the_passed_groups_of_a_returned_lease_are_not_drawn_again():
+def test_the_filtered_groups_of_a_returned_lease_are_not_generated_again():
     async def die():
         stream = stream_of(1, flat={0})
         roller = asyncio.create_task(roll(stream))
-        before = stream.state()
+        before = stream.learner.ledger
         await stream.lease(0)
-        await stream.restore(before)
+        stream.gate.restore(before)
         lease = await stream.lease(0)
         roller.cancel()
         return lease
 
     lease = asyncio.run(die())
-    assert (lease.ordinals, lease.passed) == ((1,), (0,))
+    assert (lease.ordinals, lease.filtered) == ((1,), (0,))

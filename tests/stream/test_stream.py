@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from flow_examples import group
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from stream_examples import Both, group
 
 from penstock.core.errors import StreamError
-from penstock.stream.rules import Lease, Rules, Ticket
-from penstock.stream.stream import Stream
+from penstock.stream.entry import Ticket
+from penstock.stream.leases import Lease
+from penstock.stream.rules import Rules
+from penstock.stream.stream import LearnerClient, Stream
 
 
 def within(awaitable, seconds=0.02):
@@ -40,7 +42,7 @@ async def fill(stream, count, version=0):
 @pytest.mark.parametrize(("batch", "max_lag", "slots"), [(1, 0, 1), (4, 0, 4), (4, 1, 8), (2, 3, 8)])
 def test_admission_stops_at_the_slots(batch, max_lag, slots):
     async def take():
-        stream = Stream(Rules(batch, max_lag))
+        stream = Both(Rules(batch, max_lag))
         assert [await admit(stream) for _ in range(slots)] == list(range(slots))
         with pytest.raises(TimeoutError):
             await admit(stream)
@@ -50,7 +52,7 @@ def test_admission_stops_at_the_slots(batch, max_lag, slots):
 
 def test_delivered_and_leased_groups_keep_their_slots():
     async def take():
-        stream = Stream(Rules(2))
+        stream = Both(Rules(2))
         await fill(stream, 2)
         with pytest.raises(TimeoutError):
             await admit(stream)
@@ -63,7 +65,7 @@ def test_delivered_and_leased_groups_keep_their_slots():
 
 def test_release_opens_the_slots_of_its_batch():
     async def take():
-        stream = Stream(Rules(2, max_lag=1))
+        stream = Both(Rules(2, max_lag=1))
         await fill(stream, 4)
         waiting = asyncio.create_task(stream.admit())
         await asyncio.sleep(0)
@@ -71,7 +73,7 @@ def test_release_opens_the_slots_of_its_batch():
         lease = await stream.lease(0)
         stream.trained(lease)
         await stream.release(lease)
-        assert await within(waiting) == [Ticket(4, floor=1)]
+        assert await within(waiting) == [Ticket(4, min_version=1)]
         assert await admit(stream) == 5
         with pytest.raises(TimeoutError):
             await admit(stream)
@@ -81,7 +83,7 @@ def test_release_opens_the_slots_of_its_batch():
 
 def test_a_lease_waits_for_a_whole_batch():
     async def take():
-        stream = Stream(Rules(2))
+        stream = Both(Rules(2))
         leasing = asyncio.create_task(stream.lease(0))
         await fill(stream, 1)
         await asyncio.sleep(0)
@@ -94,7 +96,7 @@ def test_a_lease_waits_for_a_whole_batch():
 
 def test_a_lease_holds_the_groups_in_the_order_of_admission():
     async def take():
-        stream = Stream(Rules(3))
+        stream = Both(Rules(3))
         for _ in range(3):
             await stream.admit()
         for ordinal in (2, 0, 1):
@@ -110,7 +112,7 @@ def test_a_straggler_is_waited_for_rather_than_overtaken_until_it_is_stale():
     """With one batch of lag: were group 1 trained before the slow group 0, then 0 would come two versions late."""
 
     async def take():
-        stream = Stream(Rules(1, max_lag=1))
+        stream = Both(Rules(1, max_lag=1))
         await stream.admit()
         await stream.admit()
         await put(stream, 1)
@@ -125,7 +127,7 @@ def test_a_straggler_is_waited_for_rather_than_overtaken_until_it_is_stale():
 
 def test_a_group_that_is_too_old_is_refused():
     async def take():
-        stream = Stream(Rules(1, max_lag=1))
+        stream = Both(Rules(1, max_lag=1))
         await stream.admit()
         await put(stream, 0, 3)
         with pytest.raises(StreamError, match=r"group test/0/0 is 2 versions old; max_lag=1 forbids training on it"):
@@ -136,7 +138,7 @@ def test_a_group_that_is_too_old_is_refused():
 
 def test_a_group_from_the_future_is_refused():
     async def take():
-        stream = Stream(Rules(1))
+        stream = Both(Rules(1))
         await stream.admit()
         await put(stream, 0, 1)
         with pytest.raises(StreamError, match="-1 versions old"):
@@ -148,7 +150,7 @@ def test_a_group_from_the_future_is_refused():
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_the_largest_lag_is_counted(lag):
     async def take():
-        stream = Stream(Rules(1, max_lag=2))
+        stream = Both(Rules(1, max_lag=2))
         await stream.admit()
         await put(stream, 0, 3)
         await stream.lease(3 + lag)
@@ -159,12 +161,12 @@ def test_the_largest_lag_is_counted(lag):
 
 def test_a_group_that_was_not_admitted_is_refused():
     with pytest.raises(StreamError, match=r"group test/0/0 \(ordinal 0\) was not admitted"):
-        asyncio.run(Stream(Rules(1)).put(Ticket(0), group(0)))
+        Both(Rules(1)).gate.put("g", Ticket(0), group(0))
 
 
 def test_a_group_that_comes_twice_is_refused():
     async def take():
-        stream = Stream(Rules(2))
+        stream = Both(Rules(2))
         await fill(stream, 1)
         with pytest.raises(StreamError, match="was delivered before"):
             await put(stream, 0)
@@ -177,7 +179,7 @@ def test_a_lease_that_is_released_twice_is_refused(others):
     """Also while other batches hold slots, where the count of free slots would not tell."""
 
     async def take():
-        stream = Stream(Rules(1, max_lag=1))
+        stream = Both(Rules(1, max_lag=1))
         await fill(stream, 1 + others)
         lease = await stream.lease(0)
         stream.trained(lease)
@@ -209,19 +211,19 @@ class Impatient:
 
 def test_a_learner_that_waits_too_long_names_the_rollout_and_what_is_in_flight():
     async def take():
-        stream = Stream(Rules(2), deadline=7.0, clock=Impatient())
+        stream = Both(Rules(2), deadline=7.0, clock=Impatient())
         await stream.admit()
         await fill(stream, 1)
         with pytest.raises(StreamError, match=r"7 s for 2 groups from the rollout; 1 groups are ready, 1 in flight .*\[0\]"):
             await stream.lease(0)
-        assert stream.clock.asked == [7.0]
+        assert stream.stream.clock.asked == [7.0]
 
     asyncio.run(take())
 
 
 def test_a_rollout_that_waits_too_long_names_the_learner():
     async def take():
-        stream = Stream(Rules(1), deadline=0.01)
+        stream = Both(Rules(1), deadline=0.01)
         await stream.admit()
         with pytest.raises(StreamError, match="for a free slot from the learner to publish new weights"):
             await stream.admit()
@@ -229,9 +231,23 @@ def test_a_rollout_that_waits_too_long_names_the_learner():
     asyncio.run(take())
 
 
+def test_a_learner_waits_on_while_tokens_are_generated():
+    """An episode may take hours; what ends the wait is that nobody works any more."""
+    tokens = iter([0.0, 5.0, 9.0, 9.0])
+    clock = Impatient()
+
+    async def take():
+        stream = Stream(Rules(1), deadline=7.0, clock=clock, work=lambda: next(tokens))
+        await stream.lease(0)
+
+    with pytest.raises(StreamError, match="waited 7 s for 1 groups"):
+        asyncio.run(take())
+    assert clock.asked == [7.0, 7.0, 7.0]
+
+
 def test_the_stream_works_on_after_a_deadline():
     async def take():
-        stream = Stream(Rules(1), deadline=0.01)
+        stream = Both(Rules(1), deadline=0.01)
         with pytest.raises(StreamError):
             await stream.lease(0)
         await fill(stream, 1)
@@ -242,7 +258,7 @@ def test_the_stream_works_on_after_a_deadline():
 
 def test_a_cancelled_wait_takes_no_slot():
     async def take():
-        stream = Stream(Rules(1))
+        stream = Both(Rules(1))
         await fill(stream, 1)
         waiting = asyncio.create_task(stream.admit())
         await asyncio.sleep(0)
@@ -259,7 +275,7 @@ def test_a_cancelled_wait_takes_no_slot():
 @pytest.mark.parametrize("turns", range(5))
 def test_a_wait_that_is_cancelled_just_as_its_slot_opens_ends(turns):
     async def take():
-        stream = Stream(Rules(1))
+        stream = Both(Rules(1))
         await fill(stream, 1)
         waiting = asyncio.create_task(stream.admit())
         await asyncio.sleep(0)
@@ -278,14 +294,14 @@ def test_a_wait_that_is_cancelled_just_as_its_slot_opens_ends(turns):
 
 def test_restore_returns_untrained_leases_in_their_place():
     async def take():
-        stream = Stream(Rules(2, max_lag=1))
+        stream = Both(Rules(2, max_lag=1))
         await fill(stream, 4)
         trained = await stream.lease(0)
         stream.trained(trained)
         await stream.release(trained)
-        kept = stream.state()
+        kept = stream.learner.ledger
         await stream.lease(1)
-        await stream.restore(kept)
+        stream.gate.restore(kept)
         return (await within(stream.lease(1))).ordinals
 
     assert asyncio.run(take()) == (2, 3)
@@ -293,25 +309,22 @@ def test_restore_returns_untrained_leases_in_their_place():
 
 def test_a_resume_starts_exactly_the_untrained_ordinals_again():
     async def take():
-        stream = Stream(Rules(2, max_lag=1))
+        stream = Both(Rules(2, max_lag=1))
         await fill(stream, 4)
         stream.trained(await stream.lease(0))
-        state = stream.state()
-        resumed = Stream(Rules(2, max_lag=1))
-        resumed.load_state(state)
+        resumed = Both(stream.rules, kept=stream.learner.ledger)
         return await fill(resumed, 4, version=1), (await resumed.lease(1)).ordinals
 
     assert asyncio.run(take()) == ([2, 3, 4, 5], (2, 3))
 
 
-def test_a_resume_passes_over_what_was_trained_out_of_order():
+def test_a_resume_leaves_out_what_was_trained_out_of_order():
     async def take():
-        stream = Stream(Rules(1, max_lag=1))
-        await fill(stream, 2)
-        await stream.lease(0)
+        stream = Both(Rules(1, max_lag=1, on_stale="drop"))
+        _, quick = await stream.admit(2)
+        await stream.put(quick, group(1))
         stream.trained(await stream.lease(0))
-        resumed = Stream(Rules(1, max_lag=1))
-        resumed.load_state(stream.state())
+        resumed = Both(stream.rules, kept=stream.learner.ledger)
         return [await admit(resumed) for _ in range(2)]
 
     assert asyncio.run(take()) == [0, 2]
@@ -320,17 +333,16 @@ def test_a_resume_passes_over_what_was_trained_out_of_order():
 def test_the_state_is_plain_json():
     import json
 
-    stream = Stream(Rules(2))
-    state = stream.state()
+    state = LearnerClient(Rules(2)).state()
     assert state.arrays == {}
     assert json.loads(json.dumps(state.values)) == state.values
 
 
 def test_stats_count_groups():
     async def take():
-        stream = Stream(Rules(2, max_lag=1))
+        stream = Both(Rules(2, max_lag=1))
         await fill(stream, 3)
-        stream.trained(await stream.lease(0))
+        await stream.train(0)
         return stream.stats
 
     stats = asyncio.run(take())
@@ -345,10 +357,11 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.runner = asyncio.Runner()
-        self.start(Stream(Rules(self.batch, self.max_lag)), trained=[], version=0)
-        self.saved = (self.stream.state(), [], 0)
+        self.rules = Rules(self.batch, self.max_lag)
+        self.start(Both(self.rules), trained=[], version=0)
+        self.saved = (self.stream.learner.ledger, [], 0)
 
-    def start(self, stream: Stream, trained: list[int], version: int) -> None:
+    def start(self, stream: Both, trained: list[int], version: int) -> None:
         self.stream, self.trained, self.version = stream, trained, version
         self.flying: dict[int, int] = {}
         self.ready: set[int] = set()
@@ -413,21 +426,21 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: not self.lease or self.lease_trained)
     @rule()
     def checkpoint(self):
-        self.saved = (self.stream.state(), list(self.trained), self.version)
-        self.stream.acknowledge()
+        self.saved = (self.stream.learner.ledger, list(self.trained), self.version)
+        self.stream.learner.acknowledge()
 
     @precondition(lambda self: self.lease and not self.lease_trained)
     @rule()
     def learner_dies(self):
         """After a checkpoint of all it trained; see test_bound.py for other moments."""
-        self.do(self.stream.restore(self.stream.state()))
+        self.stream.gate.restore(self.stream.learner.ledger)
         self.returned, self.lease = self.lease.ordinals, None
 
     @rule()
     def everything_dies(self):
-        state, trained, version = self.saved
-        stream = Stream(Rules(self.batch, self.max_lag))
-        stream.load_state(state)
+        ledger, trained, version = self.saved
+        stream = Both(self.rules, kept=ledger)
+        stream.learner.ledger = ledger
         self.start(stream, list(trained), version)
 
     @invariant()
@@ -457,13 +470,13 @@ TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_maker_draws_no_more_than_it_has_hands_for():
+def test_a_worker_has_no_more_groups_in_flight_than_it_asked_for():
     async def take():
-        stream = Stream(Rules(4))
-        first = await stream.admit("a", most=4, in_hand=2)
+        stream = Both(Rules(4))
+        first = await stream.as_owner("a").admit(most=4, max_in_flight=2)
         with pytest.raises(TimeoutError):
-            await within(stream.admit("a", most=4, in_hand=2))
-        return len(first), len(await stream.admit("b", most=4, in_hand=4))
+            await within(stream.as_owner("a").admit(most=4, max_in_flight=2))
+        return len(first), len(await stream.as_owner("b").admit(most=4, max_in_flight=4))
 
     assert asyncio.run(take()) == (2, 2)
 
@@ -472,10 +485,10 @@ def test_a_request_that_waited_while_its_groups_ended_gets_all_that_opens():
     """Or the groups of one version would enter the engine in two steps, and processes would not do what one process does."""
 
     async def take():
-        stream = Stream(Rules(2))
-        tickets = await stream.admit("a", most=2, in_hand=2)
+        stream = Both(Rules(2))
+        tickets = await stream.admit(most=2, max_in_flight=2)
         await stream.put(tickets[0], group(0))
-        waiting = asyncio.create_task(stream.admit("a", most=2, in_hand=2))
+        waiting = asyncio.create_task(stream.admit(most=2, max_in_flight=2))
         await asyncio.sleep(0)
         await stream.put(tickets[1], group(1))
         lease = await stream.lease(0)
@@ -486,11 +499,11 @@ def test_a_request_that_waited_while_its_groups_ended_gets_all_that_opens():
     assert asyncio.run(take()) == [2, 3]
 
 
-def test_hands_are_free_again_when_a_group_is_withdrawn_or_its_maker_gone():
+def test_what_a_worker_had_in_flight_counts_no_more_when_it_is_gone():
     async def take():
-        stream = Stream(Rules(1, max_lag=0, on_stale="drop"))
-        await stream.admit("a", in_hand=1)
-        await stream.leave("a")
-        return len(await within(stream.admit("a", in_hand=1)))
+        stream = Both(Rules(1, max_lag=0, on_stale="drop"))
+        await stream.as_owner("a").admit(max_in_flight=1)
+        await stream.as_owner("a").leave()
+        return len(await within(stream.as_owner("a").admit(max_in_flight=1)))
 
     assert asyncio.run(take()) == 1

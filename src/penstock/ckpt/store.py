@@ -32,6 +32,7 @@ LOCK_SECONDS = 600.0
 
 _NAME = re.compile(r"stage-(\d{2,})-([^/]+)-step-(\d{6,})")
 _TEMPORARY, _REPLACED, _QUARANTINE, _LOCK = ".writing-", ".replaced-", "quarantine", ".lock"
+_SCORES = "scores.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Report = Callable[..., None]
@@ -131,12 +132,36 @@ class CheckpointStore:
         started = time.monotonic()
         with self._locked():
             self._tidy()
+            if position.name in (scores := self._scores()):  # of the weights that were here before
+                del scores[position.name]
+                self._write_scores(scores)
             size = self._write(position, files.encode_json(header), prepared)
             self._verified.add(position.name)
             path = self.folder / position.name
             self._tell("checkpoint", name=path.name, bytes=size, seconds=round(time.monotonic() - started, 3), score=score)
             self._prune(position)
         return path
+
+    def rate(self, position: Position, score: float | None) -> None:
+        """The weights of a position were measured after its checkpoint was written. Ignored where there is none (any more)."""
+        if score is None or not math.isfinite(score) or not (self.folder / position.name).exists():
+            return
+        with self._locked():
+            self._write_scores({**self._scores(), position.name: score})
+
+    def _scores(self) -> dict[str, float]:
+        """Scores that came after their checkpoints, by name; none where the file is damaged, which only costs the best mark."""
+        try:
+            found: dict[str, float] = json.loads((self.folder / _SCORES).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _write_scores(self, scores: Mapping[str, float]) -> None:
+        temporary = self.folder / f"{_SCORES}.tmp"
+        known = {name: score for name, score in scores.items() if (self.folder / name).exists()}
+        temporary.write_text(json.dumps(known), encoding="utf-8")
+        os.replace(temporary, self.folder / _SCORES)
 
     def load_newest(self) -> Loaded | None:
         """The newest valid checkpoint, or None where none was ever written. Damaged ones are quarantined on the way.
@@ -286,7 +311,8 @@ class CheckpointStore:
 
     def _entry(self, path: Path) -> Entry:
         header = json.loads((path / files.HEADER).read_bytes())
-        return Entry(path, Position(*header["position"]), header["score"], header["good"], header["meta"])
+        score = self._scores().get(path.name, header["score"])
+        return Entry(path, Position(*header["position"]), score, header["good"], header["meta"])
 
     def _examine(self, path: Path) -> str | None:
         """Why a checkpoint is not valid; None where it is. Raises CheckpointError where that cannot be known."""

@@ -77,15 +77,18 @@ class EventLog:
     def sentinel(self, alarm: Alarm) -> None:
         self.emit("sentinel", alarm.step, **alarm.fields())
 
-    def truncate_after(self, stage: str, step: int) -> None:
-        """Drop events of ``stage`` beyond ``step``, which are about to happen again; lifecycle and fatal ones stay."""
+    def truncate_after(self, stage: str, step: int, evaluation: int | None = None) -> None:
+        """Drop events of ``stage`` beyond ``step``, which are about to happen again; lifecycle and fatal ones stay.
+
+        ``evaluation`` is a step whose evaluation is about to happen again as well.
+        """
         kept = [
             event
             for event in read_events(self.path)
             if event["kind"] == "lifecycle"
             or event.get("severity") == "fatal"
             or event["stage"] != stage
-            or event["step"] <= step
+            or (event["step"] <= step and not (event["step"] == evaluation and _is_evaluation(event)))
         ]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept), encoding="utf-8")
@@ -95,6 +98,11 @@ class EventLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_evaluation(event: Event) -> bool:
+    measured = any(name.startswith("evaluation/") for name in event.get("values", ()))
+    return measured or any(row.get("held_out") for row in event.get("rows", ()))
 
 
 def read_events(path: Path) -> Iterator[Event]:

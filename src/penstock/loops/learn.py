@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Protocol
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
 from penstock.core.types import Group, Metrics, Unit, Version, added
 from penstock.loops.columns import filled
-from penstock.loops.lag import lag_counts, lag_metrics
 from penstock.loops.look import Seen, due, look
 from penstock.rewards.scaling import Moments, scaled
-from penstock.stream.rules import Lease, Rules
+from penstock.stream.lag import lag_counts, lag_metrics
+from penstock.stream.stream import LearnerClient
 
 
 @dataclass(frozen=True)
@@ -178,21 +177,8 @@ class Plan:
     """Whether some samples are scored before they are trained on, to be shown."""
 
 
-class Leasing(Protocol):
-    """The learner's side of a stream, wherever it is."""
-
-    @property
-    def rules(self) -> Rules: ...
-
-    async def lease(self, version: Version) -> Lease: ...
-
-    def trained(self, lease: Lease) -> None: ...
-
-    async def release(self, lease: Lease) -> None: ...
-
-
 async def learn(
-    stream: Leasing,
+    stream: LearnerClient,
     labeller: Labeller,
     trainer: Trainer,
     channel: Channel,
@@ -216,7 +202,7 @@ async def learn(
         with spans.span("wait", step=index):
             lease = await stream.lease(version=index)
         began = time.perf_counter()
-        groups = lease.groups + lease.again
+        groups = lease.groups + lease.reused
         leases.note(index, groups)
         lags = lag_counts(groups, index)
         _refuse_total_failure(groups)
@@ -233,7 +219,7 @@ async def learn(
         stream.trained(lease)
         metrics = watch.after(mean_metrics(parts) | describe(labeller, groups, units))
         metrics["batch/left_out"] = float(len(groups) - len(units))
-        metrics |= {"batch/replaced": float(len(lease.passed))} if stream.rules.dynamic_sampling else {}
+        metrics |= {"batch/replaced": float(len(lease.filtered))} if stream.rules.dynamic_sampling else {}
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
         with spans.span("publish", version=index + 1):
             await channel.publish(index + 1)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +14,12 @@ from penstock.core.contracts import Env, Generator, PromptSource, Reward
 from penstock.core.errors import EnvError, GenerationError
 from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
-from penstock.stream.rules import UNLIMITED, Ticket
+from penstock.stream.entry import Ticket
+from penstock.stream.gate import UNLIMITED
+from penstock.stream.stream import Worker
 
 MakeEnv = Callable[[Prompt], Env]
 Hold = Callable[[Version], Awaitable[None]]
-
-
-class Drawing(Protocol):
-    """The rollout's side of a stream, wherever it is."""
-
-    async def admit(self, *, most: int, in_hand: int) -> list[Ticket]: ...
-
-    async def put(self, ticket: Ticket, group: Group) -> bool: ...
-
-    async def withdrawn(self) -> list[Ticket]: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ def _joined(before: Sample, after: Sample) -> Sample:
 
 
 async def rollout(
-    stream: Drawing,
+    stream: Worker,
     prompts: PromptSource,
     roll: Rollout,
     hold: Hold | None = None,
@@ -106,48 +98,48 @@ async def rollout(
 
     Takes tickets from the stream, at most ``most`` at a time, and prompts by ordinal; gives groups to the stream. Waits while
     all slots are taken; unblocked when the learner has published. ``hold`` waits until the generator holds a version, which
-    must be the ticket's ``floor`` or younger before its group is begun. Groups of tickets that came together are begun
+    must be the ticket's ``min_version`` or younger before its group is begun. Groups of tickets that came together are begun
     together, before the first decode step, each ``within`` what may keep groups and weight updates apart. A group whose ticket
-    is withdrawn is dropped. A failure to generate ends the loop with its error.
+    is revoked is cancelled. A failure to generate ends the loop with its error.
     """
     running: dict[Ticket, asyncio.Task[None]] = {}
     origins: dict[Ticket, str] = {}
 
     async def one(ticket: Ticket) -> None:
         if hold is not None:
-            await hold(ticket.floor)
+            await hold(ticket.min_version)
         async with within():
             origins[ticket] = origin = roll.tape.begin(ticket.ordinal)
             group = await roll.group(prompts(ticket.ordinal))
         roll.tape.flush()
         await stream.put(ticket, replace(group, origin=origin))
 
-    async def drop_withdrawn() -> None:
+    async def cancel_revoked() -> None:
         while True:
-            for ticket in await stream.withdrawn():
+            for ticket in await stream.revoked():
                 if ticket in running:
                     if ticket in origins:
                         roll.tape.drop(origins[ticket])
                     running[ticket].cancel()
 
-    dropping = asyncio.create_task(drop_withdrawn())
+    revoking = asyncio.create_task(cancel_revoked())
     admission: asyncio.Future[list[Ticket]] | None = None
     try:
         while True:
             if admission is None:
-                admission = asyncio.ensure_future(stream.admit(most=most, in_hand=most))
-            waits: set[asyncio.Future[Any]] = {*running.values(), dropping, *([admission] if admission else [])}
+                admission = asyncio.ensure_future(stream.admit(most=most, max_in_flight=most))
+            waits: set[asyncio.Future[Any]] = {*running.values(), revoking, *([admission] if admission else [])}
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for ticket in [ticket for ticket, task in running.items() if task.done()]:
                 ended = running.pop(ticket)
                 origins.pop(ticket, None)
                 ended.cancelled() or ended.result()
-            if dropping in done:
-                dropping.result()
+            if revoking in done:
+                revoking.result()
             if admission is not None and admission.done():
                 running |= {ticket: asyncio.create_task(one(ticket)) for ticket in admission.result()}
                 admission = None
     finally:
-        ended_now: list[asyncio.Future[Any]] = [dropping, *([admission] if admission else []), *running.values()]
+        ended_now: list[asyncio.Future[Any]] = [revoking, *([admission] if admission else []), *running.values()]
         for task in ended_now:
             task.cancel()

@@ -1,6 +1,8 @@
-"""What the processes of a run have in common, served by the supervisor: the stream, the weights board and the notes.
+"""What the processes of a run have in common, served by the supervisor: stream, weight registry, evaluations and notes.
 
-Roles come and go; the hub stays. What a role worked on when its connection ended goes back into the stream.
+Roles come and go; the hub stays. What a role worked on when its connection ended goes back into the stream. The verbs that a
+role may call are methods of :class:`RoleVerbs`, :class:`LearnerVerbs`, and of what a stage holds: its stream's workers, its
+weight registry, its evaluations.
 """
 
 from __future__ import annotations
@@ -8,54 +10,44 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NoReturn, TypeVar
 
-from penstock.core.contracts import State
-from penstock.core.errors import StreamError, WeightError
-from penstock.core.types import Group, Version
-from penstock.net.rpc import Handler, Many, Peer, Server
-from penstock.runtime.exams import Answer, Exam, Exams
-from penstock.stream.columns import Change
-from penstock.stream.rules import Lease, Rules, Ticket
-from penstock.stream.stream import DEADLINE, Stream
+from penstock.core.errors import StreamError
+from penstock.core.types import Version
+from penstock.loops.evaluation_queue import Answer, EvaluationQueue
+from penstock.net.rpc import Handler, Peer, Server
+from penstock.stream.rules import Rules
+from penstock.stream.stream import DEADLINE, Stream, Worker
+from penstock.stream.verbs import handlers, verb
+from penstock.stream.weight_registry import WeightRegistry
 
 NOTES = 1000
 """Notes that wait for the learner to write them down; the oldest are given up first."""
 
 Result = TypeVar("Result")
 OpenStage = Callable[[str], Awaitable[None]]
+Notes = list[dict[str, Any]]
 
 
-class Board:
-    """The newest manifest of the weights, for whoever wants something newer than what it has."""
+class Stage:
+    """What the roles of one stage share. A role that is late to leave works on with its own stage's, and disturbs no other."""
 
-    def __init__(self) -> None:
-        self.manifest: Mapping[str, Any] | None = None
-        self._changed = asyncio.Condition()
+    def __init__(
+        self, name: str, rules: Rules, deadline: float, kept: Mapping[str, Any], work: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self.name = name
+        self.stream = Stream(rules, deadline, kept=kept, work=work)
+        self.registry = WeightRegistry(deadline)
+        self.evaluations = EvaluationQueue(deadline, work)
 
-    @staticmethod
-    def order(manifest: Mapping[str, Any]) -> tuple[Version, int]:
-        """Later versions count more; of one version, the one of the learner that was started later."""
-        return int(manifest["version"]), int(manifest["incarnation"])
 
-    async def post(self, manifest: Mapping[str, Any]) -> None:
-        """Put up a manifest. An older one is passed over: a learner that started again repeats versions that are known."""
-        if not {"version", "incarnation", "kind"} <= manifest.keys():
-            raise WeightError(f"a weights manifest has version, incarnation and kind; this one has {sorted(manifest)}")
-        async with self._changed:
-            if self.manifest is None or self.order(manifest) > self.order(self.manifest):
-                self.manifest = manifest
-                self._changed.notify_all()
+@dataclass(frozen=True)
+class Member:
+    """A role of a stage."""
 
-    async def newest(self, incarnation: int, version: Version) -> Mapping[str, Any]:
-        """A manifest that comes after the given one; waits for it."""
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: self.manifest is not None and self.order(self.manifest) > (version, incarnation)
-            )
-            assert self.manifest is not None
-            return self.manifest
+    stage: Stage
+    worker: Worker
 
 
 class Hub:
@@ -70,42 +62,44 @@ class Hub:
         open_stage: OpenStage,
         close_stage: OpenStage,
         deadline: float = DEADLINE,
-        handlers: Mapping[str, Handler] | None = None,
+        further: Mapping[str, Handler] | None = None,
     ) -> None:
-        """``handlers``: further verbs, of whoever made the hub."""
+        """``further``: verbs of whoever made the hub."""
         self.rules, self.deadline = rules, deadline
         self.open_stage, self.close_stage = open_stage, close_stage
-        self.server = Server(
-            {**self._handlers(), **(handlers or {})}, token, self._left, lambda line: self.note("refused", reason=line), "hub"
+        served = (
+            handlers(RoleVerbs, lambda peer: RoleVerbs(self, peer))
+            | handlers(LearnerVerbs, self._learner_verbs)
+            | handlers(Worker, lambda peer: self._member(peer).worker)
+            | handlers(WeightRegistry, self._followed)
+            | handlers(EvaluationQueue, self._evaluated)
+            | dict(further or {})
         )
-        self.stage = ""
-        self.stream: Stream | None = None
-        self.board = Board()
-        self.exams = Exams()
+        self.server = Server(served, token, self._left, lambda line: self.note("refused", reason=line), "hub")
+        self.stage: Stage | None = None
+        self.learner: int | None = None
+        """Who began the stage, by its id; nobody else may lease, announce or end it."""
         self.incarnation = 0
-        self.notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
         self.reached = 0
         """Steps of the learner that were published, over all stages."""
-        self._ready: dict[str, asyncio.Event] = {}
-        self._noted = asyncio.Event()
-        self._handed: list[dict[str, Any]] = []
-        """Notes that were given to the learner, until it asks for more: they come again if it died before."""
-        self._learner: int | None = None
-        """Who began the stage; nobody else may lease, publish or end it."""
-        self._broken: BaseException | None = None
-        self._breaking = asyncio.Event()
         self.seen: dict[str, float] = {}
         """When each role was last heard of, seconds of the event loop's clock."""
-        self.followers: dict[int, str] = {}
-        """The names of peers that take weights from the board, by their ids."""
         self.moments: dict[str, dict[str, float]] = {}
         """When the latest process of each role connected, and when one last left, by the same clock."""
-        self.told: dict[str, dict[str, float]] = {}
+        self.counts: dict[str, dict[str, float]] = {}
         """The latest counts of each role."""
         self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
         """Checksums of the weights that generators hold, until the learner compares them with its own."""
-        self._leases: dict[int, Lease] = {}
-        self._numbers = 0
+        self.followers: dict[int, str] = {}
+        """The names of peers that take weights, by their ids."""
+        self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
+        self._noted = asyncio.Event()
+        self._sent: Notes = []
+        """Notes that the learner was sent, until it asks for more: they come again if it died before."""
+        self._members: dict[int, Member] = {}
+        self._ready: dict[str, asyncio.Event] = {}
+        self._broken = asyncio.Event()
+        self._error: BaseException | None = None
 
     async def start(self, host: str = "127.0.0.1") -> str:
         """Listen; gives the address. By default for this machine only; peers prove that they know the token in any case."""
@@ -114,199 +108,220 @@ class Hub:
     async def stop(self) -> None:
         await self.server.stop()
 
+    def work(self) -> float:
+        """A count that grows while a role generates."""
+        return sum(sum(counts.values()) for counts in self.counts.values())
+
     def readiness(self, name: str) -> asyncio.Event:
         """Set while the latest process of a role is ready for work."""
         return self._ready.setdefault(name, asyncio.Event())
 
     def fail(self, error: BaseException | None) -> None:
-        """The run cannot go on: the learner hears of it when it asks for a batch."""
+        """The run cannot go on: the learner hears of it when it next waits for others."""
         if error is not None:
-            self._broken = error
-            self._breaking.set()
+            self._error = error
+            self._broken.set()
+
+    async def unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What ``work`` gives, unless the run breaks before."""
+        working, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._broken.wait())
+        try:
+            await asyncio.wait({working, breaking}, return_when=asyncio.FIRST_COMPLETED)
+            if self._error is not None:
+                raise self._error
+            return working.result()
+        finally:
+            for task in (working, breaking):
+                task.cancel()
+
+    # ---- notes
 
     def note(self, what: str, **fields: Any) -> None:
         """Something the run's log should hold."""
-        self.notes.append({"what": what, **fields})
+        self._notes.append({"what": what, **fields})
         self._noted.set()
 
-    def _handlers(self) -> dict[str, Handler]:
-        verbs = (
-            *("begin", "admit", "put", "withdrawn", "take", "write", "newest"),
-            *("next_exam", "answer", "alive", "held", "ready_now", "tell_note"),
-        )
-        found = {verb: getattr(self, f"_{verb}") for verb in verbs}
-        return found | {
-            verb: self._for_learner(verb) for verb in ("end", "lease", "release", "post", "listen", "ask", "answers")
-        }
+    def unsent_notes(self) -> Notes:
+        """The notes that the learner has not been sent; they come again if it dies before it asks for more."""
+        self._sent = list(self._notes)
+        self._notes.clear()
+        return self._sent
 
-    def _for_learner(self, verb: str) -> Handler:
-        """A handler that the learner of the stage alone may call."""
-        handler: Handler = getattr(self, f"_{verb}")
+    async def next_notes(self) -> Notes:
+        """The notes that the learner has not been sent, as soon as there are some; none after the deadline."""
+        self._sent = []
+        if not self._notes:
+            self._noted.clear()
+            try:
+                async with asyncio.timeout(self.deadline):
+                    await self._noted.wait()
+            except TimeoutError:
+                return []
+        return self.unsent_notes()
 
-        async def checked(peer: Peer, **values: Any) -> Any:
-            if peer.id != self._learner:
-                self._refuse(f'{peer} asked for "{verb}", which only the learner that began the stage may')
-            return await handler(peer, **values)
+    # ---- peers
 
-        return checked
-
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> NoReturn:
+        """A peer asked for what it may not have. Raises StreamError."""
         self.note("refused", reason=reason)
         raise StreamError(reason)
+
+    def join(self, peer: Peer, name: str) -> None:
+        """A role works for a stage from now on. Raises StreamError where it is not the one under way."""
+        if self.stage is None or self.stage.name != name:
+            raise StreamError(f"{peer} is for the stage {name}, which is not under way")
+        self._members[peer.id] = Member(self.stage, Worker(self.stage.stream, f"{peer.name}#{peer.id}"))
+
+    def _member(self, peer: Peer) -> Member:
+        if peer.id not in self._members:
+            self.refuse(f"{peer} has joined no stage, so it has no part in a stream")
+        return self._members[peer.id]
+
+    def _learner_verbs(self, peer: Peer) -> LearnerVerbs:
+        if peer.id != self.learner or self.stage is None:
+            self.refuse(f"{peer} asked for what only the learner that began the stage may")
+        return LearnerVerbs(self, self.stage)
+
+    def _followed(self, peer: Peer) -> WeightRegistry:
+        registry = self._member(peer).stage.registry
+        self.followers[peer.id] = peer.name
+        return registry
+
+    def _evaluated(self, peer: Peer) -> EvaluationQueue:
+        if peer.role != "evaluator":
+            self.refuse(f"{peer} would evaluate, which only an evaluator may")
+        return self._member(peer).stage.evaluations
 
     async def _left(self, peer: Peer) -> None:
         self.moments.setdefault(peer.name, {})["left"] = asyncio.get_running_loop().time()
         self.followers.pop(peer.id, None)
-        if peer.id == self._learner:
-            self._learner = None
-            self.notes.extendleft(reversed(self._handed))
-            self._handed = []
-        if self.stream is not None:
-            await self.stream.leave(_maker(peer))
+        if peer.id == self.learner:
+            self.learner = None
+            self._notes.extendleft(reversed(self._sent))
+            self._sent = []
+            if self.stage is not None:
+                await self.stage.evaluations.cancel()
+        member = self._members.pop(peer.id, None)
+        if member is None:
+            return
+        await member.worker.leave()
+        if peer.role == "evaluator":
+            try:
+                member.stage.evaluations.evaluator_left()
+            except StreamError as error:
+                self.fail(error)
 
-    def _flowing(self) -> Stream:
-        if self.stream is None:
-            raise StreamError("no stage has begun, so there is no stream; the learner begins it")
-        return self.stream
 
-    # ---- every role
+class RoleVerbs:
+    """What every role tells the hub."""
 
-    async def _alive(self, peer: Peer, counts: Mapping[str, float]) -> None:
-        now = self.seen[peer.name] = asyncio.get_running_loop().time()
-        known = self.moments.setdefault(peer.name, {})
-        if known.get("peer") != peer.id:  # its first sign of life
-            known |= {"peer": peer.id, "connected": now}
-        self.told[peer.name] = dict(counts)
+    def __init__(self, hub: Hub, peer: Peer) -> None:
+        self.hub, self.peer = hub, peer
 
-    async def _held(self, peer: Peer, version: Version, incarnation: int, sums: Sequence[str]) -> None:
-        self.held.append({"role": peer.name, "version": version, "incarnation": incarnation, "sums": list(sums)})
+    @verb()
+    async def alive(self, counts: Mapping[str, float]) -> None:
+        """A sign of life, and what the role has counted so far."""
+        hub, name, now = self.hub, self.peer.name, asyncio.get_running_loop().time()
+        hub.seen[name] = now
+        known = hub.moments.setdefault(name, {})
+        if known.get("peer") != self.peer.id:  # its first sign of life
+            known |= {"peer": self.peer.id, "connected": now}
+        hub.counts[name] = dict(counts)
 
-    async def _ready_now(self, peer: Peer) -> None:
-        self.readiness(peer.name).set()
+    @verb()
+    async def join(self, stage: str) -> None:
+        """Work for a stage from now on. Raises StreamError where it is over."""
+        self.hub.join(self.peer, stage)
 
-    async def _tell_note(self, peer: Peer, what: str, fields: Mapping[str, Any]) -> None:
-        self.note(what, role=peer.name, **fields)
+    @verb()
+    async def ready(self) -> None:
+        """The role can work."""
+        self.hub.readiness(self.peer.name).set()
 
-    # ---- generators, reward workers, scorers
+    @verb()
+    async def note(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Something the run's log should hold."""
+        self.hub.note(what, role=self.peer.name, **fields)
 
-    async def _admit(self, peer: Peer, most: int, in_hand: int) -> list[Ticket]:
-        return await self._flowing().admit(_maker(peer), most, in_hand)
+    @verb()
+    async def holds(self, version: Version, incarnation: int, sums: Sequence[str]) -> None:
+        """Checksums of the weights that are in use."""
+        self.hub.held.append({"role": self.peer.name, "version": version, "incarnation": incarnation, "sums": list(sums)})
 
-    async def _put(self, peer: Peer, ticket: Ticket, group: Group) -> bool:
-        return await self._flowing().put(ticket, group)
+    @verb(waits=True)
+    async def begin(self, stage: str, ledger: Mapping[str, Any]) -> int:
+        """A stage begins, or goes on under a learner that was started again; gives how many learners there were.
 
-    async def _withdrawn(self, peer: Peer) -> list[Ticket]:
-        return await self._flowing().withdrawn(_maker(peer))
-
-    async def _take(self, peer: Peer, stage: str, most: int) -> Many:
-        return Many(None, await self._flowing().take(stage, _maker(peer), most))
-
-    async def _write(self, peer: Peer, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
-        return await self._flowing().write(ticket, stage, found)
-
-    async def _newest(self, peer: Peer, incarnation: int, version: Version) -> Mapping[str, Any]:
-        self.followers[peer.id] = peer.name
-        return await self.board.newest(incarnation, version)
-
-    # ---- the evaluator
-
-    async def _next_exam(self, peer: Peer) -> Exam:
-        self._require_evaluator(peer)
-        return await self.exams.next()
-
-    def _require_evaluator(self, peer: Peer) -> None:
-        if peer.role != "evaluator":
-            self._refuse(f"{peer} would evaluate, which only an evaluator may")
-
-    async def _answer(self, peer: Peer, step: int, metrics: dict[str, float], groups: Sequence[Group]) -> None:
-        self._require_evaluator(peer)
-        await self.exams.answer(step, metrics, groups)
-
-    # ---- the learner
-
-    async def _ask(self, peer: Peer, exam: Exam) -> None:
-        await self._unless_broken(self.exams.ask(exam))
-
-    async def _answers(self, peer: Peer, wait: bool) -> list[Answer]:
-        return await self._unless_broken(self.exams.answers(wait))
-
-    async def _begin(self, peer: Peer, stage: str, ledger: Mapping[str, Any]) -> int:
-        """A stage begins, or goes on under a learner that was started again; gives the learner's incarnation."""
-        if peer.role != "learner" or self._learner is not None:
-            self._refuse(f"{peer} asked to begin a stage, which only a learner may, and only while there is no other")
-        self._learner = peer.id
-        self.incarnation += 1
-        if self.stream is None or self.stage != stage:
-            self.stage, self.board, self.stream = stage, Board(), Stream(self.rules(stage), self.deadline)
-            self.exams = Exams()
-            self.stream.load_state(State({}, dict(ledger)))
+        Raises:
+            StreamError: the role is no learner, or there is another one.
+        """
+        hub, peer = self.hub, self.peer
+        if peer.role != "learner" or hub.learner is not None:
+            hub.refuse(f"{peer} asked to begin a stage, which only a learner may, and only while there is no other")
+        hub.learner = peer.id
+        hub.incarnation += 1
+        if hub.stage is None or hub.stage.name != stage:
+            hub.stage = Stage(stage, hub.rules(stage), hub.deadline, ledger, hub.work)
         else:
-            await self.stream.restore(State({}, dict(ledger)))
-        self._leases.clear()
-        await self.open_stage(stage)
-        return self.incarnation
+            stream = hub.stage.stream
+            await stream.now(lambda: stream.gate.restore(ledger))
+        await hub.open_stage(stage)
+        return hub.incarnation
 
-    async def _end(self, peer: Peer, stage: str) -> list[dict[str, Any]]:
-        """The stage is over; gives the last notes, when its roles are gone."""
-        if stage == self.stage:
-            self.stage, self.stream = "", None
-            await self.close_stage(stage)
-        self._learner = None
-        return self._hand_over()
 
-    async def _listen(self, peer: Peer) -> list[dict[str, Any]]:
-        """The notes that nobody has heard yet; waits for one. They must not wait for a batch, which may never come."""
-        self._handed = []
-        while not self.notes:
-            self._noted.clear()
-            await self._noted.wait()
-        return self._hand_over()
+class LearnerVerbs:
+    """What the learner of a stage asks of the hub."""
 
-    def _hand_over(self) -> list[dict[str, Any]]:
-        self._handed = list(self.notes)
-        self.notes.clear()
-        return self._handed
+    def __init__(self, hub: Hub, stage: Stage) -> None:
+        self.hub, self.stage = hub, stage
 
-    async def _lease(self, peer: Peer, version: Version) -> Many:
-        lease = await self._unless_broken(self._flowing().lease(version))
-        self._numbers += 1
-        self._leases[self._numbers] = lease
-        found = {
-            "number": self._numbers,
-            "lease": {name: getattr(lease, name) for name in ("ordinals", "passed", "version")},
-            "told": self.told,
-            "held": [self.held.popleft() for _ in range(len(self.held))],
-            "stats": asdict(self._flowing().stats),
-        }
-        return Many(found, lease.groups + lease.again)
+    @verb(waits=True, many=True)
+    async def lease(self, version: Version) -> list[Any]:
+        """The next batch for weights of ``version``: the lease without its groups, then these, new ones before reused ones.
 
-    async def _unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
-        leasing, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._breaking.wait())
-        try:
-            await asyncio.wait({leasing, breaking}, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken is not None:
-                raise self._broken
-            return leasing.result()
-        finally:
-            for task in (leasing, breaking):
-                task.cancel()
+        Waits for it. Raises what keeps the run from going on.
+        """
+        lease = await self.hub.unless_broken(self.stage.stream.lease(version))
+        return [replace(lease, groups=(), reused=()), *lease.groups, *lease.reused]
 
-    async def _release(self, peer: Peer, number: int, saved: bool) -> None:
+    @verb()
+    async def release(self, number: int, saved: bool) -> None:
         """The weights of a lease are published; ``saved``: everything trained up to it is in a checkpoint."""
-        stream, lease = self._flowing(), self._leases.pop(number, None)
-        if lease is None:
-            raise StreamError(f"lease {number} is not the learner's, or was released before")
-        stream.trained(lease)
-        if saved:
-            stream.acknowledge()
-        await stream.release(lease)
-        self.reached += 1
+        await self.stage.stream.release(number, saved)
+        self.hub.reached += 1
 
-    async def _post(self, peer: Peer, manifest: Mapping[str, Any]) -> list[str]:
-        await self.board.post(manifest)
-        return sorted(set(self.followers.values()))
+    @verb()
+    async def status(self) -> dict[str, Any]:
+        """``counts`` of the roles, ``stats`` of the stream, and what generators ``held`` since the last call."""
+        held = self.hub.held
+        stats = asdict(self.stage.stream.stats)
+        return {"counts": self.hub.counts, "held": [held.popleft() for _ in range(len(held))], "stats": stats}
 
+    @verb()
+    async def announce(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Weights that can be fetched; gives the names of the roles that take weights."""
+        await self.stage.registry.announce(manifest)
+        return sorted(set(self.hub.followers.values()))
 
-def _maker(peer: Peer) -> str:
-    """A name that a role which was started again does not share with the one before it."""
-    return f"{peer.name}#{peer.id}"
+    @verb(waits=True)
+    async def listen(self) -> Notes:
+        """Notes for the run's log, as soon as there are some. They must not wait for a batch, which may never come."""
+        return await self.hub.next_notes()
+
+    @verb(waits=True)
+    async def ask(self, step: int, manifest: Mapping[str, Any]) -> None:
+        """Have weights evaluated; waits for the evaluation before. Raises what keeps the run from going on."""
+        await self.hub.unless_broken(self.stage.evaluations.ask(step, manifest))
+
+    @verb(waits=True)
+    async def answers(self, wait: bool) -> list[Answer]:
+        """What was evaluated since the last call; ``wait`` for what is open. Raises what keeps the run from going on."""
+        return await self.hub.unless_broken(self.stage.evaluations.answers(wait))
+
+    @verb()
+    async def end(self) -> Notes:
+        """The stage is over; gives the last notes. Its roles are let go."""
+        hub = self.hub
+        hub.stage, hub.learner = None, None
+        await hub.close_stage(self.stage.name)
+        return hub.unsent_notes()

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.core.errors import PenstockError
 from penstock.core.events import Event
 from penstock.runtime.bootstrap import Bootstrap
+from penstock.stream.verbs import remote, verb
 
 Listener = Callable[[Event], None]
 
@@ -73,6 +74,24 @@ def delivering(listeners: Iterable[Listener]) -> Any:
             delivery.close()
 
 
+class EventVerbs:
+    """What the learner's process tells the one that launched the run. ``ended`` hears how the learner ended."""
+
+    def __init__(self, listeners: Iterable[Listener], ended: Callable[[str, str], None]) -> None:
+        self.listeners, self.ended = listeners, ended
+
+    @verb()
+    async def event(self, event: Event) -> None:
+        """An event of the learner's log, for the listeners here."""
+        for listener in self.listeners:
+            listener(event)
+
+    @verb()
+    async def outcome(self, kind: str, message: str) -> None:
+        """How the learner ended: the kind of its error and what it says; none if ``kind`` is empty."""
+        self.ended(kind, message)
+
+
 class EventSender:
     """A listener in the learner's process: sends events to the hub, and with it to the process that launched the run.
 
@@ -103,9 +122,10 @@ class EventSender:
             asyncio.run(self._send())
 
     async def _send(self) -> None:
-        from penstock.runtime.remote import ANSWER, joined
+        from penstock.runtime.remote import joined
 
-        async with joined(self.bootstrap, "learner-events", "events", dict) as client:
+        async with joined(self.bootstrap, "learner-events", "events", dict) as hub:
+            events = remote(EventVerbs, hub.client)
             while (event := await asyncio.to_thread(self._waiting.get)) is not None:
-                await client.call("event", deadline=ANSWER, event=event)
-            await client.call("outcome", deadline=ANSWER, **self._outcome)
+                await events.event(event)
+            await events.outcome(**self._outcome)

@@ -29,8 +29,10 @@ from penstock.models.language_model import LanguageModel
 from penstock.runtime.local import beside
 from penstock.runtime.stages.online import OnlineParts
 from penstock.runtime.supervise import rules_of
-from penstock.stream.columns import masked, merged
-from penstock.stream.rules import Lease, Rules
+from penstock.stream.enrichment import merged
+from penstock.stream.lag import masked
+from penstock.stream.leases import Lease
+from penstock.stream.stream import LearnerClient
 
 PATIENCE = 600.0
 """Seconds in which what a tape names must come; rewards and environments take the time they take."""
@@ -245,20 +247,17 @@ def overwrite(model: LanguageModel, tensors: Sequence[tuple[str, Any]]) -> None:
         own.detach().copy_(new)
 
 
-class RecordedStream:
+class RecordedStream(LearnerClient):
     """The learner's side of the stream: every batch as it was. ``references``: whether processes of their own wrote the
     reference's log-probs, group by group: sums depend on what they are computed with."""
 
     def __init__(
         self, leases: Mapping[Version, Mapping[str, Any]], groups: Groups, parts: OnlineParts, references: bool = False
     ) -> None:
+        super().__init__(rules_of(parts.stage))
         self.leases, self.groups, self.stage, self.labeller = leases, groups, parts.stage, parts.labeller
         self.references = references and self.labeller.reference is not None
         self._last_use = {origin: version for version, line in sorted(leases.items()) for origin in line["groups"]}
-
-    @property
-    def rules(self) -> Rules:
-        return rules_of(self.stage)
 
     async def lease(self, version: Version) -> Lease:
         if version not in self.leases:
@@ -274,7 +273,7 @@ class RecordedStream:
             found = [self._referred(group) for group in found]
         if self.stage.on_stale == "mask":
             found = [masked(group, version - self.stage.max_lag) for group in found]
-        return Lease(tuple(group.key.ordinal for group in found), tuple(found), version=version)
+        return Lease(version, version, tuple(group.key.ordinal for group in found), tuple(found))
 
     def _referred(self, group: Group) -> Group:
         assert self.labeller.reference is not None

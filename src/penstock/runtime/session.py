@@ -101,7 +101,7 @@ class Session:
                     with named(stage.name):
                         stage_run = self._prepared(number, stage, here)
                     if resume:  # without a checkpoint the evaluation before the first step comes again as well
-                        self.log.truncate_after(stage.name, here.entry.position.step if here else -1)
+                        self.log.truncate_after(stage.name, here.entry.position.step if here else -1, open_evaluation(here))
                     with self.stop.between_saves():
                         asyncio.run(stage_run.execute(here))
                     if self.stop.asked and stage.name != self.run.stages[-1].name:
@@ -202,6 +202,8 @@ class StageRun:
         self.progressed = Progressed({}, {}, {})
         self.started = time.perf_counter()
         self.every = stage.evaluation.every if stage.evaluation else 0
+        self.score: tuple[int, float | None] = (-1, None)
+        """The held-out reward of the weights that were evaluated last, and their step."""
         self.spans = session.recorder.role("learner")
         self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
 
@@ -247,16 +249,21 @@ class StageRun:
         if groups:
             self.session.log.samples(step, rows_of(chosen(groups), self.runtime.model.text.decode, evaluated=step))
         self.progressed.last = metrics
+        self.score = step, metrics.get("evaluation/reward")
+        self.session.store.rate(self._position(step), self.score[1])
+
+    def _position(self, step: int) -> Position:
+        return Position(self.number, self.stage.name, step)
 
     async def _evaluate_if_due(self, done: int) -> None:
         """Evaluate at the end and in between; what is in between may be measured by another process, and heard later."""
-        aside, last = self.runtime.elsewhere, done == self.stage.steps
+        remote, last = self.runtime.elsewhere, done == self.stage.steps
         due = self.runtime.evaluate is not None and (last or (self.every and done % self.every == 0))
-        if due and not last and aside is not None:
-            await aside.ask(done)
-        for answer in await aside.answers(wait=last) if aside is not None else ():
+        if due and not last and remote is not None:
+            await remote.ask(done)
+        for answer in await remote.answers(wait=last) if remote is not None else ():
             self._measured(*answer)
-        if due and (last or aside is None):
+        if due and (last or remote is None):
             await self._evaluate(done)
 
     async def _after(self, step: Step) -> None:
@@ -275,6 +282,8 @@ class StageRun:
             self.session.stop.asked,
         )  # once: a signal between save and stop comes later
         if asked or done == total or (every and done % every == 0):
+            for answer in await self.runtime.elsewhere.settle(done) if self.runtime.elsewhere is not None else ():
+                self._measured(*answer)
             self._save(done)
         if asked and done < total:
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
@@ -286,13 +295,19 @@ class StageRun:
     def _save(self, step: int) -> None:
         spent = self.progressed.seconds
         self.progressed.seconds = spent + time.perf_counter() - self.started
-        score = self.progressed.last.get("evaluation/reward")
+        score = self.score[1] if self.score[0] == step else None
         states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
         with self.spans.span("save", step=step):
-            self.session.store.save(Position(self.number, self.stage.name, step), states, score=score)
+            self.session.store.save(self._position(step), states, score=score)
         self.session.recorder.flush()
         self.progressed.seconds = spent
         self.runtime.acknowledge()
+
+
+def open_evaluation(loaded: Loaded | None) -> int | None:
+    """The step whose evaluation was not answered when a checkpoint was written, and is asked again."""
+    known = loaded.states.get("evaluation") if loaded is not None else None
+    return int(known.values["open"]) if known is not None else None
 
 
 def headline(run: Run, summary: Mapping[str, Any]) -> str:

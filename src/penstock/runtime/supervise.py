@@ -18,16 +18,15 @@ from penstock.config.run import Online, Run
 from penstock.core import errors
 from penstock.core.algorithm import FromSamples
 from penstock.core.errors import RoleError, SpecError
-from penstock.core.events import Event
-from penstock.net.rpc import Handler, Peer
 from penstock.runtime.bootstrap import RANKS_LOST, Bootstrap
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
-from penstock.runtime.listeners import Listener
+from penstock.runtime.listeners import EventVerbs, Listener
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.runtime.supervisor import COMMAND, STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
-from penstock.stream.columns import Stage as EnrichmentStep
+from penstock.stream.enrichment import EnrichmentStep
 from penstock.stream.rules import Rules
+from penstock.stream.verbs import handlers
 from penstock.train.rank_meeting import Meeting
 from penstock.weights.folder import shared_folder
 
@@ -83,9 +82,9 @@ def weights_folder(run: Run, folder: Path) -> Path:
     return shared_folder(hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16])
 
 
-def exam_folder(weights: Path) -> Path:
+def evaluation_folder(weights: Path) -> Path:
     """Where weights travel through to the evaluator; beside those of the generators, because they must stay longer."""
-    return weights.with_name(f"{weights.name}-exam")
+    return weights.with_name(f"{weights.name}-evaluation")
 
 
 def place_of(run: Run) -> Place:
@@ -119,12 +118,13 @@ class Supervised:
         base: Path,
         command: tuple[str, ...] = COMMAND,
     ) -> None:
-        self.run, self.folder, self.listeners, self.stop = run, RunFolder(folder), listeners, stop
+        self.run, self.folder, self.stop = run, RunFolder(folder), stop
         self.resuming, self.base, self.command = resume, base, command
         self.token = secrets.token_hex(32)
         self.place = place_of(run)
-        handlers: dict[str, Handler] = {"event": self._event, "outcome": self._outcome}
-        self.hub = Hub(self._rules, self.token, self._open, self._close, handlers=handlers)
+        events = EventVerbs(listeners, self._outcome)
+        further = handlers(EventVerbs, lambda peer: events)
+        self.hub = Hub(self._rules, self.token, self._open, self._close, further=further)
         self.address = ""
         self.error: Exception | None = None
         """What ended the learner, in its own words."""
@@ -164,15 +164,10 @@ class Supervised:
             await self.hub.stop()
             self.stop.on_ask = None
             weights = weights_folder(self.run, self.folder.path)
-            for folder in (weights, exam_folder(weights)):
+            for folder in (weights, evaluation_folder(weights)):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    async def _event(self, peer: Peer, event: Event) -> None:
-        """An event of the learner's log, for the listeners here."""
-        for listener in self.listeners:
-            listener(event)
-
-    async def _outcome(self, peer: Peer, kind: str, message: str) -> None:
+    def _outcome(self, kind: str, message: str) -> None:
         """How the learner ended: the kind of its error and what it says; none if ``kind`` is empty."""
         known = {"Interrupted": Interrupted, "": None}.get(kind, vars(errors).get(kind, RoleError))
         self.error = known(message) if known is not None else None

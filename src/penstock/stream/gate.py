@@ -4,35 +4,206 @@ Nothing in here waits and nothing knows of processes, so the same rules hold in 
 virtual clock of a simulator. :class:`penstock.stream.stream.Stream` adds the waiting.
 
 Why the bound holds with ``on_stale="wait"``: there are ``(k + 1) · B`` slots, and a slot opens again when the weights of its
-batch are published. When version ``p`` is published, ``p · B`` groups have been trained, so whoever is admitted now is at most
+batch are published. When version ``p`` is published, ``p · B`` groups have been trained, so a group admitted now is at most
 the ``(p + k + 1) · B``-th; batches are made in the order of admission, so it is trained at version ``p + k`` at the latest, and
-its tokens are of version ``p`` (its ticket's ``floor``) or younger.
+its tokens are of version ``p`` (its ticket's ``min_version``) or younger.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
-from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
-from penstock.stream.admission import Admission
 from penstock.stream.batch_selectors import BATCH_SELECTORS
-from penstock.stream.columns import TOKENS, actions, masked
+from penstock.stream.dynamic_sampling import Filter
+from penstock.stream.enrichment import TOKENS, Change, Enrichment, merged
+from penstock.stream.entry import Entry, Ticket
+from penstock.stream.lag import token_versions
+from penstock.stream.leases import Lease, Leases
 from penstock.stream.ledger import Ledger
-from penstock.stream.rules import PATIENCE, Entry, Lease, Rules
+from penstock.stream.rules import Rules, StreamStats
+from penstock.stream.staleness import Staleness
+
+UNLIMITED = 1 << 30
+"""Groups that a generator may have in flight where the slots are the only limit."""
+
+MAX_FAILED_OWNERS = 10
+"""Workers that may die on a group in a row; then the group is taken for what kills them, and the run ends with its name."""
 
 
-class Gate(Admission):
-    """Admits work by slots, gathers the columns of groups, leases batches. Every verb answers at once."""
+class Gate:
+    """Admits work by slots, gathers the columns of groups, leases batches. Every verb answers at once.
 
-    def __init__(self, rules: Rules) -> None:
-        super().__init__(rules)
-        self._leases: list[Lease] = []
-        self._repeat: list[Lease] = []
-        """Leases of a learner that died, which the next one is given again as they were."""
-        self._used: list[Entry] = []
-        """Trained groups that may be in a batch again, oldest first."""
+    Workers are known by their names as owners of what they work on; what others bring of it is refused.
+    """
+
+    def __init__(self, rules: Rules, kept: Mapping[str, Any] | None = None) -> None:
+        """From the beginning, or from ``kept``, the ledger of a checkpoint: what is not in it is started again."""
+        self.rules, self.stats = rules, StreamStats()
+        self.ledger = Ledger(kept)
+        self.free = rules.slots
+        self.published: Version = self.ledger.version
+        self.entries: dict[int, Entry] = {}  # in ascending order
+        self.filter = Filter(rules)
+        self.enrichment = Enrichment(rules.enrichment)
+        self.leases = Leases(self.ledger.version)
+        self.staleness = Staleness(rules, self.stats)
+        self.revoked: dict[str, list[Ticket]] = {}  # by owner: tickets that are worth nothing any more
+        self._in_flight: Counter[str] = Counter()  # by owner: groups that it generates
+        self._idle: set[int] = set()  # ordinals that nobody generates
+        self._next = self.ledger.floor
+        self._ready, self._numbers = itertools.count(), itertools.count(1)
+
+    # ---- generators
+
+    def admit(self, owner: str, most: int = 1, max_in_flight: int = UNLIMITED) -> list[Ticket]:
+        """Up to ``most`` tickets for ``owner``: first groups that came back, then new ones while slots are free; but never
+        more than ``max_in_flight`` groups for it to generate at a time.
+
+        Raises:
+            StreamError: workers died on a group again and again.
+        """
+        self._refuse_poison()
+        most = min(most, max_in_flight - self._in_flight[owner])
+        tickets = [self._start(ordinal, owner) for ordinal in sorted(self._idle)[:most]]
+        while self.free > 0 and len(tickets) < most:
+            self.free -= 1
+            while self._next in self.ledger:
+                self._next += 1
+            self.entries[self._next] = Entry(Ticket(self._next))
+            self._next += 1
+            tickets.append(self._start(self._next - 1, owner))
+        self.stats.admitted += len(tickets)
+        return tickets
+
+    def _start(self, ordinal: int, owner: str) -> Ticket:
+        entry = self.entries[ordinal]
+        self._idle.discard(ordinal)
+        entry.ticket = entry.ticket._replace(min_version=self.published)
+        entry.owners[TOKENS] = owner
+        self._in_flight[owner] += 1
+        return entry.ticket
+
+    def may_admit(self, owner: str, max_in_flight: int = UNLIMITED) -> bool:
+        """Whether :meth:`admit` would give a ticket."""
+        return (self.free > 0 or bool(self._idle)) and self._in_flight[owner] < max_in_flight
+
+    def put(self, owner: str, ticket: Ticket, group: Group) -> bool:
+        """Deliver a generated group; False if it is not wanted: it was started again, or is another worker's.
+
+        Raises:
+            StreamError: the ordinal was not admitted, or its group is there.
+        """
+        if ticket.ordinal >= self._next:
+            raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was not admitted")
+        entry = self._entry(ticket)
+        if entry is not None and entry.group is not None:
+            raise StreamError(f"group {group.key} (ordinal {ticket.ordinal}) was delivered before")
+        if entry is None or entry.owners.get(TOKENS) != owner:
+            return self._refuse(owner, ticket)
+        del entry.owners[TOKENS]
+        self._in_flight[owner] -= 1
+        entry.group, entry.versions, entry.columns, entry.failed_owners = group, token_versions(group), {TOKENS}, []
+        self.stats.delivered += 1
+        self._go_on(entry)
+        return True
+
+    def _refuse(self, owner: str, ticket: Ticket) -> bool:
+        self.stats.refused += 1
+        if ticket in (tickets := self.revoked.get(owner, [])):  # it knows now
+            tickets.remove(ticket)
+        return False
+
+    def _entry(self, ticket: Ticket) -> Entry | None:
+        """The group of a ticket, unless it was started again."""
+        entry = self.entries.get(ticket.ordinal)
+        return entry if entry is not None and entry.ticket.attempt == ticket.attempt else None
+
+    # ---- those who write columns
+
+    def take(self, owner: str, step: str, most: int = 1) -> list[tuple[Ticket, Group]]:
+        """Up to ``most`` groups that lack the column ``step`` and have what it needs, in the order in which they came.
+
+        Raises:
+            StreamError: the stream has no such step.
+        """
+        taken = self.enrichment.take(step, most) if self.enrichment.waits(step) else []
+        for entry in taken:
+            entry.owners[step] = owner
+        return [(entry.ticket, entry.whole) for entry in taken]
+
+    def write(self, owner: str, ticket: Ticket, step: str, found: Sequence[Change]) -> bool:
+        """Write the column ``step``; False if that is not wanted: the group was started again, or is another worker's.
+
+        Raises:
+            StreamError: there is not one finding a sample; the group stays with its owner.
+        """
+        entry = self._entry(ticket)
+        if entry is None or entry.group is None or entry.owners.get(step) != owner:
+            return self._refuse(owner, ticket)
+        entry.group, entry.failed_owners = merged(entry.group, found), []
+        del entry.owners[step]
+        entry.columns.add(step)
+        self._go_on(entry)
+        return True
+
+    def _go_on(self, entry: Entry) -> None:
+        """Offer a group to the steps whose inputs are there, or note that it is ready."""
+        if self.enrichment.is_complete(entry):
+            entry.ready = next(self._ready)
+            if not self.filter.lets_through(entry.whole):
+                del self.entries[entry.ordinal]
+                self.stats.filtered += 1
+                self.free += self.filter.add(entry.ordinal, entry.whole)
+        self.enrichment.offer(entry)
+
+    # ---- workers that are gone, and groups that are started again
+
+    def release_owner(self, owner: str) -> None:
+        """A worker is gone: what it worked on is given to others."""
+        self.revoked.pop(owner, None)
+        self._in_flight.pop(owner, None)
+        for ordinal, entry in self.entries.items():
+            held = [column for column, holder in entry.owners.items() if holder == owner]
+            for column in held:
+                del entry.owners[column]
+                self.stats.returned += 1
+            entry.failed_owners += [owner] if held else []
+            if TOKENS in held:
+                entry.ticket = entry.ticket._replace(attempt=entry.ticket.attempt + 1)
+                self._idle.add(ordinal)
+            elif held:
+                self.enrichment.offer(entry)
+
+    def _refuse_poison(self) -> None:
+        suspects = [entry for entry in self.entries.values() if len(entry.failed_owners) >= MAX_FAILED_OWNERS]
+        if suspects:
+            ordinals, failed = [entry.ordinal for entry in suspects], suspects[0].failed_owners
+            named = f"the group of ordinal {ordinals[0]}" if len(ordinals) == 1 else f"one of the groups of ordinals {ordinals}"
+            raise StreamError(
+                f"{len(failed)} workers in a row died on {named}, the last one {failed[-1]}; see why that ended, or leave the "
+                "prompt out"
+            )
+
+    def _restart_stale(self, version: Version) -> None:
+        """Start groups again of which nothing can be trained at ``version`` any more; what comes of them is refused."""
+        for entry in [entry for entry in self.entries.values() if self.staleness.is_stale(entry, version)]:
+            if TOKENS in entry.owners:
+                self._in_flight[entry.owners[TOKENS]] -= 1
+            for owner in set(entry.owners.values()):
+                self.revoked.setdefault(owner, []).append(entry.ticket)
+            self.stats.dropped += 1
+            self.stats.tokens_dropped += entry.versions.tokens
+            again = Entry(entry.ticket._replace(attempt=entry.ticket.attempt + 1), failed_owners=entry.failed_owners)
+            again.stale_restarts = entry.stale_restarts + 1
+            self.entries[entry.ordinal] = again
+            self._idle.add(entry.ordinal)
+            self.enrichment.withdraw(entry.ordinal)
 
     # ---- the learner
 
@@ -40,178 +211,70 @@ class Gate(Admission):
         """The next batch for weights of ``version``; None while it is not complete.
 
         Raises:
-            StreamError: more groups were passed over than ``dynamic_sampling`` allows, a group took down everyone who
-                worked on it, or a group is staler than ``max_lag`` though the slots forbid it.
+            StreamError: more groups were filtered than ``dynamic_sampling`` allows, workers died on a group again and again,
+                or a group is staler than ``max_lag`` though the slots forbid it.
         """
         self._refuse_poison()
-        if self._repeat:
-            return self._leased_again(version)
+        if self.leases.repeats:
+            return self.leases.repeat(version)
         if self.rules.on_stale != "wait":
-            self._renew_stale(version)
-        chosen = self._due(version)
+            self._restart_stale(version)
+        fresh = self.staleness.fresh(version)
+        chosen = self._due(fresh)
         if chosen is None:
-            self._refuse_drought(version)
+            if all(entry.is_ready for entry in self.entries.values()):
+                self.filter.refuse_shortage(fresh)
             return None
-        again = self._again(version, self.rules.batch - len(chosen))
-        ordinals = tuple(entry.ticket.ordinal for entry in chosen)
-        passed = tuple(sorted(ordinal for ordinal in self.passed if ordinal < max(ordinals)))
-        for ordinal in passed:
-            del self.passed[ordinal]
-        self.free, self._withheld = self.free + self._withheld, 0
-        groups = tuple(self._young(entry, version) for entry in chosen)
-        for entry in chosen:
-            del self.entries[entry.ticket.ordinal]
-            entry.uses += 1
-        self._used += chosen if self.rules.max_uses > 1 else []
-        lease = Lease(ordinals, groups, passed, again, version, tuple(chosen))
-        self._leases.append(lease)
-        self._check_age(lease)
+        reused = self.staleness.reuse(version, self.rules.batch - len(chosen))
+        groups = tuple(self.staleness.trained_part(entry, version) for entry in chosen)
+        self.staleness.keep(chosen)
+        ordinals = tuple(entry.ordinal for entry in chosen)
+        for ordinal in ordinals:
+            del self.entries[ordinal]
+        filtered, opens = self.filter.consume(max(ordinals))
+        self.free += opens
+        self.ledger.add(ordinals + filtered, version + 1)
+        lease = Lease(next(self._numbers), version, ordinals, groups, filtered, reused, self.ledger.values())
+        self.leases.add(lease)
         return lease
 
-    def _leased_again(self, version: Version) -> Lease:
-        lease = self._repeat[0]
-        if lease.version != version:
-            raise StreamError(f"a learner of version {version} asked for the batch that version {lease.version} was trained on")
-        self._leases.append(self._repeat.pop(0))
-        return lease
-
-    def _due(self, version: Version) -> list[Entry] | None:
+    def _due(self, count: int) -> list[Entry] | None:
         """The fresh groups of the next batch, once they are there."""
-        count = self._fresh(version)
-        if self.rules.on_stale == "wait" or any(entry.withdrawals >= PATIENCE for entry in self.entries.values()):
+        if self.rules.on_stale == "wait" or self.staleness.starves(self.entries.values()):
             due = list(islice(self.entries.values(), count))
-            return due if len(due) == count and all(map(self._is_ready, due)) else None
-        ready = sorted(filter(self._is_ready, self.entries.values()), key=lambda entry: entry.turn)
+            return due if len(due) == count and all(entry.is_ready for entry in due) else None
+        ready = sorted((entry for entry in self.entries.values() if entry.is_ready), key=lambda entry: entry.ready)
         if len(ready) < count:
             return None
-        groups = [entry.group for entry in ready if entry.group is not None]
-        return [ready[place] for place in BATCH_SELECTORS[self.rules.batch_selector](groups, count)]
+        return [ready[index] for index in BATCH_SELECTORS[self.rules.batch_selector](ready, count)]
 
-    def _fresh(self, version: Version) -> int:
-        """Groups that the next batch needs beside those that may be in it again."""
-        spare = sum(1 for entry in self._used if self._usable(entry, version))
-        return self.rules.batch - min(spare, self.rules.batch - self.rules.fresh)
+    def release(self, number: int, saved: bool = False) -> None:
+        """The weights trained on a lease are published: its slots open. ``saved``: a checkpoint holds what was trained so far.
 
-    def _usable(self, entry: Entry, version: Version) -> bool:
-        fresh = entry.group is not None and version - entry.group.oldest_version <= self.rules.max_lag
-        return fresh and entry.uses < self.rules.max_uses
-
-    def _again(self, version: Version, count: int) -> tuple[Group, ...]:
-        self._used = [entry for entry in self._used if self._usable(entry, version)]
-        chosen = self._used[:count]
-        for entry in chosen:
-            entry.uses += 1
-        return tuple(entry.group for entry in chosen if entry.group is not None)
-
-    def _renew_stale(self, version: Version) -> None:
-        """Start groups again of which nothing could be trained at ``version`` any more."""
-        oldest = version - self.rules.max_lag
-        for entry in list(self.entries.values()):
-            if entry.group is None:
-                stale = bool(entry.makers) and entry.ticket.floor < oldest and self.rules.on_stale == "drop"
-            else:
-                usable = masked(entry.group, oldest) if self.rules.on_stale == "mask" else entry.group
-                stale = 0 <= usable.oldest_version < oldest or (usable.oldest_version < 0 <= entry.group.oldest_version)
-            if stale:
-                self._withdraw(entry)
-
-    def _withdraw(self, entry: Entry) -> None:
-        if TOKENS in entry.makers:
-            self._drawing[entry.makers[TOKENS]] -= 1
-        for maker in set(entry.makers.values()):
-            self.withdrawn.setdefault(maker, []).append(entry.ticket)
-        self.stats.dropped += 1
-        self.stats.tokens_dropped += actions(entry.group) if entry.group else 0
-        self._start_over(entry, entry.withdrawals + 1)
-
-    def _young(self, entry: Entry, version: Version) -> Group:
-        group = _group_of(entry)
-        if self.rules.on_stale != "mask":
-            return group
-        young = masked(group, version - self.rules.max_lag)
-        self.stats.tokens_masked += actions(group) - actions(young)
-        return young
-
-    def _refuse_drought(self, version: Version) -> None:
-        """So many slots are closed by passed groups that the batch cannot get complete."""
-        left = self.rules.slots - self._withheld
-        if not self._withheld or left >= self._fresh(version) or not all(map(self._is_ready, self.entries.values())):
-            return
-        last = self.passed[max(self.passed)]
-        raise StreamError(
-            f"{len(self.passed)} groups without signal were passed over, more than "
-            f"dynamic_sampling={self.rules.dynamic_sampling} allows for batches of {self.rules.batch}; in the last one {last}. "
-            "Use prompts the model solves sometimes, or raise dynamic_sampling"
-        )
-
-    def _check_age(self, lease: Lease) -> None:
-        for group in lease.groups + lease.again:
-            oldest = group.oldest_version
-            lag = lease.version - oldest if oldest >= 0 else 0
-            self.stats.largest_lag = max(self.stats.largest_lag, lag)
-            if not 0 <= lag <= self.rules.max_lag:
-                raise StreamError(
-                    f"group {group.key} is {lag} versions old; max_lag={self.rules.max_lag} forbids training on it"
-                )
-
-    def trained(self, lease: Lease) -> None:
-        """The optimizer has used the lease; its ordinals belong to the weights from now on."""
-        self.ledger.add(lease.ordinals + lease.passed, lease.version + 1)
+        Raises:
+            StreamError: it was released before, or is none of the learner's.
+        """
+        lease, opens = self.leases.release(number)
+        self.free += opens
         self.stats.trained += len(lease.ordinals)
-
-    def release(self, lease: Lease) -> None:
-        """The weights trained on the lease are published: its slots open again. Raises StreamError the second time."""
-        if lease.released:
-            raise StreamError(f"the lease of ordinals {lease.ordinals} was released twice")
-        lease.released = True
-        self.free += 0 if lease.opened else len(lease.ordinals)
-        lease.opened = True
         self.published = max(self.published, lease.version + 1)
+        if saved:
+            self.leases.acknowledge(lease.version + 1)
 
-    def acknowledge(self) -> None:
-        """A checkpoint holds every trained lease: forget their groups, once their slots are open."""
-        self._leases = [lease for lease in self._leases if not lease.opened or lease.ordinals[0] not in self.ledger]
-
-    def restore(self, kept: State) -> None:
+    def restore(self, kept: Mapping[str, Any]) -> None:
         """The learner died and goes on from ``kept``, the ledger of its checkpoint: later leases are given out again.
 
         Raises:
             StreamError: the checkpoint is older than one whose leases were acknowledged and forgotten.
         """
-        before = Ledger()
-        before.load_state(kept)
-        known = sorted((*self._leases, *self._repeat), key=lambda lease: lease.version)
-        repeat = [lease for lease in known if lease.ordinals[0] not in before]
-        reached = repeat[0].version if repeat else self.ledger.version
-        if reached > before.version:
-            raise StreamError(
-                f"the learner goes on from version {before.version}, but batches up to version {reached} are durable and "
-                "forgotten; resume from the newest checkpoint, or start stream and learner again from this one"
-            )
-        self._repeat = repeat
-        for lease in known:
-            if lease not in self._repeat and not lease.opened:  # it was saved, but the learner died before it could say so
-                self.release(lease)
-            lease.released = False
-        self._leases, self.ledger = [], before
+        version = Ledger(kept).version
+        self.free += self.leases.restore(version)
+        self.published = max(self.published, version)
 
     def describe(self) -> str:
         """Where groups are, for the message of a wait that was too long."""
-        ready = sum(map(self._is_ready, self.entries.values()))
-        at = [(ordinal, entry.makers) for ordinal, entry in self.entries.items() if not self._is_ready(entry)]
-        makers = sorted({f"{who} ({column})" for _, held in at for column, who in held.items() if who})
-        named = f", with {', '.join(makers)}" if makers else ""
+        at = [(ordinal, entry.owners) for ordinal, entry in self.entries.items() if not entry.is_ready]
+        owners = sorted({f"{owner} ({column})" for _, held in at for column, owner in held.items() if owner})
+        named = f", with {', '.join(owners)}" if owners else ""
+        ready = len(self.entries) - len(at)
         return f"{ready} groups are ready, {len(at)} in flight (ordinals {[ordinal for ordinal, _ in at[:5]]}…){named}"
-
-    # ---- a new stream for an old run
-
-    def load_state(self, state: State) -> None:
-        """Everything that is not in the ledger is started again."""
-        self.ledger.load_state(state)
-        self._next, self.published = self.ledger.floor, self.ledger.version
-
-
-def _group_of(entry: Entry) -> Group:
-    if entry.group is None:
-        raise StreamError(f"ordinal {entry.ticket.ordinal} was leased without a group")
-    return entry.group

@@ -8,151 +8,211 @@ The rules are :mod:`penstock.stream.gate`'s; here is the waiting: every wait has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from penstock.core.clock import Clock, WallClock
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
-from penstock.stream.columns import Change
-from penstock.stream.gate import Gate
+from penstock.stream.enrichment import Change
+from penstock.stream.entry import Ticket
+from penstock.stream.gate import UNLIMITED, Gate
+from penstock.stream.leases import Lease
 from penstock.stream.ledger import Ledger
-from penstock.stream.rules import UNLIMITED, Lease, Rules, StreamStats, Ticket
+from penstock.stream.rules import Rules, StreamStats
+from penstock.stream.verbs import verb
 
 DEADLINE = 3600.0
-"""Seconds that a wait for work may last."""
+"""Seconds that a wait for work may last while there is no sign of any."""
+
+Found = TypeVar("Found")
 
 
 class Stream:
-    """Admits work by slots, gathers groups and their columns, leases batches.
+    """A gate that can be waited at. ``kept`` is a checkpoint's ledger.
 
-    ``deadline`` is how many seconds any wait may last before it fails and names whom it waited for.
+    A wait fails after ``deadline`` seconds in which there was no sign of work: no group came, and ``work``, a count that grows
+    while others work (of generated tokens), stood still. So long episodes need no longer deadline.
     """
 
-    def __init__(self, rules: Rules, deadline: float = DEADLINE, clock: Clock | None = None) -> None:
-        self.gate = Gate(rules)
-        self.deadline = deadline
+    def __init__(
+        self,
+        rules: Rules,
+        deadline: float = DEADLINE,
+        clock: Clock | None = None,
+        kept: Mapping[str, Any] | None = None,
+        work: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.gate = Gate(rules, kept)
+        self.deadline, self.work = deadline, work
         self.clock = clock or WallClock()
         self._changed = asyncio.Condition()
-
-    @property
-    def rules(self) -> Rules:
-        return self.gate.rules
 
     @property
     def stats(self) -> StreamStats:
         return self.gate.stats
 
-    @property
-    def ledger(self) -> Ledger:
-        return self.gate.ledger
+    async def now(self, change: Callable[[], Found]) -> Found:
+        """Carry out a verb of the gate that may let others go on."""
+        async with self._changed:
+            found = change()
+            self._changed.notify_all()
+        return found
 
-    # ---- those who draw groups
+    async def once(self, ready: Callable[[], bool], work: Callable[[], Found], what: str, source: str) -> Found:
+        """Carry out ``work`` as soon as ``ready()``.
 
-    async def admit(self, maker: str = "", most: int = 1, in_hand: int = UNLIMITED) -> list[Ticket]:
-        """Take up to ``most`` slots, at least one; gives the tickets of the prompts to start. ``maker`` draws no more than
-        ``in_hand`` groups at a time, counted when it is given more: a request may wait while its groups end.
-
-        Waits while all slots are taken; unblocked by :meth:`release`. Raises StreamError after the deadline.
+        Raises:
+            StreamError: the deadline has passed; it names what did not come, and from whom.
         """
-        started = self.clock.now()
         async with self._changed:
-            await self._until(lambda: self.gate.may_draw(maker, in_hand), "a free slot", "the learner to publish new weights")
-            tickets = self.gate.admit(maker, most, in_hand)
-        self.stats.waited_for_slots += self.clock.now() - started
-        return tickets
+            if not await self._comes(ready):
+                raise StreamError(f"waited {self.deadline:.0f} s for {what} from {source}; {self.gate.describe()}")
+            return work()
 
-    async def put(self, ticket: Ticket, group: Group) -> bool:
-        """Hand over the drawn group of a ticket; False if it is not wanted any more. Never waits: its slot is its place."""
+    async def some(self, ready: Callable[[], bool], work: Callable[[], list[Found]]) -> list[Found]:
+        """What ``work`` gives as soon as it is ``ready()``; nothing after the deadline, so that the caller asks again."""
         async with self._changed:
-            wanted = self.gate.put(ticket, group)
-            self._changed.notify_all()
-        return wanted
+            return work() if await self._comes(ready) else []
 
-    async def withdrawn(self, maker: str = "") -> list[Ticket]:
-        """Tickets of ``maker`` that are worth nothing any more, as soon as there are some; waits without a deadline."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.gate.withdrawn.get(maker))
-            return self.gate.withdrawn.pop(maker)
+    async def _comes(self, ready: Callable[[], bool]) -> bool:
+        """Wait until ``ready()``, as long as there are signs of work. The caller holds the lock."""
+        if ready():
+            return True
+        before, now = (-1.0, -1), self._signs()
+        while now != before:
+            try:
+                await self.clock.wait(self._changed.wait_for(ready), self.deadline)
+                return True
+            except TimeoutError:
+                before, now = now, self._signs()
+        return False
 
-    # ---- those who write columns
-
-    async def take(self, stage: str, maker: str = "", most: int = 1) -> list[tuple[Ticket, Group]]:
-        """Up to ``most`` groups, at least one, that lack the column ``stage`` and have what it needs. Waits for them."""
-        async with self._changed:
-            await self._until(lambda: self.gate.wanted(stage), f'groups without "{stage}"', "the rollout")
-            return self.gate.take(stage, maker, most)
-
-    async def write(self, ticket: Ticket, stage: str, found: Sequence[Change]) -> bool:
-        """Write the column ``stage`` of a group; False if it is not wanted any more."""
-        async with self._changed:
-            wanted = self.gate.write(ticket, stage, found)
-            self._changed.notify_all()
-        return wanted
-
-    async def leave(self, maker: str) -> None:
-        """``maker`` is gone: what it worked on is given to others."""
-        async with self._changed:
-            self.gate.leave(maker)
-            self._changed.notify_all()
-
-    # ---- the learner
+    def _signs(self) -> tuple[float, int]:
+        return self.work(), self.stats.delivered
 
     async def lease(self, version: Version) -> Lease:
         """The next batch for weights of ``version``.
 
-        Waits for its groups; unblocked by :meth:`put` and :meth:`write`. Raises StreamError after the deadline, if more
-        groups than ``dynamic_sampling`` allows were passed over, or if a group is staler than ``max_lag``.
+        Waits for its groups; unblocked by deliveries. Raises StreamError after the deadline and where the gate does.
         """
-        started, found = self.clock.now(), []
+        started, found = self.clock.now(), list[Lease]()
 
         def complete() -> bool:
             before = self.stats.dropped
             lease = self.gate.lease(version)
             found.extend([lease] if lease is not None else [])
-            if self.stats.dropped > before or lease is not None:  # stale groups wait to be drawn, and slots may be open
+            if self.stats.dropped > before or lease is not None:  # stale groups wait to be generated, and slots may be open
                 self._changed.notify_all()
             return lease is not None
 
-        async with self._changed:
-            await self._until(complete, f"{self.rules.batch} groups", "the rollout")
+        lease = await self.once(complete, found.pop, f"{self.gate.rules.batch} groups", "the rollout")
         self.stats.waited_for_groups += self.clock.now() - started
-        return found[0]
+        return lease
+
+    async def release(self, number: int, saved: bool = False) -> None:
+        """The weights trained on a lease are published; ``saved``: a checkpoint holds what was trained so far."""
+        await self.now(lambda: self.gate.release(number, saved))
+
+
+class Worker:
+    """What a role asks of a stream that generates groups or writes columns. ``owner`` is its name there.
+
+    A worker for which there is nothing to do is told so when the deadline has passed, and asks again.
+    """
+
+    def __init__(self, stream: Stream, owner: str) -> None:
+        self.stream, self.owner = stream, owner
+
+    @verb(waits=True)
+    async def admit(self, most: int = 1, max_in_flight: int = UNLIMITED) -> list[Ticket]:
+        """Take up to ``most`` slots, at least one; gives the tickets of the prompts to start. The worker generates no more than
+        ``max_in_flight`` groups at a time, counted when it is given more: a request may wait while its groups end.
+
+        Waits while all slots are taken; unblocked by the release of a lease. Raises StreamError after the deadline.
+        """
+        stream, started = self.stream, self.stream.clock.now()
+        tickets = await stream.once(
+            lambda: stream.gate.may_admit(self.owner, max_in_flight),
+            lambda: stream.gate.admit(self.owner, most, max_in_flight),
+            "a free slot",
+            "the learner to publish new weights",
+        )
+        stream.stats.waited_for_slots += stream.clock.now() - started
+        return tickets
+
+    @verb()
+    async def put(self, ticket: Ticket, group: Group) -> bool:
+        """Deliver the group of a ticket; False if it is not wanted any more. Never waits: its slot is its place."""
+        return await self.stream.now(lambda: self.stream.gate.put(self.owner, ticket, group))
+
+    @verb(waits=True)
+    async def revoked(self) -> list[Ticket]:
+        """Tickets of this worker that are worth nothing any more, as soon as there are some; none after the deadline."""
+        revoked = self.stream.gate.revoked
+        return await self.stream.some(lambda: bool(revoked.get(self.owner)), lambda: revoked.pop(self.owner))
+
+    @verb(waits=True, many=True)
+    async def take(self, step: str, most: int = 1) -> list[tuple[Ticket, Group]]:
+        """Up to ``most`` groups that lack the column ``step`` and have what it needs, as soon as there are some; none after
+        the deadline. Raises StreamError where the stream has no such step."""
+        gate = self.stream.gate
+        return await self.stream.some(lambda: gate.enrichment.waits(step), lambda: gate.take(self.owner, step, most))
+
+    @verb()
+    async def write(self, ticket: Ticket, step: str, found: Sequence[Change]) -> bool:
+        """Write the column ``step`` of a group; False if it is not wanted any more."""
+        return await self.stream.now(lambda: self.stream.gate.write(self.owner, ticket, step, found))
+
+    async def leave(self) -> None:
+        """The worker is gone: what it worked on is given to others."""
+        await self.stream.now(lambda: self.stream.gate.release_owner(self.owner))
+
+
+class Leasing(Protocol):
+    """What a learner asks of a stream, wherever it is."""
+
+    async def lease(self, version: Version) -> Lease: ...
+
+    async def release(self, number: int, saved: bool) -> None: ...
+
+
+class LearnerClient:
+    """The learner's side of a stream: knows of the batches it takes what belongs into a checkpoint."""
+
+    def __init__(self, rules: Rules, source: Leasing | None = None) -> None:
+        """``source`` is the stream; it may be set later, once it is known what is trained."""
+        self.rules, self.source = rules, source
+        self.ledger: Mapping[str, Any] = Ledger().values()
+        self._saved = False
+
+    async def lease(self, version: Version) -> Lease:
+        """The next batch for weights of ``version``; waits for it as long as the stream does."""
+        assert self.source is not None, "the stream is not open"
+        return await self.source.lease(version)
 
     def trained(self, lease: Lease) -> None:
         """The optimizer has used the lease; its ordinals belong to the weights from now on."""
-        self.gate.trained(lease)
-
-    async def release(self, lease: Lease) -> None:
-        """The weights trained on the lease are published: its slots open again."""
-        async with self._changed:
-            self.gate.release(lease)
-            self._changed.notify_all()
+        self.ledger = lease.ledger
 
     def acknowledge(self) -> None:
-        """A checkpoint holds every trained lease: forget their groups."""
-        self.gate.acknowledge()
+        """A checkpoint holds every trained lease; the stream hears of it with the next release."""
+        self._saved = True
 
-    async def restore(self, kept: State) -> None:
-        """The learner died and goes on from a checkpoint whose ledger is ``kept``: later leases are given out again."""
-        async with self._changed:
-            self.gate.restore(kept)
-            self._changed.notify_all()
+    async def release(self, lease: Lease) -> None:
+        """The weights trained on the lease are published: its slots open."""
+        assert self.source is not None, "the stream is not open"
+        await self.source.release(lease.number, self.saved())
+
+    def saved(self) -> bool:
+        """Whether :meth:`acknowledge` was called since this was asked."""
+        saved, self._saved = self._saved, False
+        return saved
 
     def state(self) -> State:
         """Which ordinals are trained; all others are started again by a resume."""
-        return self.ledger.state()
+        return State({}, dict(self.ledger))
 
     def load_state(self, state: State) -> None:
-        self.gate.load_state(state)
-
-    # ---- waiting
-
-    async def _until(self, ready: Callable[[], bool], what: str, who: str) -> None:
-        """Wait on the condition until ``ready()``; the caller holds the lock."""
-        if ready():
-            return
-        try:
-            await self.clock.wait(self._changed.wait_for(ready), self.deadline)
-        except TimeoutError:
-            raise StreamError(f"waited {self.deadline:.0f} s for {what} from {who}; {self.gate.describe()}") from None
+        self.ledger = dict(state.values)

@@ -10,12 +10,19 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from penstock.core.contracts import Generator
-from penstock.core.errors import WeightError
+from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import CachePolicy, Version, WeightUpdate
 from penstock.weights.snapshot import Superseded
 
 Newest = Callable[[int, Version], Awaitable[Mapping[str, Any]]]
 """``(incarnation, version)`` → the newest manifest, once there is one after these; waits for it."""
+
+QUICKEST_LOAD = 60.0
+"""Seconds that a generator waits at least for weights that were announced."""
+SLOWEST_LOAD = 20 << 20
+"""Bytes a second that the slowest transfer of weights is expected to bring."""
+UNANNOUNCED = 3600.0
+"""Seconds that a generator waits for weights that the learner has not made yet."""
 
 
 class Subscriber(Protocol):
@@ -29,7 +36,68 @@ class Subscriber(Protocol):
         ...
 
 
-class Border:
+class VersionBarrier:
+    """Lets groups wait until a generator holds the version that their ticket asks for.
+
+    All that wait for the same weights go on in the same turn of the event loop, so that they enter the same decode step.
+    """
+
+    def __init__(self, generator: Generator, deadline: float = UNANNOUNCED) -> None:
+        """``deadline`` is how many seconds weights may take that are not announced yet, because the learner makes them."""
+        self.generator, self.deadline = generator, deadline
+        self._changed = asyncio.Event()
+        self._refused = ""
+        self._announced: Version = -1
+        self._bytes = 0
+        self._began, self._longest = 0.0, 0.0
+
+    def announced(self, manifest: Mapping[str, Any]) -> None:
+        """Weights are about to be loaded."""
+        self._announced, self._bytes = int(manifest["version"]), int(manifest["bytes"])
+        self._began = time.monotonic()
+        self._wake()
+
+    def loaded(self, refused: str = "") -> None:
+        """Say that the generator may hold another version now, or why the last one was ``refused``."""
+        self._refused = refused
+        self._longest = max(self._longest, time.monotonic() - self._began)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def patience(self, version: Version) -> float:
+        """Seconds that loading may take: by what was announced, by its size, and by ten times the longest load so far."""
+        if self._announced < version:
+            return self.deadline
+        return max(QUICKEST_LOAD, self._bytes / SLOWEST_LOAD, 10 * self._longest)
+
+    async def first(self) -> None:
+        """Wait for the weights that a generator begins with. Raises GenerationError where they are refused or do not come."""
+        while self.generator.stats().version < 0:
+            if self._refused:
+                raise GenerationError(f"this generator has no weights to begin with: {self._refused}")
+            await self._wait(0)
+
+    async def __call__(self, version: Version) -> None:
+        """Wait until the generator holds ``version`` or a younger one. Raises GenerationError after the deadline."""
+        while self.generator.stats().version < version:
+            await self._wait(version)
+
+    async def _wait(self, version: Version) -> None:
+        seconds = self.patience(version)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            raise GenerationError(
+                f"waited {seconds:.0f} s for weights of version {version} from the learner; this generator holds "
+                f"{self.generator.stats().version}" + (f"; {self._refused}" if self._refused else "")
+            ) from None
+
+
+class DrainBarrier:
     """Keeps groups and weight updates apart (``kv="drain"``): an update waits until no group is in flight, and while it does
     no other group begins."""
 
@@ -77,18 +145,21 @@ async def follow(
 ) -> None:
     """Load version after version into a generator, for ever; versions that came and went meanwhile are skipped.
 
-    Takes manifests from ``newest`` and waits for it alone; ends when it raises or the task is cancelled. Opening and verifying
+    Takes manifests from ``newest`` and waits for it alone; versions older than the generator holds are left out, because its
+    groups were begun with younger ones. It ends when it raises or the task is cancelled. Opening and verifying
     happen in a thread while the generator decodes. A refused update leaves the old weights and is reported.
 
     Args:
         report: called with ("weights loaded", version, incarnation, bytes, opened_seconds, loaded_seconds) or with
             ("weights refused", version, incarnation, reason), all but the first by name.
-        border: what a load happens within; see :class:`Border`.
+        border: what a load happens within; see :class:`DrainBarrier`.
     """
     order = (-1, -1)
     while True:
         manifest = await newest(*order)
         order = (int(manifest["incarnation"]), int(manifest["version"]))
+        if order[1] < generator.stats().version:
+            continue  # a learner that was started again has not caught up yet
         told = {"incarnation": order[0], "version": order[1]}
         began = time.perf_counter()
         try:

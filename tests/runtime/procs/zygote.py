@@ -36,16 +36,18 @@ HEAVY = (
 
 
 def arm(place: str, count: int, action: Any = signal.SIGKILL) -> None:
-    """When the function at MODULE:NAME is about to be called for the count-th time: send this process a signal, or call."""
-    calls = [0]
+    """When the function at MODULE:NAME, or the hub's verb NAME at verb:NAME, is about to be called for the count-th time: send
+    this process a signal, or call."""
+    calls, (module, _, name) = [0], place.partition(":")
 
     def armed(function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-        calls[0] += 1
+        calls[0] += module != "verb" or arguments[1] == name
         if calls[0] == count:
+            calls[0] += 1
             action() if callable(action) else os.kill(os.getpid(), action)
         return function(*arguments, **more)
 
-    wrap(place, armed)
+    wrap("penstock.stream.verbs:carried" if module == "verb" else place, armed)
 
 
 def wrap(place: str, around: Callable[..., Any]) -> None:
@@ -62,12 +64,12 @@ def wrap(place: str, around: Callable[..., Any]) -> None:
 def record_trained() -> None:
     """Have the learner write down which ordinals it trained to which version, each time that it does."""
 
-    def recording(function: Callable[..., Any], leasing: Any, lease: Any) -> Any:
+    def recording(function: Callable[..., Any], client: Any, lease: Any) -> Any:
         with open("trained.jsonl", "a", encoding="utf-8") as out:
             out.write(json.dumps([lease.version, list(lease.ordinals)]) + "\n")
-        return function(leasing, lease)
+        return function(client, lease)
 
-    wrap("penstock.runtime.remote:RemoteLeasing.trained", recording)
+    wrap("penstock.stream.stream:LearnerClient.trained", recording)
 
 
 TOOLS: dict[str, Any] = {"arm": arm, "wrap": wrap, "os": os, "signal": signal, "asyncio": asyncio, "json": json}

@@ -9,14 +9,13 @@ from typing import Any
 from penstock.core.types import Group
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.local import beside
-from penstock.runtime.remote import RemoteColumns, joined
-from penstock.stream.columns import Change
-from penstock.stream.rules import Ticket
+from penstock.runtime.remote import joined
+from penstock.stream.enrichment import Change
+from penstock.stream.entry import Ticket
+from penstock.stream.stream import Worker
 
 GROUPS = 16
 """Groups that one process works on at a time."""
-READY = 30.0
-"""Seconds in which the hub hears that a process is ready."""
 
 
 async def write_column(
@@ -26,25 +25,24 @@ async def write_column(
 
     Ends with the connection to the hub, which gives what was worked on to another process.
     """
-    async with joined(bootstrap, bootstrap.name, bootstrap.role, dict) as client:
-        columns = RemoteColumns(client)
-        await client.call("ready_now", deadline=READY)
+    async with joined(bootstrap, bootstrap.name, bootstrap.role, dict, bootstrap.online.name) as hub:
+        await hub.role.ready()
 
         async def one(ticket: Ticket, group: Group) -> None:
-            await columns.write(ticket, column, await found(group))
+            await hub.worker.write(ticket, column, await found(group))
 
-        async with beside(client.until_lost()):
-            await _each(columns, column, one, groups)
+        async with beside(hub.until_lost()):
+            await _each(hub.worker, column, one, groups)
 
 
-async def _each(columns: RemoteColumns, column: str, work: Callable[[Ticket, Group], Any], groups: int) -> None:
+async def _each(worker: Worker, column: str, work: Callable[[Ticket, Group], Any], groups: int) -> None:
     """Take and work side by side; the first error ends it."""
     running: set[asyncio.Task[None]] = set()
     taking: asyncio.Task[Any] | None = None
     try:
         while True:
             if taking is None and len(running) < groups:
-                taking = asyncio.create_task(columns.take(column, groups - len(running)))
+                taking = asyncio.create_task(worker.take(column, groups - len(running)))
             await asyncio.wait({*running, *([taking] if taking else [])}, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in running if task.done()]:
                 task.result()

@@ -14,10 +14,11 @@ from penstock.runtime.build import Models, StageRewards, environments, seed_of
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import beside
 from penstock.runtime.measuring import measured
-from penstock.runtime.remote import NEVER, joined
-from penstock.runtime.supervise import exam_folder
+from penstock.runtime.remote import joined
+from penstock.runtime.supervise import evaluation_folder
 from penstock.train.device import set_up
 from penstock.weights.channels import open_subscriber
+from penstock.weights.snapshot import Superseded
 
 SHOWN = 8
 """Groups of an evaluation that the learner is given to look at."""
@@ -37,24 +38,33 @@ async def run(bootstrap: Bootstrap) -> None:
     roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
     measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
     assert measure is not None
-    subscriber = open_subscriber(run.roles.channel, exam_folder(bootstrap.weights), name)
+    subscriber = open_subscriber(run.roles.channel, evaluation_folder(bootstrap.weights), name)
     spans = Spans(folder.spans / f"{name}.jsonl", name)
-    async with joined(bootstrap, name, "evaluator", dict) as client:
-        await client.call("ready_now", deadline=30.0)
+
+    def counts() -> dict[str, float]:
+        return {"evaluated_tokens": engine.stats().generated_tokens}
+
+    async with joined(bootstrap, name, "evaluator", counts, stage.name) as hub:
+        await hub.role.ready()
 
         async def work() -> None:
+            number = 0
             while True:
-                exam = await client.call("next_exam", deadline=NEVER)
-                with spans.span("evaluate", step=exam["step"]):
-                    update = await asyncio.to_thread(subscriber.open, exam["manifest"])
+                if (request := await hub.evaluations.next_evaluation(number)) is None:
+                    continue
+                number = request.number
+                with spans.span("evaluate", step=request.step):
+                    try:
+                        update = await asyncio.to_thread(subscriber.open, request.manifest)
+                    except Superseded:  # the learner that asked is gone, and its weights with it; its successor asks again
+                        continue
                     engine.version = -1  # a learner that was started again may ask for an older version
                     await engine.load(update)
                     metrics, groups = await measure()
-                answer = {"step": exam["step"], "metrics": metrics, "groups": list(groups[:SHOWN])}
-                await client.call("answer", deadline=60.0, **answer)
+                await hub.evaluations.answer(number, metrics, list(groups[:SHOWN]))
 
         try:
-            async with beside(client.until_lost()):
+            async with beside(hub.until_lost()):
                 await work()
         finally:
             for made in closing:

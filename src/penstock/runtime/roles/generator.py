@@ -17,10 +17,10 @@ from penstock.runtime.build import Unscored, environments, seed_of
 from penstock.runtime.engine_choice import sends_adapters
 from penstock.runtime.engines import EngineStart, Opened, opened
 from penstock.runtime.local import beside
-from penstock.runtime.remote import Holding, RemoteDrawing, joined
+from penstock.runtime.remote import HubClient, joined, newest_of
 from penstock.train.device import set_up
 from penstock.weights.channels import open_subscriber
-from penstock.weights.follow import Border, follow
+from penstock.weights.follow import DrainBarrier, VersionBarrier, follow
 
 CHECKED = 8
 """Every so many versions the weights in use are compared with the learner's."""
@@ -62,30 +62,28 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
     )
     source = prompts(stage.data, bootstrap.base, seed)
     subscriber = open_subscriber(run.roles.channel, bootstrap.weights, name)
-    holding = Holding(engine)
-    border = Border()
+    loaded, drained = VersionBarrier(engine), DrainBarrier()
 
     def counts() -> dict[str, float]:
         stats = engine.stats()
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
-    async with joined(bootstrap, name, "generator", counts) as client:
-        drawing = RemoteDrawing(client)
-        notes = Notes(client, holding, found)
+    async with joined(bootstrap, name, "generator", counts, stage.name) as hub:
+        notes = Notes(hub, loaded, found)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
-        apart = border.update if stage.kv == "drain" else contextlib.nullcontext
-        following = follow(engine, drawing.newest, subscriber, stage.kv, notes, apart)
-        async with beside(following, notes.send(), client.until_lost()):
-            await holding.first()  # a generator that is refused its first weights is not ready
-            await client.call("ready_now", deadline=30.0)
-            await rollout(drawing, source, roll, holding, groups, border.group)
+        apart = drained.update if stage.kv == "drain" else contextlib.nullcontext
+        following = follow(engine, newest_of(hub.registry, loaded), subscriber, stage.kv, notes, apart)
+        async with beside(following, notes.send(), hub.until_lost()):
+            await loaded.first()  # a generator that is refused its first weights is not ready
+            await hub.role.ready()
+            await rollout(hub.worker, source, roll, loaded, groups, drained.group)
 
 
 class Notes:
     """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals."""
 
-    def __init__(self, client: Any, holding: Any, found: Opened) -> None:
-        self.client, self.holding, self.engine, self.sums = client, holding, found.engine, found.sums
+    def __init__(self, hub: HubClient, barrier: VersionBarrier, found: Opened) -> None:
+        self.hub, self.barrier, self.engine, self.sums = hub, barrier, found.engine, found.sums
         self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
 
     def __call__(self, what: str, **fields: Any) -> None:
@@ -95,9 +93,9 @@ class Notes:
     async def send(self) -> None:
         while True:
             what, fields = await self.told.get()
-            self.holding.loaded(fields.get("reason", ""))
+            self.barrier.loaded(fields.get("reason", ""))
             if what != "weights loaded":
-                await self.client.call("tell_note", what=what, fields=fields)
+                await self.hub.role.note(what, fields)
             elif fields["version"] % CHECKED == 0:
                 await self._tell_sums(fields["version"], fields["incarnation"])
 
@@ -107,4 +105,4 @@ class Notes:
         if order == (self.engine.incarnation, self.engine.version):
             sums = await self.sums()
             if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
-                await self.client.call("held", version=version, incarnation=incarnation, sums=sums)
+                await self.hub.role.holds(version, incarnation, sums)

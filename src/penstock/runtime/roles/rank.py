@@ -17,9 +17,9 @@ LOOK = 0.1
 
 async def run(bootstrap: Bootstrap) -> None:
     """Keep a rank. Ends when the run does, or when it is told to."""
-    async with joined(bootstrap, bootstrap.name, "rank", dict) as client:
-        await client.call("ready_now", deadline=30.0)
-        async with beside(client.until_lost()):
+    async with joined(bootstrap, bootstrap.name, "rank", dict) as hub:
+        await hub.role.ready()
+        async with beside(hub.until_lost()):
             await _serve(bootstrap)
 
 

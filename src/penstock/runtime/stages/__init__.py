@@ -30,6 +30,8 @@ class Evaluations(Protocol):
 
     async def answers(self, wait: bool = False) -> list[Any]: ...
 
+    async def settle(self, step: int) -> list[Any]: ...
+
 
 class StageRuntime:
     """A stage that can be stepped through. What the session asks of one; each member but ``steps`` has a default."""

@@ -25,7 +25,7 @@ from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import measured, refreshed
 from penstock.runtime.stages import StageRuntime
 from penstock.runtime.supervise import rules_of
-from penstock.stream.stream import Stream
+from penstock.stream.stream import LearnerClient, Stream, Worker
 from penstock.train.device import threads
 from penstock.train.learner import LearnerPlan, Scoring
 from penstock.train.ranks import AnyLearner, learner_of
@@ -140,7 +140,7 @@ class LocalOnline(OnlineRuntime):
 
     def __init__(self, parts: OnlineParts, run: Run, models: Models, base: Path, context: StageContext) -> None:
         super().__init__(parts, run, models, base, context)
-        self.stream = Stream(rules_of(parts.stage))
+        self.stream = LearnerClient(rules_of(parts.stage))
         self.hold(self.stream)
         self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
         self.generator = embedded_generator(parts.model, max_running=parts.stage.max_running)
@@ -148,8 +148,12 @@ class LocalOnline(OnlineRuntime):
         self.generator.tape = Tape.next_take(context.schedule, "generator-0") if context.schedule else Tape()
 
     def background(self) -> list[Any]:
+        """The rollout, over a stream that goes on from the checkpoint."""
+        stream = self.stream.source = Stream(
+            self.stream.rules, kept=self.stream.ledger, work=lambda: self.generator.stats().generated_tokens
+        )
         roll = replace(self.parts.roll, generator=self.generator, tape=self.generator.tape)
-        return [rollout(self.stream, self.parts.source, roll)]
+        return [rollout(Worker(stream, "generator-0"), self.parts.source, roll)]
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         parts, generator = self.parts, self.generator

@@ -12,52 +12,70 @@ from typing import Any
 
 from penstock.config.roles import columns
 from penstock.config.run import Run
+from penstock.core.contracts import State
 from penstock.core.sentinels import Alarm
 from penstock.core.tape import LeaseLog
 from penstock.core.types import Metrics
+from penstock.loops.evaluation_queue import Answer
 from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
 from penstock.runtime.build import Models
 from penstock.runtime.context import StageContext
 from penstock.runtime.engine_choice import sends_adapters
-from penstock.runtime.exams import Answer
-from penstock.runtime.remote import RemoteLeasing, joined
+from penstock.runtime.remote import RemoteLearner, joined
 from penstock.runtime.stages.online import OnlineParts, OnlineRuntime
-from penstock.runtime.supervise import exam_folder, rules_of
+from penstock.runtime.supervise import evaluation_folder, rules_of
 from penstock.train.device import threads
 from penstock.weights.channels import open_publisher
 from penstock.weights.snapshot import Post
 
+NOTHING = -1
+"""The step of no evaluation."""
 
-class Aside:
-    """Evaluations by another process, of the version that they are asked for, while training goes on."""
 
-    def __init__(self, stream: RemoteLeasing, open_channel: Callable[[Post, int], Any]) -> None:
+class RemoteEvaluation:
+    """Evaluations by another process, of the version that they are asked for, while training goes on.
+
+    A checkpoint holds the step whose evaluation is open, which is then the step of the checkpoint itself: a resume asks again.
+    """
+
+    def __init__(self, stream: RemoteLearner, open_channel: Callable[[Post, int], Any]) -> None:
         self.stream, self.open_channel = stream, open_channel
-        self.incarnation = 0
+        self.open = NOTHING
+        """The step whose evaluation is not answered yet."""
         self._channel: Any = None
-        self._step = 0
         self._heard: list[Answer] = []
+
+    async def begin(self, incarnation: int) -> None:
+        """Training begins or goes on: ask again for what the checkpoint says was open."""
+        self._channel = self.open_channel(self._announce, incarnation)
+        if self.open != NOTHING:
+            await self._channel.publish(self.open)
 
     async def ask(self, step: int) -> None:
         """Have the weights as they are evaluated. Waits where the evaluation before is not done yet."""
-        self._heard += await self._ask_hub(wait=True)
-        if self._channel is None:
-            self._channel = self.open_channel(self._post, self.incarnation)
-        self._step = step
+        self._heard = await self.answers(wait=True)
+        self.open = step
         await self._channel.publish(step)
 
-    async def _post(self, manifest: Mapping[str, Any]) -> None:
-        exam = {"step": self._step, "manifest": dict(manifest)}
-        await self.stream.client.call("ask", deadline=self.stream.deadline, exam=exam)
+    async def _announce(self, manifest: Mapping[str, Any]) -> None:
+        await self.stream.hub.ask(self.open, dict(manifest))
 
     async def answers(self, wait: bool = False) -> list[Answer]:
         """What was measured since the last call; ``wait`` for the evaluation that is under way."""
-        found, self._heard = self._heard + await self._ask_hub(wait), []
+        found, self._heard = [*self._heard, *await self.stream.hub.answers(wait)], []
+        self.open = NOTHING if any(step == self.open for step, _, _ in found) else self.open
         return found
 
-    async def _ask_hub(self, wait: bool) -> list[Answer]:
-        return list(await self.stream.client.call("answers", deadline=self.stream.deadline, wait=wait))
+    async def settle(self, step: int) -> list[Answer]:
+        """Before a checkpoint at ``step``: what was measured, and waits for what was asked before, whose weights it lacks."""
+        return await self.answers(wait=self.open not in (NOTHING, step))
+
+    def state(self) -> State:
+        return State({}, {"open": self.open})
+
+    def load_state(self, state: State) -> None:
+        self.open = int(state.values["open"])
 
     def close(self) -> None:
         if self._channel is not None:
@@ -72,12 +90,14 @@ class RemoteOnline(OnlineRuntime):
         super().__init__(parts, run, models, base, context)
         assert context.bootstrap is not None
         self.bootstrap = context.bootstrap
-        self.stream = RemoteLeasing(rules_of(parts.stage, columns(run, parts.stage)), context.report)
+        self.stream = RemoteLearner(rules_of(parts.stage, columns(run, parts.stage)), context.report)
         self.hold(self.stream)
         self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
-        self._evaluations = Aside(self.stream, partial(self._publisher, exam_folder(self.bootstrap.weights)))
+        self._evaluation: RemoteEvaluation | None = None
         if run.roles.evaluator and parts.stage.evaluation is not None:
-            self.elsewhere = self._evaluations
+            publisher = partial(self._publisher, evaluation_folder(self.bootstrap.weights))
+            self.elsewhere = self._evaluation = RemoteEvaluation(self.stream, publisher)
+            self.holders = {**self.holders, "evaluation": self._evaluation}
 
     def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
         kind = self.run.roles.channel
@@ -92,13 +112,14 @@ class RemoteOnline(OnlineRuntime):
         parts, name, stream = self.parts, self.parts.stage.name, self.stream
         if not (self.bootstrap.stage_start(name) / "config.json").exists():
             save_model(parts.model, self.bootstrap.stage_start(name), adapted=not sends_adapters(self.run, parts.stage))
-        async with joined(self.bootstrap, "learner", "learner", dict) as client:
-            incarnation = await stream.begin(client, name)
-            publisher = self._publisher(self.bootstrap.weights, stream.post, incarnation)
-            self._evaluations.incarnation = incarnation
+        async with joined(self.bootstrap, "learner", "learner", dict) as hub:
+            incarnation = await stream.begin(hub, name)
+            publisher = self._publisher(self.bootstrap.weights, stream.announce, incarnation)
             listening = asyncio.create_task(stream.listen())
             try:
                 await publisher.publish(start)
+                if self._evaluation is not None:
+                    await self._evaluation.begin(incarnation)
                 before = self._counts()
                 spans = self.context.recorder.role("learner")
                 leases = LeaseLog(self.context.schedule, threads())
@@ -112,8 +133,9 @@ class RemoteOnline(OnlineRuntime):
             finally:
                 listening.cancel()
                 publisher.close()
-                self._evaluations.close()
-            await stream.end(name)
+                if self._evaluation is not None:
+                    self._evaluation.close()
+            await stream.end()
         parts.learner.refresh()
 
     def _compared(self, step: int) -> Iterator[Alarm]:
@@ -128,8 +150,8 @@ class RemoteOnline(OnlineRuntime):
     def _counts(self) -> Metrics:
         """Sums over the generators, and the stream's counts of what was wasted."""
         sums: Metrics = {}
-        for told in self.stream.told.values():
-            for name, value in told.items():
+        for counts in self.stream.counts.values():
+            for name, value in counts.items():
                 sums[name] = sums.get(name, 0.0) + value
         wasted = ("returned", "refused", "dropped", "tokens_dropped", "tokens_masked")
         return sums | {f"flow/{name}": float(self.stream.stats[name]) for name in wasted if name in self.stream.stats}

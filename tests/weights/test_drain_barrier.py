@@ -8,21 +8,21 @@ import pytest
 
 from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec, Run
 from penstock.core.errors import SpecError
-from penstock.weights.follow import Border
+from penstock.weights.follow import DrainBarrier
 
 
 def played(*steps: tuple[str, str]) -> list[str]:
     """What happens when groups and updates begin and end in the given order, by (what, "begin" or "end")."""
     told: list[str] = []
 
-    async def one(name: str, border: Border, end: asyncio.Event) -> None:
+    async def one(name: str, border: DrainBarrier, end: asyncio.Event) -> None:
         async with border.update() if name.startswith("update") else border.group():
             told.append(f"{name} begins")
             await end.wait()
             told.append(f"{name} ends")
 
     async def play() -> None:
-        border, ends, tasks = Border(), {name: asyncio.Event() for name, _ in steps}, []
+        border, ends, tasks = DrainBarrier(), {name: asyncio.Event() for name, _ in steps}, []
         for name, what in steps:
             if what == "begin":
                 tasks.append(asyncio.create_task(one(name, border, ends[name])))
@@ -52,7 +52,7 @@ def test_an_update_waits_for_every_group_in_flight_and_the_next_group_for_the_up
 
 def test_a_group_that_is_dropped_holds_no_update_off() -> None:
     async def play() -> bool:
-        border = Border()
+        border = DrainBarrier()
 
         async def group() -> None:
             async with border.group():
