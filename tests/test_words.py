@@ -62,38 +62,41 @@ RETIRED = {
 }
 """Word, pattern, and what a practitioner would say."""
 
-ELSEWHERE = {"withdrawn": ("src/penstock/feedback/", "src/penstock/product/", "src/penstock/cli/", "docs/feedback")}
-"""Where a word means something else: a person withdraws a vote, an adjudicator an approval."""
+ELSEWHERE = {
+    "drawn": ("src/penstock/ui/", "src/penstock/web/"),
+    "withdrawn": ("src/penstock/feedback/", "src/penstock/product/", "src/penstock/cli/", "docs/feedback"),
+}
+"""Where a word means something else: a picture is drawn, a person withdraws a vote, an adjudicator an approval."""
 
 ALLOWED: dict[str, int] = {
-    "told": 176,
-    "drawn": 229,
-    "hand": 58,
+    "told": 121,
+    "drawn": 179,
+    "hand": 56,
     "board": 13,
     "exam": 40,
-    "whoever": 45,
+    "whoever": 42,
     "stillborn": 11,
-    "parting": 16,
+    "parting": 14,
     "knocking": 2,
     "greeting": 34,
     "incarnation": 123,
     "tethered": 0,
     "handover": 0,
-    "how-manieth": 2,
+    "how-manieth": 1,
     "who has left": 0,
-    "stands": 127,
+    "stands": 114,
     "withdrawn": 23,
     "maker": 64,
     "tape": 79,
-    "beside": 137,
+    "beside": 125,
     "Drawing": 6,
     "Leasing": 6,
     "Border": 19,
-    "Flight": 17,
+    "Flight": 0,
     "Talk": 62,
     "Meeting": 12,
-    "OnlineParts": 15,
-    "LabelScore": 8,
+    "OnlineParts": 13,
+    "LabelScore": 0,
 }
 """How often each word is there. May only fall."""
 

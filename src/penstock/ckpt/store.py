@@ -36,7 +36,7 @@ _SCORES = "scores.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Report = Callable[..., None]
-"""``report(what, **fields)``: told ``checkpoint`` or ``checkpoint quarantined``."""
+"""``report(what, **fields)`` hears ``checkpoint`` or ``checkpoint quarantined``."""
 
 
 class Position(NamedTuple):

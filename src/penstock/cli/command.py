@@ -154,7 +154,7 @@ def flags_of(kind: type[Command]) -> list[str]:
 
 
 def address(listening: socket.socket) -> str:
-    """Where a socket listens, as it stands in a link."""
+    """Where a socket listens, as a link has it."""
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -107,11 +107,14 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     """Sizes that follow from prompts, samples and epochs."""
     sequences = stage.batch * stage.samples
     updates = stage.epochs * stage.minibatches
-    drawn = stage.steps * sequences * stage.sampling.max_new_tokens
+    generated = stage.steps * sequences * stage.sampling.max_new_tokens
     return [
         ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
         ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
-        ("generation", f"{min(stage.max_running, sequences)} sequences at once; at most {drawn:,} tokens in the whole stage"),
+        (
+            "generation",
+            f"{min(stage.max_running, sequences)} sequences at once; at most {generated:,} tokens in the whole stage",
+        ),
         (
             "staleness",
             f"max_lag {stage.max_lag}: {rules_of(stage).slots} groups admitted ahead at most, on_stale {stage.on_stale}",
@@ -147,14 +150,14 @@ def memory(stage: Any, sized: Shape) -> list[tuple[str, str]]:
 
 
 def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[tuple[str, str]]:
-    """What each rank of a learner holds, and what rank 0 holds beside. Ranks of a sequence share its ``activations``."""
+    """What each rank of a learner holds, and what rank 0 holds as well. Ranks of a sequence share its ``activations``."""
     strategy, each = learner.strategy, rank_footprint(sized, learner)
     activations /= getattr(strategy, "sequence", 1)
     copy = 0.0 if isinstance(strategy, DDP) else footprint(sized, learner).weights
     optimizer, weights = _size(each.masters + each.gradients + each.moments), _size(each.weights)
-    told = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
-    found = [(f"memory: each of {strategy.ranks} ranks", told)]
-    return found + ([("memory: rank 0 beside", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
+    held = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
+    found = [(f"memory: each of {strategy.ranks} ranks", held)]
+    return found + ([("memory: rank 0 as well", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
 
 
 def cache(stage: Online, sized: Shape) -> float:

@@ -102,7 +102,7 @@ def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str
         name: of the recipe.
         words: the flags.
         engine: what generates, if not what the recipe says.
-        known: flags that exist beside those, for suggestions.
+        known: other flags that exist, for suggestions.
 
     Raises:
         SpecError: an unknown or mistyped flag, or an impossible combination; one line.

@@ -43,7 +43,7 @@ def set_leaf(
 ) -> Run:
     """Set a field of the run, or of a stage by ``STAGE.field…``; a bare field that one stage alone has is found there.
 
-    ``known`` are flags that exist beside those fields, for suggestions.
+    ``known`` are other flags that exist, for suggestions.
     """
     head, _, rest = path.partition(".")
     stages = {stage.name.replace("-", "_"): stage.name for stage in run.stages}

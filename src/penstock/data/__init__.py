@@ -1,4 +1,4 @@
-"""Where rows come from, in which order they are drawn, and how they become text.
+"""Where rows come from, in which order they come, and how they become text.
 
 Import the modules themselves: ``sources``, ``sampler``, ``render``, ``resolve``. None of them imports torch.
 """

@@ -82,7 +82,7 @@ def resolve(reference: str, base: Path | None = None) -> Callable[..., Any]:
     """The function of a name that :func:`register` gave or a user wrote; relative files are looked up in ``base``.
 
     A file is imported once per absolute path; a file that already runs as the main script or was imported by someone else
-    is used as it is. Its folder is appended to the import path, so that it finds the modules beside it.
+    is used as it is. Its folder is appended to the import path, so that it finds the modules next to it.
 
     Raises:
         SpecError: no such module, file or function; importing it failed; or the name held in another process only.

@@ -1,4 +1,4 @@
-"""Which row is drawn when: a pure function of seed, epoch and ordinal, so that a resume draws what a full run would."""
+"""Which row comes when: a pure function of seed, epoch and ordinal, so that a resume reads what a full run would."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.data.render import Example, Pair, Renderer
 from penstock.data.rows import DataRow
 from penstock.data.sources import open_source
 
-SequenceState = TypeVar("SequenceState")
+Item = TypeVar("Item")
 
 
 @functools.lru_cache(maxsize=8)
@@ -26,19 +26,19 @@ def order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     """The order of an epoch: a read-only permutation of ``0 … size-1``, keyed by seed and epoch."""
     key = np.array([seed % 2**64, epoch], np.uint64)
     # Sorting raw words rather than calling permutation(): numpy keeps bit streams stable between releases, methods not.
-    drawn = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
-    drawn.setflags(write=False)
-    return drawn
+    order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
+    order.setflags(write=False)
+    return order
 
 
-class Sampler(Generic[SequenceState]):
+class Sampler(Generic[Item]):
     """Draws the ``ordinal``-th thing of an endless sequence of epochs over a source; holds no position.
 
     ``make`` turns a key, a row and the row's index into the thing. The key's ordinal counts within its epoch.
     """
 
     def __init__(
-        self, source: Source, seed: int, make: Callable[[PromptKey, DataRow, int], SequenceState], shuffle: bool = True
+        self, source: Source, seed: int, make: Callable[[PromptKey, DataRow, int], Item], shuffle: bool = True
     ) -> None:
         if len(source) == 0:
             raise DataError(f"{source.name}: no rows to draw from")
@@ -51,7 +51,7 @@ class Sampler(Generic[SequenceState]):
         """Draws in one epoch."""
         return len(self.source)
 
-    def __call__(self, ordinal: int) -> SequenceState:
+    def __call__(self, ordinal: int) -> Item:
         """The ``ordinal``-th draw, counted over all epochs from 0."""
         if ordinal < 0:
             raise DataError(f"{self.source.name}: draw {ordinal} is negative; the first draw is 0")

@@ -24,7 +24,7 @@ TABLES = (".csv", ".parquet", ".json")
 
 
 def register_source(scheme: str, opener: Opener) -> None:
-    """Let ``opener`` open the sources ``scheme:…``; whoever brings a kind of source registers it."""
+    """Let ``opener`` open the sources ``scheme:…``; the module that brings a kind of source registers it."""
     _OPENERS[scheme] = opener
 
 

@@ -14,7 +14,7 @@ from penstock.data.rows import DataRow
 from penstock.data.sources import open_source
 
 MARK = "ки"
-"""What stands after every step in Math-Shepherd's ``input``; ``label`` has ``+`` or ``-`` in its place."""
+"""What follows every step in Math-Shepherd's ``input``; ``label`` has ``+`` or ``-`` in its place."""
 
 
 def math_shepherd(file: str) -> list[dict[str, Any]]:

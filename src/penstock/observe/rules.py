@@ -16,7 +16,7 @@ from penstock.core.types import Group, Metrics, Sample, Version
 class Thresholds:
     """Where sentinels trip; the same for every run. Log-probs are in nats, shares are of 1.
 
-    A gap compares log-probs of the same tokens under the same weights, once drawn and once learned from. Where both sides
+    A gap compares log-probs of the same tokens under the same weights, at generation and at training. Where both sides
     compute in float32 healthy runs stay below 1e-4 (``docs/sentinels.md``), and a wrong temperature, template or weight
     file is above 0.05. Where one side rounds (bfloat16, 4 bits) only the wider bounds of ``ROUNDED`` are safe.
     """
@@ -99,13 +99,13 @@ STARTING = ("entropy/sampled", "finish/cut", "reward/mean", "reward/std")
 """Facts whose mean over the first batches rules compare with."""
 
 
-def drawn(groups: Sequence[Group]) -> list[Sample]:
+def generated(groups: Sequence[Group]) -> list[Sample]:
     """All samples but greedy baselines."""
     return [sample for group in groups for sample in group.samples if not sample.extras.get("greedy")]
 
 
 def batch_facts(groups: Sequence[Group], version: Version) -> Metrics:
-    """Facts of a batch as it was drawn, before rewards are scaled and groups are left out.
+    """Facts of a batch as it was generated, before rewards are scaled and groups are left out.
 
     Over samples: ``samples/failed_share``. Over valid samples: ``reward/mean``, ``reward/std``, ``reward/range`` (largest
     less smallest; two samples or more), ``finish/cut`` (share cut at the longest length). Over their action tokens:
@@ -113,7 +113,7 @@ def batch_facts(groups: Sequence[Group], version: Version) -> Metrics:
     two valid samples or more: ``groups/flat`` (share whose rewards are all equal). What has nothing to be computed from is
     missing.
     """
-    everything = drawn(groups)
+    everything = generated(groups)
     valid = [sample for sample in everything if sample.valid]
     facts: Metrics = {}
     if everything:
@@ -132,7 +132,7 @@ def batch_facts(groups: Sequence[Group], version: Version) -> Metrics:
 
 def _is_flat(group: Group) -> bool | None:
     """Whether all rewards of a group are equal; None if there are fewer than two."""
-    rewards = [sample.reward for sample in drawn([group]) if sample.valid]
+    rewards = [sample.reward for sample in generated([group]) if sample.valid]
     return None if len(rewards) < 2 else len(set(rewards)) == 1
 
 
@@ -147,7 +147,7 @@ def versions(groups: Sequence[Group], version: Version, max_lag: int) -> Reading
         if newest > version:
             text = (
                 f"{sample.key} has tokens of version {newest}, and the learner is at version {version}: generator and learner "
-                "do not belong together (a resumed learner beside a generator of the run before?); start both again"
+                "do not belong together (a resumed learner with a generator of the run before?); start both again"
             )
             return Reading(newest, version, True, text, "fatal")
         if version - oldest > max_lag:
@@ -161,7 +161,7 @@ def versions(groups: Sequence[Group], version: Version, max_lag: int) -> Reading
 
 def _odd_versions(groups: Sequence[Group], version: Version, max_lag: int) -> Iterator[tuple[Sample, Version, Version]]:
     """Valid samples with a version outside the bound, with their oldest and newest version."""
-    valid = [sample for sample in drawn(groups) if sample.valid]
+    valid = [sample for sample in generated(groups) if sample.valid]
     columns = [sample.version_T[sample.action_T] for sample in valid]
     lowest = max(0, version - max_lag)
     together = np.concatenate(columns) if columns else np.array([version])
@@ -194,7 +194,7 @@ def gap(metrics: Metrics, context: Context) -> Reading:
     fatal = not mean <= bounds.gap_fatal or not largest <= bounds.largest_gap  # written so that NaN is fatal
     wide = not fatal and mean <= bounds.gap_fatal
     text = (
-        f"log-probs of {metrics['mismatch/tokens']:.0f} tokens drawn by the learner's own version differ between generator and "
+        f"log-probs of {metrics['mismatch/tokens']:.0f} tokens of the learner's own version differ between generator and "
         f"learner by {mean:.3g} nats in the mean and {largest:.3g} at most (bounds: mean {bounds.gap_fatal:g}, "
         f"largest {bounds.largest_gap:g}; warning at {bounds.gap_warning:g}). The same weights give the same log-probs: check "
         "that the generator loaded this version's weights, that both use the same temperature and beta, and that prompts are "
@@ -208,7 +208,7 @@ def stale_cache(metrics: Metrics, context: Context) -> Reading:
     """What keeping the cache over weight updates costs."""
     value, bound = metrics["mismatch/stale_cache"], context.thresholds.stale_cache
     text = (
-        f"tokens drawn by the learner's version on a cache of older weights are off by {value:.3g} nats in the mean (bound "
+        f"tokens generated by the learner's version on a cache of older weights are off by {value:.3g} nats in the mean (bound "
         f'{bound:g}): the weights move too far for kv="keep"; set kv="recompute", or lower learner.learning_rate'
     )
     return Reading(value, bound, not value <= bound, text)

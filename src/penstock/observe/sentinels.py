@@ -24,7 +24,7 @@ from penstock.observe.rules import (
     Rule,
     Thresholds,
     batch_facts,
-    drawn,
+    generated,
     rules_after_batch,
     rules_after_data,
     rules_before_update,
@@ -244,7 +244,7 @@ class MeasuredLoss:
 
 def marked(units: Sequence[Unit], groups: Sequence[Group], version: Version) -> list[Unit]:
     """The units with the fields BEHAVIOUR and ORIGIN, found by a row's columns, which are those of its sample."""
-    known = {id(sample.columns): sample for sample in drawn(groups)}
+    known = {id(sample.columns): sample for sample in generated(groups)}
     return [tuple(_marked(row, known.get(id(row.columns)), version) for row in unit) for unit in units]
 
 

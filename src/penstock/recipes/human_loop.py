@@ -255,20 +255,20 @@ def _ppo(number: int, judges: list[str], matter: Matter) -> Online:
 
 def _headline(matter: Matter, rounds: int, made_up: bool) -> str:
     """What the last stage cannot say alone: the truth round by round, and who won the duels."""
-    told = []
+    parts = []
     if matter.truth is not None:
         rows = [f"{{stages[ask-{number}][last][evaluation/truth]:.2f}}" for number in range(1, rounds + 2)]
-        told.append(f"truth {' → '.join(rows)}")
+        parts.append(f"truth {' → '.join(rows)}")
     if matter.held_out is not None:
         weighted, equal = (
             f"{{stages[{name}][last][evaluation/pair/accuracy]:.1%}}" for name in ("reward-1a", "reward-1-equal")
         )
-        told.append(f"reward model {weighted} right with weighted votes, {equal} with equal ones")
+        parts.append(f"reward model {weighted} right with weighted votes, {equal} with equal ones")
     wins = [
         f"{{stages[ask-{number}][metrics][card/wins]:.0%}} [{{stages[ask-{number}][metrics][card/wins_low]:.0%}}, "
         f"{{stages[ask-{number}][metrics][card/wins_high]:.0%}}]"
         for number in range(2, rounds + 2)
     ]
     passed = [f"{{stages[ask-{number}][metrics][card/passed]:.0f}}" for number in range(2, rounds + 2)]
-    told.append(f"duels won {', '.join(wins)}, promoted {', '.join(passed)} (1: yes, 0: no)")
-    return f"{'simulated' if made_up else 'real'} votes: {'; '.join(told)} in {{seconds:.0f}} s"
+    parts.append(f"duels won {', '.join(wins)}, promoted {', '.join(passed)} (1: yes, 0: no)")
+    return f"{'simulated' if made_up else 'real'} votes: {'; '.join(parts)} in {{seconds:.0f}} s"

@@ -4,7 +4,7 @@ A problem is a chain of digits to be added, an answer the running sums, of which
 at times and goes on with what he wrote, so most of his answers are wrong. Every step can be checked, and the process reward
 model learns from steps so labelled (Lightman et al. 2023, arXiv 2305.20050; labels that need no human: Wang et al. 2023, arXiv
 2312.08935). It then serves twice: it picks the best of several answers, and its least sure step is what GRPO is rewarded by,
-beside a point for an answer that is complete. Whether answers are right is measured and never rewarded.
+with a point for an answer that is complete. Whether answers are right is measured and never rewarded.
 """
 
 from __future__ import annotations

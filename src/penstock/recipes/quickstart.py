@@ -1,4 +1,4 @@
-"""Counting from scratch: SFT imitates a careless teacher, then GRPO, which is told only right or wrong, surpasses it."""
+"""Counting from scratch: SFT imitates a careless teacher, then GRPO, which learns only right or wrong, surpasses it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MISSED = 0.18
 def binary_numbers(size: int, seed: int, held_out: bool, missed: float = 0.0) -> list[Mapping[str, Any]]:
     """Rows of reasoning-gym's ``count_bits``. Every tenth number is held out, so no prompt is in both parts.
 
-    To be learned from, every answer is as frequent as any other: among numbers drawn alike, few or many ones are rare. The
-    held-out part is as drawn.
+    To be learned from, every answer is as frequent as any other: among uniform numbers, few or many ones are rare. The
+    held-out part is uniform.
 
     Args:
-        size: numbers that are drawn, before the part is chosen.
+        size: numbers that are generated, before the part is chosen.
         seed: seed of the draw.
         held_out: which part.
         missed: chance that each one is overlooked, so that the ``answer`` is often too small; 0 counts right.
     """
     task = DataSpec(source="gym:count_bits", options={"min_n": 1, "max_n": 2**BITS - 1, "seed": seed}, size=size)
-    drawn, seen = open_source(task, Path.cwd()), np.random.Generator(np.random.Philox(seed))
-    rows = [drawn[index]["metadata"] | {"answer": drawn[index]["answer"]} for index in range(len(drawn))]
+    found, seen = open_source(task, Path.cwd()), np.random.Generator(np.random.Philox(seed))
+    rows = [found[index]["metadata"] | {"answer": found[index]["answer"]} for index in range(len(found))]
     rows = [row for row in rows if (row["number"] % 10 == 0) is held_out]
     rows = rows if held_out else balanced(rows)
     return [{**row, "answer": str(seen.binomial(int(row["answer"]), 1 - missed))} for row in rows]

@@ -3,7 +3,7 @@
 The graph is directed and has 21 nodes, written as the letters ``a`` to ``u``; ``a`` is the goal. A prompt is a node, the
 answer the nodes that follow. The reward is optimality: the length of the shortest way over that of the walk, and 0 for a
 walk that takes an edge that is not there or does not arrive. Nothing but walks at random is there to learn from, so
-whoever imitates them stays mediocre.
+a model that imitates them stays mediocre.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _imitation(data: DataSpec, evaluation: EvaluationSpec) -> Offline:
 
 
 def _offline(algorithm: Algorithm, imitated: Offline, pairs: DataSpec) -> Offline:
-    """From the same walks, told apart by their rewards."""
+    """From the same walks, distinguished by their rewards."""
     stage = replace(imitated, name=algorithm, model=ModelSpec(path="@sft"))
     gentle = replace(imitated.learner, learning_rate=3e-4)
     assert imitated.evaluation is not None

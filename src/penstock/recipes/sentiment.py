@@ -69,7 +69,7 @@ def reviews(folder: str, part: str, seed: int = 0, words: int = 3) -> list[dict[
 def contests(folder: str, part: str, seed: int = 0) -> list[dict[str, Any]]:
     """Pairs of reviews that begin with the same word: columns ``start``, ``better`` (rest of a praise), ``worse`` (of a blame).
 
-    A review stands in one pair at most.
+    A review is in one pair at most.
     """
     blames: dict[str, list[dict[str, Any]]] = {}
     rows = reviews(folder, part, seed, words=1)

@@ -1,7 +1,7 @@
 """Summaries that people prefer: SFT, then a reward model and PPO, or ILQL (Stiennon et al. 2020, arXiv 2009.01325).
 
-The data are comparisons: a post, the summary that people preferred, and the other. The policy is told what the reward model
-thinks of its summaries (PPO), or learns from the compared summaries themselves (ILQL: 1 for the preferred one, 0 for the
+The data are comparisons: a post, the summary that people preferred, and the other. The policy learns from the reward model's
+scores of its summaries (PPO), or learns from the compared summaries themselves (ILQL: 1 for the preferred one, 0 for the
 other). Either way the reward model judges summaries of held-out posts, and PPO climbs that very judge: how well people would
 like the summaries this cannot say.
 """

@@ -15,7 +15,7 @@ from penstock.core.errors import RewardError
 if TYPE_CHECKING:
     from penstock.core.types import Sample
 
-# A minus counts as a sign only where no number, word or bracket stands before it: "16-9" holds 16 and 9.
+# A minus counts as a sign only where no number, word or bracket is before it: "16-9" holds 16 and 9.
 _NUMBER = re.compile(r"(?:(?<![\w)\]])[-−])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def overlong(sample: Sample, columns: Mapping[str, Any], *, longest: int, buffer: int) -> float:
     """Soft punishment of overlong answers (DAPO: Yu et al. 2025, arXiv 2503.14476, eq. 13).
 
-    0 up to ``longest - buffer`` action tokens, then a line down to -1 at ``longest``, and -1 beyond. Give it beside the reward
-    of the task, with the weight that -1 is to have.
+    0 up to ``longest - buffer`` action tokens, then a line down to -1 at ``longest``, and -1 beyond. Added to the reward of
+    the task, with the weight that -1 is to have.
 
     Raises:
         RewardError: a buffer that is not within 1 … ``longest``.

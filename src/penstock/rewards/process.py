@@ -22,7 +22,7 @@ WAYS = ("steps", "minimum", "product", "last", "mean")
 class StepReward(ModelReward):
     """Scores the steps of the samples of a group; an ``async`` reward function of (group, columns).
 
-    ``decode`` gives the policy's text of tokens, ``row`` what the model reads: a row whose actions stand after the steps.
+    ``decode`` gives the policy's text of tokens, ``row`` what the model reads: a row whose actions follow the steps.
     Options: ``separator`` as in training; ``use``, one of :data:`WAYS`: each step's probability on the step's last token
     (``steps``, for online training), or one number a sample, as for ranking: the least of them, their product, the last,
     their mean. A sample without a step is worth 0.
@@ -49,13 +49,13 @@ class StepReward(ModelReward):
         found: list[Any] = await super().__call__(group, columns)
         probability = [1 / (1 + np.exp(-np.asarray(score_S, np.float64))) for score_S in found]
         return [
-            summary(values_S.tolist(), [end for _, end in told], int(sample.action_T.sum()), use)
-            for values_S, told, sample in zip(probability, steps, group.samples, strict=True)
+            summary(values_S.tolist(), [end for _, end in found], int(sample.action_T.sum()), use)
+            for values_S, found, sample in zip(probability, steps, group.samples, strict=True)
         ]
 
     def _row(self, sample: Sample, prompt: Prompt) -> Row:
-        told = steps_of(sample.tokens_T[sample.action_T].tolist(), self._decode, self._separator)
-        return self._row_with(self._separator)(sample, prompt, [text for text, _ in told])
+        found = steps_of(sample.tokens_T[sample.action_T].tolist(), self._decode, self._separator)
+        return self._row_with(self._separator)(sample, prompt, [text for text, _ in found])
 
     async def _score(self, units: list[Unit]) -> list[Any]:
         found = await self._threads.run(lambda: self._scorer.score(units, frozenset({"step"})), None)

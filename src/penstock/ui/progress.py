@@ -24,11 +24,11 @@ ALARM_LIMIT = 600
 """Characters of an alarm's message."""
 REFRESH_SECONDS = 0.1
 PLAIN_LINES = 20
-"""Lines a stage prints where there is no terminal, beside evaluations and faults."""
+"""Lines a stage prints where there is no terminal, apart from evaluations and faults."""
 TROUBLE = ("fault", "fail", "error", "quarantine", "abort", "killed", "stale", "skip")
 
 PLAIN_METRICS = ("reward/mean", "accuracy", "loss", "kl/reference", "entropy/sampled", "length/mean", "tokens_per_second")
-"""What a plain line says, beside evaluations: as much as fits a line."""
+"""What a plain line says, apart from evaluations: as much as fits a line."""
 
 _QUIET = ("checkpoint", "finished")
 """Lifecycle events of healthy routine: in the log and in the report, not on the screen. The headline says the end."""
@@ -173,10 +173,10 @@ class Progress:
         state, fatal = str(event.get("state", "")), event.get("severity") == "fatal"
         style = "bold red" if fatal else "bold green" if state == "cleared" else "bold yellow"
         line = Text(f"{self._stage} sentinel {visible(state)}: {visible(event.get('sentinel'))}", style=style)
-        told = f", step {event.get('step')}"
+        detail = f", step {event.get('step')}"
         if not fatal:  # the error that ends the run says the rest
-            told += f": {visible(event.get('message'), ALARM_LIMIT)}"
-        line.append(told, style="not bold")
+            detail += f": {visible(event.get('message'), ALARM_LIMIT)}"
+        line.append(detail, style="not bold")
         self._print(line)
 
     # Views
@@ -220,7 +220,7 @@ class Progress:
         cells = Table.grid(padding=(0, 1))
         for column in range(columns):
             if column:
-                cells.add_column(width=1)  # a value stands apart from the next one's name
+                cells.add_column(width=1)  # a value is apart from the next one's name
             cells.add_column(style="dim", no_wrap=True)
             cells.add_column(justify="right", no_wrap=True, min_width=9)
         for start in range(0, len(names), columns):

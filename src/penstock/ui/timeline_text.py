@@ -13,8 +13,8 @@ def account_lines(found: Account) -> list[str]:
     rows = [("role", "alive", "work", "of which"), *role_rows(found)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in rows]
-    told = facts(found)
-    return [*lines, *([""] if told else []), *(f"{name}: {value}" for name, value in told)]
+    stated = facts(found)
+    return [*lines, *([""] if stated else []), *(f"{name}: {value}" for name, value in stated)]
 
 
 def account_view(found: Account) -> dict[str, list[tuple[str, ...]]]:
@@ -29,20 +29,20 @@ def role_rows(found: Account) -> list[tuple[str, str, str, str]]:
 
 def facts(found: Account) -> list[tuple[str, str]]:
     """(what, value) of bubbles, lag and stalls."""
-    told = []
+    stated = []
     if found.learner_waits is not None:
-        told.append(("the learner waits", f"{found.learner_waits:.1%} of its time"))
+        stated.append(("the learner waits", f"{found.learner_waits:.1%} of its time"))
     if found.generators_idle is not None:
-        told.append(("generators are idle", f"{found.generators_idle:.1%} of their time"))
+        stated.append(("generators are idle", f"{found.generators_idle:.1%} of their time"))
     if found.lags:
-        told.append(("lag of trained tokens", lag_text(found)))
+        stated.append(("lag of trained tokens", lag_text(found)))
     if found.stalls:
         count = sum(count for _, count in found.stalls)
         middle, high = seconds(found.stall(0.5)), seconds(found.stall(0.95))
-        told.append(
+        stated.append(
             ("stall of a weight update", f"p50 {middle}, p95 {high}, longest {seconds(found.stall(1.0))}, of {count:,}")
         )
-    return told
+    return stated
 
 
 def kinds_text(role: RoleTime) -> str:

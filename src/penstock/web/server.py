@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.core.errors import SpecError
 
-PARTING_SECONDS = 5.0
-"""In which answers under way may end once the server is told to stop."""
+SHUTDOWN_GRACE = 5.0
+"""Seconds in which answers in progress may end once the server is stopping."""
 
 
 def patient(seconds: float) -> type[H11Protocol]:
@@ -52,7 +52,7 @@ def patient(seconds: float) -> type[H11Protocol]:
 
 
 class Server(uvicorn.Server):
-    """Ends when it is told to by SIGINT or SIGTERM, as a server should; told twice, at once."""
+    """Ends on SIGINT or SIGTERM, as a server should; on the second at once."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -109,7 +109,7 @@ def server_of(app: ASGIApp, head_seconds: float, connections: int, tls: tuple[st
         proxy_headers=False,
         backlog=1024,
         limit_concurrency=connections,
-        timeout_graceful_shutdown=int(PARTING_SECONDS),
+        timeout_graceful_shutdown=int(SHUTDOWN_GRACE),
         ssl_certfile=tls[0] if tls else None,
         ssl_keyfile=tls[1] if tls else None,
     )

@@ -188,7 +188,7 @@ class Verify(StoreCommand):
         """Print what agrees."""
         with opened(self.store) as store:
             state = store.verify()
-            print(f"{store.length()} events, {len(state.judgements())} judgements that stand; the tables agree with the log")
+            print(f"{store.length()} events, {len(state.judgements())} judgements in force; the tables agree with the log")
 
 
 @dataclass(kw_only=True)

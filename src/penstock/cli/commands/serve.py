@@ -35,7 +35,7 @@ class Serve(Command):
     max_running: int = 64
     """Samples that are decoded at once."""
     queue: int = 256
-    """Samples that may wait beside them; more are refused with status 429."""
+    """Samples that may wait for their turn; more are refused with status 429."""
     token_file: Annotated[str, called("FILE")] = ""
     """Clients with the token in this file may also change weights, pause, abort. Without it: this machine only, no changes."""
     key_file: Annotated[str, called("FILE")] = ""

@@ -85,7 +85,7 @@ def response_of(spec: Mapping[str, Any], stage: str, row: Mapping[str, Any]) -> 
 
 
 def exact(tokens: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The ids of a sample and the log-probs of the drawn ones; both empty where there are no ids. Raises Refusal."""
+    """The ids of a sample and the log-probs of the generated ones; both empty where there are no ids. Raises Refusal."""
     if not isinstance(tokens, Mapping) or "ids" not in tokens:
         return (), ()
     try:
@@ -98,7 +98,7 @@ def exact(tokens: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def sampling_of(spec: Mapping[str, Any], stage: str, held_out: bool) -> dict[str, Any]:
-    """How a sample of a stage was drawn, or one of its evaluation; empty where the run does not say."""
+    """How a sample of a stage was generated, or one of its evaluation; empty where the run does not say."""
     stages = [one for one in spec.get("stages") or () if isinstance(one, Mapping) and one.get("name") == stage]
     if not stages:
         return {}

@@ -64,7 +64,7 @@ class StageIndex:
     series: dict[str, Series] = field(default_factory=dict)
     alarms: list[Event] = field(default_factory=list)
     steps: array[int] = field(default_factory=lambda: array("q"))
-    """Steps with samples, in order; one stands twice where it has two lines."""
+    """Steps with samples, in order; one is there twice where it has two lines."""
     offsets: array[int] = field(default_factory=lambda: array("q"))
     lengths: array[int] = field(default_factory=lambda: array("q"))
 

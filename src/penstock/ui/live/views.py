@@ -1,4 +1,4 @@
-"""What the page is told of a run: plain JSON values, every text cleaned and cut."""
+"""What the page gets of a run: plain JSON values, every text cleaned and cut."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from penstock.ui.timeline_text import account_view
 from penstock.web.refusals import Refusal
 
 SHOWN_TOKENS = 1024
-"""Most tokens of a sample that are told one by one."""
+"""Most tokens of a sample that are sent one by one."""
 LONGEST_TEXT, PIECE = 24_000, 200
 """Characters of a prompt or an answer, and of a token or a small field; the rest is counted."""
 KNOWN = ("prompt", "text", "reward", "rewards", "length", "finish", "error", "key", "version", "held_out", "tokens")
-"""Fields of a row that have a place on the page; others are told by their names."""
+"""Fields of a row that have a place on the page; others are shown by their names."""
 DIFFERENCES = 60
-"""Most lines in which two specs are told apart."""
+"""Most lines in which two specs are compared."""
 
 
 def reading(index: LogIndex) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def sample_view(row: Any, place: int) -> dict[str, Any]:
 
 
 def other(name: str, value: Any) -> bool:
-    """Whether a field of a row is one that the page has no place for, and small enough to be told as it is."""
+    """Whether a field of a row is one that the page has no place for, and small enough to be sent as it is."""
     return name not in KNOWN and isinstance(value, str | int | float | bool)
 
 

@@ -1,4 +1,4 @@
-// A request of one's own server, answered in JSON. Two things can go wrong, and they are told apart: the server said no, or it
+// A request of one's own server, answered in JSON. Two things can go wrong, and they are distinguished: the server said no, or it
 // was not heard.
 
 export class Refused extends Error {

@@ -174,7 +174,7 @@ class Chart {
     const base = this.data?.lines.find((line) => line.steps.length && !line.faint) ?? this.data?.lines[0];
     if (!base?.steps.length || !this.x) return;
     this.step = nearest(base.steps, (step) => this.x(step), x);
-    const told = [], line = this.cursor.firstChild, place = this.x(this.step);
+    const said = [], line = this.cursor.firstChild, place = this.x(this.step);
     this.cursor.replaceChildren(line);
     line.setAttribute("x1", place);
     line.setAttribute("x2", place);
@@ -182,11 +182,11 @@ class Chart {
       const index = one.faint && this.data.lines.length === 2 ? -1 : one.steps.indexOf(this.step);
       if (index < 0 || !this.drawable(one.values[index])) continue;
       this.cursor.append(svg("circle", { class: one.color ?? "", cx: place, cy: this.y(one.values[index]), r: 3.2 }));
-      told.push(`${one.name ? `${one.name}: ` : ""}${written(one.values[index], this.data)}`);
+      said.push(`${one.name ? `${one.name}: ` : ""}${written(one.values[index], this.data)}`);
     }
     this.cursor.setAttribute("visibility", "visible");
     const box = this.drawing.getBoundingClientRect();
-    tip([`step ${whole(this.step)}`, ...told.slice(0, 12)], box.left + (place / WIDTH) * box.width, box.top + 40);
+    tip([`step ${whole(this.step)}`, ...said.slice(0, 12)], box.left + (place / WIDTH) * box.width, box.top + 40);
   }
 
   key(event) {

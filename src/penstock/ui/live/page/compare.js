@@ -9,12 +9,12 @@ const COLORS = 8;
 
 export function compareView(query) {
   const ids = (query.get("runs") ?? "").split(",").filter(Boolean);
-  let stage = query.get("stage") ?? "", answer = null, told = "";
+  let stage = query.get("stage") ?? "", answer = null, painted = "";
   const hidden = new Set();
   const log = kept("log", "logarithmic", false, () => draw());
-  const smooth = kept("smooth", "smoothed", true, () => { told = ""; view.refresh(); });
+  const smooth = kept("smooth", "smoothed", true, () => { painted = ""; view.refresh(); });
   const bands = kept("bands", "seeds as a band", true, () => draw());
-  const stages = make("select", { id: "stage", onchange: () => { stage = stages.value; told = ""; address(); view.refresh(); } });
+  const stages = make("select", { id: "stage", onchange: () => { stage = stages.value; painted = ""; address(); view.refresh(); } });
   const legend = make("ul", { class: "runs-legend" });
   const grid = new Grid();
   const differences = make("details", {}, make("summary", {}, "How their specs differ"));
@@ -83,7 +83,7 @@ export function compareView(query) {
       view.ready = true;
       stage = answer.stage;
       const now = JSON.stringify([answer.stage, answer.runs.map((run) => [run.id, run.step, run.time]), answer.complete]);
-      if (now !== told) { told = now; draw(); }
+      if (now !== painted) { painted = now; draw(); }
       return !answer.complete ? "reading" : answer.runs.some((run) => run.state === "running") ? "moves" : "rests";
     },
   };

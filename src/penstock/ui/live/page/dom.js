@@ -1,4 +1,4 @@
-// Numbers and times as people read them, and the note beside the pointer.
+// Numbers and times as people read them, and the note at the pointer.
 
 import { make } from "./elements.js";
 
@@ -27,7 +27,7 @@ export function ago(seconds) {
   return `${Math.round(seconds / 86400)} days ago`;
 }
 
-/** A note beside the pointer, or none. */
+/** A note at the pointer, or none. */
 export function tip(lines, x = 0, y = 0) {
   const box = document.getElementById("tip");
   box.hidden = !lines;

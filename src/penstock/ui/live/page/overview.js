@@ -37,10 +37,10 @@ export function overviewView() {
   }
 
   function fill({ cells: [state, progress, measured, alarms, when], note }, run, now) {
-    const told = JSON.stringify(run);
+    const content = JSON.stringify(run);
     when.textContent = run.time === null ? "–" : ago(now - run.time);
-    if (state.dataset.told === told) return;
-    state.dataset.told = told;
+    if (state.dataset.content === content) return;
+    state.dataset.content = content;
     note.textContent = run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`;
     state.replaceChildren(make("span", { class: `state ${run.state}` }, STATES[run.state]));
     const at = run.stage ? `${run.stage}${run.stages > 1 ? ` (${run.place} of ${run.stages})` : ""}` : "no events yet";

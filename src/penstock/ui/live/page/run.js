@@ -35,9 +35,9 @@ export function runView(id, chosen, query) {
   function fill() {
     title.textContent = head.name;
     headline.textContent = head.headline;
-    const told = [["state", head.state], ["sentinels", head.sentinels], ["seed", head.seed], ["folder", head.folder]];
-    if (!head.complete) told.push(["log read", `${Math.floor(head.share * 100)}%`]);
-    facts.replaceChildren(...told.filter(([, value]) => value !== "" && value !== null && value !== undefined)
+    const known = [["state", head.state], ["sentinels", head.sentinels], ["seed", head.seed], ["folder", head.folder]];
+    if (!head.complete) known.push(["log read", `${Math.floor(head.share * 100)}%`]);
+    facts.replaceChildren(...known.filter(([, value]) => value !== "" && value !== null && value !== undefined)
       .map(([label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, String(value)))));
     stages.replaceChildren(...head.stages.map((stage, index) => make("div", { class: "stage" },
       make("span", { class: "order" }, String(index + 1)), make("span", { class: "name" }, stage.name), make("span", { class: "took" }, stage.took),

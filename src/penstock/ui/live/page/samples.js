@@ -20,7 +20,7 @@ function tokensOf({ pieces, logp, gap }) {
   const mean = gap.reduce((sum, value) => sum + Math.abs(value ?? 0), 0) / Math.max(1, gap.length);
   const shown = pieces.map((piece, index) => make("span", {
     class: gap[index] === null ? "token unknown" : `token g${level(gap[index])} ${gap[index] < 0 ? "less" : "more"}`,
-    title: `${gap[index] === null ? "gap not finite" : `gap ${gap[index] > 0 ? "+" : ""}${written(gap[index])} nats`}, drawn at ${logp[index] === null ? "?" : written(logp[index])}`,
+    title: `${gap[index] === null ? "gap not finite" : `gap ${gap[index] > 0 ? "+" : ""}${written(gap[index])} nats`}, sampled at ${logp[index] === null ? "?" : written(logp[index])}`,
   }, piece || "·"));
   const note = pieces.length ? `mean |gap| ${written(mean)} nats, largest ${written(gap[worst] ?? 0)} at token ${worst + 1}, ${pieces[worst] ? `“${pieces[worst]}”` : "which has no text of its own"}` : "no tokens";
   return [make("div", { class: "text" }, ...shown), make("p", { class: "note" }, note)];
@@ -40,11 +40,11 @@ function nameOf(sample) {
 export function samplesPane(id, query) {
   let head = null, stage = query.get("stage") ?? "", steps = [], stepVersion = "", step = Number(query.get("step") ?? -1), follow = !query.has("step");
   let other = query.has("with") ? Number(query.get("with")) : null;
-  let shown = null, beside = null, offset = 0, serial = 0;
+  let shown = null, compared = null, offset = 0, serial = 0;
   const picked = new Map();
   const stages = make("select", { id: "stage", onchange: () => { stage = stages.value; stepVersion = ""; other = null; follow = true; picked.clear(); reload(); } });
   const slider = make("input", { type: "range", min: 0, max: 0, "aria-label": "step", oninput: () => go(steps[slider.value]) });
-  const told = make("output", { class: "step" });
+  const label = make("output", { class: "step" });
   const versus = make("select", { id: "with", onchange: () => { other = versus.value === "" ? null : Number(versus.value); load(); } });
   const differ = kept("diff", "word diff", true, () => draw());
   const gaps = kept("gaps", "log-prob gap", false, () => draw());
@@ -59,8 +59,8 @@ export function samplesPane(id, query) {
   const element = make("div", {},
     make("div", { class: "tools" }, make("label", { for: "stage" }, "Stage"), stages,
       make("span", { class: "picker" }, make("button", { type: "button", "aria-label": "earlier step", onclick: () => move(-1) }, "‹"), slider,
-        make("button", { type: "button", "aria-label": "later step", onclick: () => move(1) }, "›"), told),
-      make("label", { for: "with" }, "beside"), versus, differ.label, gaps.label),
+        make("button", { type: "button", "aria-label": "later step", onclick: () => move(1) }, "›"), label),
+      make("label", { for: "with" }, "compared with"), versus, differ.label, gaps.label),
     make("p", { class: "legend gaps" }, ...["< 0.001", "0.001", "0.01", "0.05", "≥ 0.2 nats"].map((text, index) => make("span", {}, make("i", { class: `token g${index}` }), text))),
     note, list, more, bar);
 
@@ -88,13 +88,13 @@ export function samplesPane(id, query) {
     const mine = ++serial;
     slider.value = Math.max(0, steps.indexOf(step));
     slider.setAttribute("aria-valuetext", `step ${step}`);
-    told.textContent = step < 0 ? "" : `step ${whole(step)}`;
+    label.textContent = step < 0 ? "" : `step ${whole(step)}`;
     if (step < 0) { list.replaceChildren(make("p", { class: "empty" }, "No samples were logged yet.")); return; }
     const ask = (at) => get(runPath(id, "/samples"), { stage, step: at, offset, limit: LIMIT });
     const answers = await Promise.all([ask(step), other === null || other === step ? null : ask(other)]).catch((error) => error);
     if (mine !== serial) return;  // a later step was asked for meanwhile
     if (answers instanceof Error) { note.textContent = answers.message; return; }
-    [shown, beside] = answers;
+    [shown, compared] = answers;
     const given = new URLSearchParams({ stage, step, ...(other === null ? {} : { with: other }) });
     history.replaceState(null, "", `#/run/${encodeURIComponent(id)}/samples?${given}`);
     fillVersus();
@@ -117,7 +117,7 @@ export function samplesPane(id, query) {
       if (!groups.has(name)) groups.set(name, { prompt: sample.prompt, heldOut: sample.held_out, samples: [] });
       groups.get(name).samples.push({ ...sample, step });
     }
-    for (const sample of beside?.rows ?? []) {
+    for (const sample of compared?.rows ?? []) {
       groups.get(`${sample.held_out} ${sample.prompt}`)?.samples.push({ ...sample, step: other });
     }
     return [...groups.values()];
@@ -128,7 +128,7 @@ export function samplesPane(id, query) {
     element.classList.toggle("with-gaps", gaps.box.checked);
     const groups = grouped();
     const matched = groups.some((group) => group.samples.some((sample) => sample.step !== step));
-    note.textContent = beside && !matched ? `Step ${whole(other)} sampled none of these prompts; “same prompt” below a prompt names steps that did.` : "";
+    note.textContent = compared && !matched ? `Step ${whole(other)} sampled none of these prompts; “same prompt” below a prompt names steps that did.` : "";
     list.replaceChildren(...groups.map(promptCard));
     const last = Math.min(shown.count, offset + LIMIT);
     more.replaceChildren(...(shown.count <= LIMIT ? [] : [`samples ${offset + 1} to ${last} of ${shown.count}`,
