@@ -47,8 +47,8 @@ def guarded(command: Callable[[], int]) -> int:
         return 0
     except OSError as error:
         return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except KeyboardInterrupt:
-        print("penstock: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"penstock: {stopped}" if stopped.args else "penstock: stopped", file=sys.stderr)
         return 130
 
 

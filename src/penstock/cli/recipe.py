@@ -187,8 +187,3 @@ def show_help(name: str, program: str) -> None:
         f"  --FIELD VALUE  of the run: {fields}\n"
         f"  --name, --runs, --resume: see {program} --help; penstock explain {name} shows sizes and memory"
     )
-
-
-def with_name(run: Run, folder: Path) -> Run:
-    """The run under the name of its folder."""
-    return dataclasses.replace(run, name=folder.name)

@@ -26,9 +26,9 @@ def order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     """The order of an epoch: a read-only permutation of ``0 … size-1``, keyed by seed and epoch."""
     key = np.array([seed % 2**64, epoch], np.uint64)
     # Sorting raw words rather than calling permutation(): numpy keeps bit streams stable between releases, methods not.
-    order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
-    order.setflags(write=False)
-    return order
+    found = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
+    found.setflags(write=False)
+    return found
 
 
 class Sampler(Generic[Item]):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
 from penstock.cli.command import HELP, called
-from penstock.cli.recipe import Placeable, is_named, show_help, with_name
+from penstock.cli.recipe import Placeable, is_named, show_help
 from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Train(Placeable):
         from penstock.runtime.folder import free_folder
 
         folder = free_folder(self.runs, self.name or made.name, exact=bool(self.name))
-        return carry_out(with_name(made, folder), folder, resuming=False)
+        return carry_out(replace(made, name=folder.name), folder, resuming=False)
 
     def go_on(self, folder: Path) -> int:
         """Resume a run; a recipe and flags given again must make the same spec."""
@@ -75,7 +74,7 @@ class Train(Placeable):
         if changes and not self.recipe:
             raise SpecError(f'"{changes[0]}" would change the run; --resume goes on with the spec in {target.spec}')
         kept = target.read()
-        made = pinned(with_name(self.made(), folder), Path.cwd(), kept) if self.recipe else kept
+        made = pinned(replace(self.made(), name=folder.name), Path.cwd(), kept) if self.recipe else kept
         target.require_same(made)
         done = target.finished(made)
         if done is None:
@@ -91,17 +90,9 @@ def carry_out(made: Run, folder: Path, resuming: bool) -> int:
     from penstock.ui.progress import following
     from penstock.ui.report import write_report
 
-    try:
-        with following(made) as listeners:
-            result = launch(made, folder, listeners, resume=resuming)
-    except KeyboardInterrupt as stopped:
-        return stop(str(stopped) or "stopped")
+    with following(made) as listeners:
+        result = launch(made, folder, listeners, resume=resuming)
     page = write_report(folder)
     print(f"model {result.model_path}, report {page}")
     print(result.headline)
     return 0
-
-
-def stop(message: str) -> int:
-    print(f"penstock: {message}", file=sys.stderr)
-    return 130
