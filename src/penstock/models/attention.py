@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -91,16 +91,46 @@ def register() -> None:
 
 
 @dataclass(frozen=True)
-class _Bucket:
-    """Rows of like size attended in one call: index tensors and the causal mask (None where queries are whole rows)."""
+class Bucket:
+    """Runs of packed queries and keys of like size, which are attended in one call."""
 
     queries: Tensor
-    """Packed index of each query cell, flattened ``[R · Q]``."""
+    """Packed index of each query cell, flattened ``[R · Q]``; cells past a run's end repeat its last query."""
     keys: Tensor
-    """Packed index of each key cell, flattened ``[R · T]``."""
+    """Packed index of each key cell, flattened ``[R · K]``."""
     shape: tuple[int, int, int]
-    """R rows, Q queries and T keys of the longest."""
-    mask: Tensor | None
+    """R runs, Q queries and K keys of the longest."""
+    allowed: Tensor | None
+    """Which keys a query may see, ``[R or 1, 1, Q or 1, K]``; None: all, or those up to its own where that is said."""
+
+
+def attend_in_buckets(
+    buckets: Sequence[Bucket],
+    place_N: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
+    masks: Sequence[Tensor | None],
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Tensor:
+    """Attention output ``[N, H, D]`` by buckets; ``states`` are packed queries ``[N, H, D]``, keys and values ``[M, K, D]``.
+
+    ``masks`` are added to the scores, one a bucket (None: nothing is hidden, or with ``causal`` what comes after a query). Cell
+    ``place_N[n]`` of the buckets, one after the other, holds the answer of packed query n.
+    """
+    heads, width = states[0].shape[1:]
+    query_NW, key_MW, value_MW = (state.flatten(1) for state in states)
+    parts = []
+    for bucket, mask in zip(buckets, masks, strict=True):
+        rows, asked, seen = bucket.shape
+        query = query_NW.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
+        key = key_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
+        value = value_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
+        out = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal and mask is None, scale=scale, enable_gqa=heads != key.shape[1]
+        )
+        parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
+    return torch.cat(parts).index_select(0, place_N).view(-1, heads, width)
 
 
 class PackedPlan:
@@ -125,7 +155,7 @@ class PackedPlan:
         owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(width) < length_B[:, None])
         start_B = np.where(owned_BT.any(1), owned_BT.argmax(1), length_B - 1)
         place_N = np.zeros(len(scatter_N), np.int64)
-        self.buckets: list[_Bucket] = []
+        self.buckets: list[Bucket] = []
         offset = 0
         for members in bucket_by_length(length_B - start_B, length_B, 0.15 if torch.device(device).type == "cpu" else 0.5):
             bucket = self._bucket(members, gather_BT, start_B, length_B, device)
@@ -142,7 +172,7 @@ class PackedPlan:
     @staticmethod
     def _bucket(
         members: IndexArray, gather_BT: IndexArray, start_B: IndexArray, length_B: IndexArray, device: torch.device | str
-    ) -> _Bucket:
+    ) -> Bucket:
         start, length = start_B[members, None], length_B[members, None]
         asked, seen = int((length - start).max()), int(length.max())
         query_position = np.minimum(start + np.arange(asked), length - 1)
@@ -151,28 +181,17 @@ class PackedPlan:
         if start.any():
             allowed = torch.from_numpy(np.arange(seen) <= query_position[:, :, None]).to(device)
             mask = allowed[:, None]
-        return _Bucket(
+        return Bucket(
             queries=torch.from_numpy(gather_BT[members[:, None], query_position].astype(np.int64).reshape(-1)).to(device),
             keys=torch.from_numpy(gather_BT[members[:, None], key_position].astype(np.int64).reshape(-1)).to(device),
             shape=(len(members), asked, seen),
-            mask=mask,
+            allowed=mask,
         )
 
     def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
-        heads, width = query_1HND.shape[1], query_1HND.shape[3]
-        query_ND, key_ND, value_ND = (x[0].transpose(0, 1).flatten(1) for x in (query_1HND, key_1KND, value_1KND))
-        parts = []
-        for bucket in self.buckets:
-            rows, asked, seen = bucket.shape
-            query = query_ND.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
-            key = key_ND.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
-            value = value_ND.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
-            out = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=bucket.mask, is_causal=bucket.mask is None, scale=scale,
-                enable_gqa=heads != key.shape[1],
-            )  # fmt: skip
-            parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
-        return torch.cat(parts).index_select(0, self.place_N).view(1, -1, heads, width)
+        states = (query_1HND[0].transpose(0, 1), key_1KND[0].transpose(0, 1), value_1KND[0].transpose(0, 1))
+        masks = [bucket.allowed for bucket in self.buckets]
+        return attend_in_buckets(self.buckets, self.place_N, states, masks, scale=scale, causal=True)[None]
 
 
 def bucket_by_length(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:

@@ -8,16 +8,14 @@ tokens, so padding is paid for in attention alone, and there segments of like si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from penstock.models.attention import IndexArray, bucket_by_length
+from penstock.models.attention import Bucket, IndexArray, attend_in_buckets, bucket_by_length
 
 
 def relative_bucket(distance: Tensor, buckets: int, longest: int, bidirectional: bool) -> Tensor:
@@ -69,20 +67,6 @@ class Spans(NamedTuple):
         return Spans(np.cumsum(length_R) - length_R, length_R)
 
 
-@dataclass(frozen=True)
-class _Bucket:
-    """Segments of like size that are attended in one call."""
-
-    queries: Tensor
-    """Packed index of each query cell, flattened ``[R · Q]``; cells past a segment's end repeat its last query."""
-    keys: Tensor
-    """Packed index of each key cell, flattened ``[R · K]``."""
-    shape: tuple[int, int, int]
-    """R segments, Q queries and K keys of the longest."""
-    allowed: Tensor | None
-    """Which keys a query may see, ``[R or 1, 1, Q or 1, K]``; None: all."""
-
-
 class Segments:
     """How packed queries attend to packed keys, segment by segment.
 
@@ -92,7 +76,7 @@ class Segments:
     """
 
     def __init__(self, queries: Spans, keys: Spans, causal: bool, device: torch.device | str = "cpu") -> None:
-        self.buckets: list[_Bucket] = []
+        self.buckets: list[Bucket] = []
         place_N = np.zeros(int(queries.length_R.sum()), np.int64)
         offset = 0
         waste = 0.15 if torch.device(device).type == "cpu" else 0.5
@@ -106,7 +90,7 @@ class Segments:
             place_N[query_RQ[real_RQ]] = offset + np.flatnonzero(real_RQ)
             offset += query_RQ.size
             self.buckets.append(
-                _Bucket(
+                Bucket(
                     queries=torch.from_numpy(query_RQ.reshape(-1)).to(device),
                     keys=torch.from_numpy(key_RK.reshape(-1)).to(device),
                     shape=(len(members), asked, seen),
@@ -131,17 +115,7 @@ class Segments:
 
     def attend(self, query_NHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, masks: list[Tensor | None]) -> Tensor:
         """Attention output ``[N, H, D]`` without any scale, which T5 has folded into its weights."""
-        _, heads, width = query_NHD.shape
-        query_NW, key_MW, value_MW = (x.flatten(1) for x in (query_NHD, key_MHD, value_MHD))
-        parts = []
-        for bucket, mask in zip(self.buckets, masks, strict=True):
-            rows, asked, seen = bucket.shape
-            query = query_NW.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
-            key = key_MW.index_select(0, bucket.keys).view(rows, seen, heads, width).transpose(1, 2)
-            value = value_MW.index_select(0, bucket.keys).view(rows, seen, heads, width).transpose(1, 2)
-            out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
-            parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
-        return torch.cat(parts).index_select(0, self.place_N).view(-1, heads, width)
+        return attend_in_buckets(self.buckets, self.place_N, (query_NHD, key_MHD, value_MHD), masks, scale=1.0)
 
 
 def _cells(spans: Spans, members: IndexArray, width: int) -> tuple[IndexArray, NDArray[np.bool_]]:
