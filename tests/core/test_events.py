@@ -85,3 +85,11 @@ def test_the_log_goes_on_after_truncation(tmp_path):
 def test_a_missing_log_is_named(tmp_path):
     with pytest.raises(DataError, match="no event log here"):
         next(read_events(tmp_path / "events.jsonl"))
+
+
+def test_half_a_character_in_a_text_is_written_as_a_question_mark(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    log.samples(1, [{"error": "broken \ud83d emoji"}])
+    log.truncate_after("", 5)
+    log.close()
+    assert [event["rows"][0]["error"] for event in read_events(tmp_path / "events.jsonl")] == ["broken ? emoji"]

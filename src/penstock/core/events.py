@@ -36,6 +36,11 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
+def _line(event: Mapping[str, Any]) -> bytes:
+    """An event as a line of the log. Half a character, which no file of text can hold, becomes a question mark."""
+    return json.dumps(event, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+
 class EventLog:
     """Appends events to a file and hands each to the listeners (a progress display). Lines are written whole.
 
@@ -61,7 +66,7 @@ class EventLog:
     def emit(self, kind: EventKind, step: int, **fields: Any) -> None:
         """Append one event."""
         event = {"kind": kind, "time": round(time.time(), 3), "stage": self.stage, "step": step, **_jsonable(fields)}
-        self._file.write(json.dumps(event, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._file.write(_line(event))
         for listener in self.listeners:
             listener(event)
 
@@ -91,7 +96,7 @@ class EventLog:
             or (event["step"] <= step and not (event["step"] == evaluation and _is_evaluation(event)))
         ]
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept), encoding="utf-8")
+        temporary.write_bytes(b"".join(map(_line, kept)))
         self._file.close()
         os.replace(temporary, self.path)
         self._file = open(self.path, "ab+", buffering=0)  # noqa: SIM115

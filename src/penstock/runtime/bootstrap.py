@@ -15,6 +15,9 @@ from penstock.config.spec import parse, plain
 RANKS_LOST = 75
 """Exit code of a learner whose ranks are gone, and which goes on from its last checkpoint when it is started again."""
 
+REFUSED = 2
+"""Exit code of a process whose error would come again if it was started again."""
+
 
 @dataclass(frozen=True)
 class Bootstrap:

@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from penstock.config.environment import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm, FromData
 from penstock.core.contracts import Env, RewardFunction
-from penstock.core.errors import DataError, RewardError, SpecError
+from penstock.core.errors import DataError, RewardError, SpecError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
@@ -36,6 +37,7 @@ from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, Sh
 from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
+from penstock.net import wire
 from penstock.observe.rules import EXACT, ROUNDED
 from penstock.observe.sentinels import Sentinels
 from penstock.rewards.ensemble import combined
@@ -122,15 +124,34 @@ def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
     return np.asarray(text.encode(prompt_text(prompt, text)) or [text.end], np.int32)
 
 
-def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel) -> None:
-    """Look at every prompt that is about to be drawn. Raises DataError where one leaves no room for an answer."""
+def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel, travel: bool = False) -> None:
+    """Look at every prompt that is about to be drawn; ``travel``: it goes from process to process.
+
+    Raises:
+        DataError: one leaves no room for an answer, or holds what cannot travel.
+    """
     for ordinal in range(min(draws, len(source))):
-        length = len(prompt_tokens(source(ordinal), model.text))
+        prompt = source(ordinal)
+        length = len(prompt_tokens(prompt, model.text))
         if length >= model.context:
             raise DataError(
                 f"{row_name(source, spec, ordinal)}: the prompt has {length} tokens, which leaves no room for an answer in the "
                 f"model's context of {model.context}; drop long rows, shorten the template or use a longer context"
             )
+        if travel:
+            with named_row(source, spec, ordinal):
+                wire.pack(dict(prompt.columns))
+
+
+@contextmanager
+def named_row(source: Sampler[Prompt], spec: DataSpec, ordinal: int) -> Iterator[None]:
+    """Say which row it was that cannot go to other processes."""
+    try:
+        yield
+    except WireError as error:
+        raise DataError(
+            f"{row_name(source, spec, ordinal)} cannot go to the run's other processes: {error}; write it as text or numbers"
+        ) from error
 
 
 def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | None = None) -> Callable[[Prompt], Env]:

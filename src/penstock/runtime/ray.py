@@ -1,8 +1,8 @@
 """The processes of a run in a Ray cluster: an actor for each, in the bundles of a placement group.
 
-An actor is a hand on its node: it holds the resources, starts the role as a process of its own, and passes on how that ended.
-So a role is the same program here as on one machine, with its own main thread, signals and, for a foreign engine, Python. Its
-standard input ends with the actor; it then ends at once with all it has started (``die_with_parent``), so nothing
+An actor is the run's agent on its node: it holds the resources, starts the role as a process of its own, and passes on how
+that ended. So a role is the same program here as on one machine, with its own main thread, signals and, for a foreign engine,
+Python. Its standard input ends with the actor; it then ends at once with all it has started (``die_with_parent``), so nothing
 outlives an actor, a node or the driver. What goes to an actor and comes back is JSON text; groups go over our own sockets and
 weights through a channel, neither through Ray.
 
@@ -28,14 +28,14 @@ from typing import Any, TypeVar
 
 from penstock.config.placement import Bundles
 from penstock.core.errors import RoleError, SpecError
-from penstock.runtime.hand import Hand
-from penstock.runtime.supervisor import PARTING, Child, Role
+from penstock.runtime.node_agent import NodeAgent
+from penstock.runtime.supervisor import SHUTDOWN_GRACE, Child, Role
 
 ROOM = 900.0
 """Seconds that the cluster may take to find room, as one that grows on demand does."""
 WAITED = 10.0
 """Seconds after which a wait for room is told of."""
-KNOCKING = 10.0
+CONNECT_TIMEOUT = 10.0
 """Seconds in which a cluster's head must take a connection."""
 AGAIN = 0.25
 """Seconds before an actor is tried again; doubled each time."""
@@ -49,7 +49,7 @@ SMALL_STORE = 80 << 20
 Result = TypeVar("Result")
 
 
-class NodeHand(Hand):
+class RayNodeAgent(NodeAgent):
     """The actor."""
 
     def address(self) -> str:
@@ -97,7 +97,7 @@ class RayChild:
             await self.ask("signal", signal_number=number, alone=alone)
 
     def _end(self) -> asyncio.Task[None]:
-        self._ending = self._ending or asyncio.ensure_future(self._end_by_hand())
+        self._ending = self._ending or asyncio.ensure_future(self._end_through_agent())
         return self._ending
 
     async def ended(self) -> None:
@@ -105,8 +105,8 @@ class RayChild:
         if self._ending is not None:
             await asyncio.wait({self._ending})
 
-    async def _end_by_hand(self) -> None:
-        """End the process and all it has started, then the actor. By the actor's hand while that answers: a process that stands
+    async def _end_through_agent(self) -> None:
+        """End the process and all it has started, then the actor. Through the actor while that answers: a process that stands
         still does not notice that its input has ended."""
         try:
             with contextlib.suppress(_gone(), RoleError, TimeoutError):
@@ -145,10 +145,10 @@ class RayChild:
                 stream.flush()
 
     async def stop(self) -> int:
-        """SIGTERM, and the end of the actor after :data:`PARTING` seconds at the latest."""
+        """SIGTERM, and the end of the actor after :data:`SHUTDOWN_GRACE` seconds at the latest."""
         self.signal(signal.SIGTERM, alone=True)
         try:
-            return await asyncio.wait_for(self.wait(), PARTING)
+            return await asyncio.wait_for(self.wait(), SHUTDOWN_GRACE)
         except TimeoutError:
             return -signal.SIGKILL
         finally:
@@ -201,7 +201,7 @@ class Cluster:
         self.host = ray.util.get_node_ip_address()
         totals = [bundle.total for bundle in self.bundles.bundles]
         self._group = ray.util.placement_group([total or {"CPU": 0.001} for total in totals], strategy=self.bundles.strategy)
-        await self._room(self._group.ready(), f"the run, which takes {_told(totals)}")
+        await self._room(self._group.ready(), f"the run, which takes {_in_words(totals)}")
 
     def _join(self) -> None:
         import ray
@@ -230,7 +230,7 @@ class Cluster:
             SpecError: that took longer than :data:`ROOM` seconds.
             RoleError: the node does not see the run's folder.
         """
-        return await self._room(self._settled(role), f"{role.name}, which takes {_told([self._bundle(role)])}")
+        return await self._room(self._settled(role), f"{role.name}, which takes {_in_words([self._bundle(role)])}")
 
     async def _settled(self, role: Role) -> Child:
         """A child that has started. Ray may place an actor on a node that has died and of which it does not know it yet, and
@@ -259,7 +259,7 @@ class Cluster:
 
         index, takes = self.bundles.find(role.name)
         where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        return ray.remote(NodeHand).options(  # type: ignore[attr-defined]
+        return ray.remote(RayNodeAgent).options(  # type: ignore[attr-defined]
             num_cpus=takes.cpus, num_gpus=takes.gpus, resources=dict(takes.custom) or None, scheduling_strategy=where,
             max_restarts=0, max_task_retries=0,
         ).remote()  # fmt: skip
@@ -277,7 +277,7 @@ class Cluster:
                 import ray
 
                 raise SpecError(
-                    f"the cluster found no room in {ROOM:.0f} s for {what}; it has {_told([ray.cluster_resources()])}"
+                    f"the cluster found no room in {ROOM:.0f} s for {what}; it has {_in_words([ray.cluster_resources()])}"
                 )
             return waiting.result()
         finally:
@@ -298,7 +298,7 @@ class Cluster:
 
 
 def require_listening(address: str) -> None:
-    """Knock first: Ray knocks for minutes, and loudly.
+    """Ask first: Ray tries for minutes, and loudly.
 
     Raises:
         SpecError: nobody listens at ``HOST:PORT``, or the address is none; ``auto`` is Ray's own to find.
@@ -309,12 +309,12 @@ def require_listening(address: str) -> None:
     if not port.isdigit() or "/" in address:
         raise SpecError(f"RAY_ADDRESS={address}: run penstock on a node of the cluster and set HOST:PORT of its head, or auto")
     try:
-        socket.create_connection((host, int(port)), KNOCKING).close()
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
     except OSError as error:
         raise SpecError(f"no Ray cluster at RAY_ADDRESS={address}: {error}; unset it for one on this machine") from error
 
 
-def _told(totals: Sequence[Mapping[str, float]]) -> str:
+def _in_words(totals: Sequence[Mapping[str, float]]) -> str:
     """Resources in words: ``2 × (CPU 1); CPU 1, GPU 1``."""
     unsaid = ("memory", "object_store_memory")  # Ray's own, as those with a colon are
     shown = [

@@ -11,14 +11,25 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from penstock.core.errors import ConnectionLost, PenstockError, RoleError
-from penstock.runtime.bootstrap import Bootstrap
+from penstock.core.errors import (
+    ConnectionLost,
+    DataError,
+    DeviceError,
+    ModelError,
+    PenstockError,
+    RoleError,
+    SpecError,
+    WireError,
+)
+from penstock.runtime.bootstrap import REFUSED, Bootstrap
 from penstock.runtime.launching import IN_A_ROLE
 from penstock.runtime.roles import program_of
 
 PARTING = 30.0
 """Seconds in which a process may end in order once its supervisor is gone."""
 STANDARD_INPUT = 0
+LASTING = (SpecError, DataError, ModelError, DeviceError, WireError)
+"""Errors that come again however often a process is started."""
 
 
 def main() -> int:
@@ -32,13 +43,17 @@ def main() -> int:
         return train(bootstrap)
     try:
         asyncio.run(_until_told(program_of(bootstrap)(bootstrap)))
-    except ConnectionLost as error:  # the run is over, or the hub has let go of us
-        print(error, file=sys.stderr, flush=True)
-        return 0
     except PenstockError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return 2
+        return exit_code(error)
     return 0
+
+
+def exit_code(error: PenstockError) -> int:
+    """0: the run is over, or the hub has let go of us; REFUSED: it would come again."""
+    if isinstance(error, LASTING):
+        return REFUSED
+    return 0 if isinstance(error, ConnectionLost) else 1
 
 
 def _first_line() -> bytes:

@@ -92,18 +92,18 @@ class Session:
             if done := self._finished(resume):
                 return done
             with self._opened(resume):
-                loaded = self.store.load_newest() if resume else None
+                self.loaded = self.store.load_newest() if resume else None
                 self.begun = resume
                 for number, stage in enumerate(self.run.stages):
                     if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
                         continue
-                    here = loaded if loaded is not None and loaded.entry.position.number == number else None
                     with named(stage.name):
-                        stage_run = self._prepared(number, stage, here)
+                        stage_run = self._prepared(number, stage)
                     if resume:  # without a checkpoint the evaluation before the first step comes again as well
-                        self.log.truncate_after(stage.name, here.entry.position.step if here else -1, open_evaluation(here))
+                        kept = -1 if stage_run.loaded is None else self.step
+                        self.log.truncate_after(stage.name, kept, open_evaluation(stage_run.loaded))
                     with self.stop.between_saves():
-                        asyncio.run(stage_run.execute(here))
+                        asyncio.run(stage_run.execute())
                     if self.stop.asked and stage.name != self.run.stages[-1].name:
                         raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
                 return self._concluded()
@@ -151,9 +151,11 @@ class Session:
                 self.folder.undo()
             handle.close()
 
-    def _prepared(self, number: int, stage: Stage, loaded: Loaded | None) -> StageRun:
-        """A stage made ready, announced in the log."""
+    def _prepared(self, number: int, stage: Stage) -> StageRun:
+        """A stage made ready, announced in the log, as the checkpoint has it where that is one of its steps."""
         self.log.stage = stage.name
+        loaded = self.loaded if self.loaded is not None and self.loaded.entry.position.number == number else None
+        self.loaded = None if loaded else self.loaded
         self.step = loaded.entry.position.step if loaded is not None else 0
         if loaded is not None:
             self.log.lifecycle(self.step, "resumed", after=f"step {self.step} of {stage.steps}")
@@ -163,7 +165,7 @@ class Session:
         self._tell_votes(stage)
         made = prepare(stage, self.run, self.models, self.base, self._context(stage))
         self.begun = True
-        return StageRun(self, number, stage, made)
+        return StageRun(self, number, stage, made, loaded)
 
     def _concluded(self) -> dict[str, Any]:
         """The summary of a run whose stages are done."""
@@ -197,8 +199,8 @@ class Session:
 class StageRun:
     """One stage on its way: logs, evaluates, saves after each step."""
 
-    def __init__(self, session: Session, number: int, stage: Stage, runtime: StageRuntime) -> None:
-        self.session, self.number, self.stage, self.runtime = session, number, stage, runtime
+    def __init__(self, session: Session, number: int, stage: Stage, runtime: StageRuntime, loaded: Loaded | None) -> None:
+        self.session, self.number, self.stage, self.runtime, self.loaded = session, number, stage, runtime, loaded
         self.progressed = Progressed({}, {}, {})
         self.started = time.perf_counter()
         self.every = stage.evaluation.every if stage.evaluation else 0
@@ -207,13 +209,11 @@ class StageRun:
         self.spans = session.recorder.role("learner")
         self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
 
-    async def execute(self, loaded: Loaded | None) -> None:
+    async def execute(self) -> None:
         """From the start or a checkpoint to the stage's saved model."""
-        session, start = self.session, 0
+        session, start = self.session, self.session.step
         try:
-            if loaded is not None:
-                start = loaded.entry.position.step
-                self._restore(loaded)
+            self._restore()
             if start == 0 and self.runtime.evaluate is not None:
                 self.progressed.first = await self._evaluate(0)
             async with beside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:
@@ -231,7 +231,11 @@ class StageRun:
         session.finished(self.stage, self.progressed)
         session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
 
-    def _restore(self, loaded: Loaded) -> None:
+    def _restore(self) -> None:
+        """Take the checkpoint's state, if there is one, and let go of it: its files stay on the disk while it is held."""
+        loaded, self.loaded = self.loaded, None
+        if loaded is None:
+            return
         for name, holder in self.holders.items():
             if name not in loaded.states:
                 raise CheckpointError(f'{loaded.entry.path}: holds no state of "{name}"; it belongs to another kind of run')

@@ -23,7 +23,7 @@ from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
 from penstock.runtime.listeners import EventVerbs, Listener
 from penstock.runtime.stopping import Interrupted, StopSignal
-from penstock.runtime.supervisor import COMMAND, STILLBORN, Child, Place, Role, Supervisor, ThisMachine, told
+from penstock.runtime.supervisor import COMMAND, FAILED_STARTS, Child, Place, Role, Supervisor, ThisMachine, ending
 from penstock.stream.enrichment import EnrichmentStep
 from penstock.stream.rules import Rules
 from penstock.stream.verbs import handlers
@@ -149,7 +149,10 @@ class Supervised:
 
     async def _attend(self) -> int:
         self.address = await self.hub.start(self.place.host)
-        self.supervisor = Supervisor(self._note, self.hub.readiness, self.hub.seen, spawn=self._spawn, moments=self.hub.moments)
+        hub = self.hub
+        self.supervisor = Supervisor(
+            self._note, hub.readiness, hub.seen, spawn=self._spawn, moments=hub.moments, reached=self._reached
+        )
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         self.stop.on_ask = functools.partial(loop.call_soon_threadsafe, self._ask)
@@ -210,8 +213,8 @@ class Supervised:
             self.hub.note("role restarted", role="learner", code=code, words="")
             reached = self._reached()
             fruitless, before = (0 if reached > before else fruitless + 1), reached
-            if fruitless >= STILLBORN:
-                raise RoleError(f"the learner was {told(code)} {STILLBORN + 1} times without finishing a step in between")
+            if fruitless >= FAILED_STARTS:
+                raise RoleError(f"the learner was {ending(code)} {FAILED_STARTS + 1} times without finishing a step in between")
             self.resuming = self.resuming or self.folder.spec.exists()
 
     async def _ended(self, learner: Child) -> int:

@@ -19,12 +19,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.errors import RoleError
+from penstock.runtime.bootstrap import REFUSED
 
-STILLBORN = 3
+FAILED_STARTS = 3
 """Starts in a row that may end before the role was ready; then the run fails."""
+RESTARTS = 12
+"""Deaths of a role in a row without a step of the run in between; then the run fails."""
+BACK_OFF, LONGEST_BACK_OFF = 0.1, 5.0
+"""Seconds before the second restart in a row without a step in between, doubled for each further one, and at most."""
 STARTING = 900.0
 """Seconds in which a role must become ready: it may have a large model to load."""
-PARTING = 10.0
+SHUTDOWN_GRACE = 10.0
 """Seconds in which a role that was told to stop may end by itself."""
 READING = 4000
 """Bytes of a role's log that are looked at for its last words."""
@@ -60,7 +65,7 @@ class Child(Protocol):
         ...
 
     async def stop(self) -> int:
-        """Ask it to end, insist after :data:`PARTING` seconds; gives its exit code."""
+        """Ask it to end, insist after :data:`SHUTDOWN_GRACE` seconds; gives its exit code."""
         ...
 
 
@@ -100,12 +105,12 @@ class ProcessChild:
         return await self.process.wait()
 
     async def stop(self) -> int:
-        """Ask it to end by closing its input, insist after :data:`PARTING` seconds; gives its exit code."""
+        """Ask it to end by closing its input, insist after :data:`SHUTDOWN_GRACE` seconds; gives its exit code."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         for insist in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(TimeoutError):
-                return await asyncio.wait_for(asyncio.shield(self.process.wait()), PARTING)
+                return await asyncio.wait_for(asyncio.shield(self.process.wait()), SHUTDOWN_GRACE)
             self.signal(insist)
         return await self.process.wait()
 
@@ -160,9 +165,10 @@ async def spawn(role: Role) -> ProcessChild:
 class Supervisor:
     """Keeps roles alive. ``note(what, **fields)`` hears of deaths; ``failed`` fails with the error that ends the run.
 
-    A role that dies is started again, without limit while each start gets as far as being ready; one that does so
-    :data:`STILLBORN` times in a row before it is ready ends the run. One from which nothing was heard for ``silence``
-    seconds is ended and started again.
+    A role that dies is started again, after longer and longer times while the run takes no step in between (``reached()`` says
+    how far it is). What ends the run: :data:`FAILED_STARTS` deaths in a row before it was ready, :data:`RESTARTS` without a
+    step, or an error that would come again. A role from which nothing was heard for ``silence`` seconds is ended and started
+    again.
     """
 
     def __init__(
@@ -173,9 +179,10 @@ class Supervisor:
         silence: float = 60.0,
         spawn: Callable[[Role], Awaitable[Child]] = spawn,
         moments: Mapping[str, Mapping[str, float]] | None = None,
+        reached: Callable[[], object] = object,
     ) -> None:
         """``moments`` says of roles when their connection ended (``left``) and the latest began (``connected``)."""
-        self.spawn, self.moments = spawn, moments or {}
+        self.spawn, self.moments, self.reached = spawn, moments or {}, reached
         self.note, self.ready, self.last_seen, self.silence = note, ready, last_seen, silence
         self.children: dict[str, Child] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -198,9 +205,9 @@ class Supervisor:
         await asyncio.shield(asyncio.gather(*self._ending, return_exceptions=True))
 
     async def _keep(self, role: Role) -> None:
-        stillborn = 0
+        failed_starts = deaths = 0
         child: Child | None = None
-        died, back = 0.0, asyncio.ensure_future(asyncio.sleep(0))
+        died, reached, back = 0.0, self.reached(), asyncio.ensure_future(asyncio.sleep(0))
         try:
             while True:
                 self.ready(role.name).clear()
@@ -211,15 +218,12 @@ class Supervisor:
                 code = await self._attend(child)
                 back.cancel()
                 died = asyncio.get_running_loop().time()
-                was_ready = self.ready(role.name).is_set()
+                failed_starts = 0 if self.ready(role.name).is_set() else failed_starts + 1
+                deaths, reached = deaths + 1 if self.reached() == reached else 1, self.reached()
                 child.signal(signal.SIGKILL)  # what it had started
                 self.note("role restarted", role=role.name, code=code, words=last_words(role.log))
-                stillborn = 0 if was_ready else stillborn + 1
-                if stillborn >= STILLBORN:
-                    raise RoleError(
-                        f"{role.name} ended {STILLBORN} times before it was ready ({told(code)}); it last said: "
-                        f"{last_words(role.log) or 'nothing'}. Its log is {role.log}"
-                    )
+                refuse_restart(role, code, failed_starts, deaths)
+                await asyncio.sleep(min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (deaths - 2)) if deaths > 1 else 0.0)
         except asyncio.CancelledError:
             if child is not None:
                 await child.stop()
@@ -266,7 +270,18 @@ class Supervisor:
             ended.cancel()
 
 
-def told(code: int) -> str:
+def refuse_restart(role: Role, code: int, failed_starts: int, deaths: int) -> None:
+    """Raises RoleError where starting a role again would lead nowhere, with what it last said."""
+    said = f"({ending(code)}); it last said: {last_words(role.log) or 'nothing'}. Its log is {role.log}"
+    if code == REFUSED:
+        raise RoleError(f"{role.name} cannot do its work {said}")
+    if failed_starts >= FAILED_STARTS:
+        raise RoleError(f"{role.name} ended {FAILED_STARTS} times before it was ready {said}")
+    if deaths >= RESTARTS:
+        raise RoleError(f"{role.name} ended {RESTARTS} times and the run took no step in between {said}")
+
+
+def ending(code: int) -> str:
     """An exit code in words."""
     if code >= 0:
         return f"exit code {code}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import time
 from dataclasses import replace
@@ -133,3 +134,14 @@ def lettered(steps: int = 3) -> Run:
         steps: GRPO steps.
     """
     return replace(letters(steps=steps), modules=(str(Path(__file__).parents[1] / "own_parts.py"),))
+
+
+def dated_rows() -> list[dict[str, Any]]:
+    return [{**row, "day": datetime.date(2026, 1, 1)} for row in rows()]
+
+
+def dated() -> Run:
+    """Rows that no other process can be given."""
+    made = letters()
+    stage = replace(made.stages[0], data=replace(DATA, source=f"{__file__}:dated_rows"))  # type: ignore[call-arg]
+    return replace(made, stages=(stage,))

@@ -50,7 +50,8 @@ def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> No
 def test_a_generator_that_cannot_start_ends_the_run(start: Start) -> None:
     damaged = "if name == 'generator-0':\n    open('runs/run/roles/grpo/model.safetensors', 'w').close()\n"
     run = start("letters", in_roles=damaged)
-    run.assert_refused("generator-0", "before it was ready", "it last said: ModelError", "logs/generator-0.log")
+    run.assert_refused("generator-0", "cannot do its work", "it last said: ModelError", "logs/generator-0.log")
+    assert len(run.notes("role restarted")) <= 1
 
 
 @pytest.mark.slow
@@ -111,3 +112,9 @@ def test_the_supervisor_needs_no_torch(zygote: Zygote) -> None:
 
     check = "import penstock.runtime.supervise, sys; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", check], timeout=120).returncode == 0
+
+
+def test_a_row_that_cannot_travel_ends_the_run_before_anything_is_generated(start: Start) -> None:
+    run = start("dated")
+    run.assert_refused("rows row", "cannot go to the run's other processes", "date")
+    assert "generator-0" not in run.roles

@@ -69,7 +69,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
     async with joined(bootstrap, name, "generator", counts, stage.name) as hub:
-        notes = Notes(hub, loaded, found)
+        notes = UpdateNotes(hub, loaded, found)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         apart = drained.update if stage.kv == "drain" else contextlib.nullcontext
         following = follow(engine, newest_of(hub.registry, loaded), subscriber, stage.kv, notes, apart)
@@ -79,30 +79,35 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
             await rollout(hub.worker, source, roll, loaded, groups, drained.group)
 
 
-class Notes:
-    """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals."""
+class UpdateNotes:
+    """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals and of checksums."""
 
     def __init__(self, hub: HubClient, barrier: VersionBarrier, found: Opened) -> None:
         self.hub, self.barrier, self.engine, self.sums = hub, barrier, found.engine, found.sums
-        self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
+        self._waiting: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
+        self._due: asyncio.Queue[tuple[int, int]] = asyncio.Queue(maxsize=1)
 
     def __call__(self, what: str, **fields: Any) -> None:
-        with contextlib.suppress(asyncio.QueueFull):  # the newest word is about the newest version; nobody waits for an old one
-            self.told.put_nowait((what, fields))
+        with contextlib.suppress(asyncio.QueueFull):  # the newest note is about the newest version; nobody waits for an old one
+            self._waiting.put_nowait((what, fields))
 
     async def send(self) -> None:
-        while True:
-            what, fields = await self.told.get()
-            self.barrier.loaded(fields.get("reason", ""))
-            if what != "weights loaded":
-                await self.hub.role.note(what, fields)
-            elif fields["version"] % CHECKED == 0:
-                await self._tell_sums(fields["version"], fields["incarnation"])
+        """For ever. Checksums are computed beside it: those who wait for a version must not wait for them."""
+        async with beside(self._send_sums()):
+            while True:
+                what, fields = await self._waiting.get()
+                self.barrier.loaded(fields.get("reason", ""))
+                if what != "weights loaded":
+                    await self.hub.role.note(what, fields)
+                elif fields["version"] % CHECKED == 0:
+                    with contextlib.suppress(asyncio.QueueFull):
+                        self._due.put_nowait((fields["incarnation"], fields["version"]))
 
-    async def _tell_sums(self, version: int, incarnation: int) -> None:
+    async def _send_sums(self) -> None:
         """Checksums of the weights that are in use, for the learner to compare: of what was loaded, not of what came."""
-        order = (incarnation, version)
-        if order == (self.engine.incarnation, self.engine.version):
-            sums = await self.sums()
-            if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
-                await self.hub.role.holds(version, incarnation, sums)
+        while True:
+            order = incarnation, version = await self._due.get()
+            if order == (self.engine.incarnation, self.engine.version):
+                sums = await self.sums()
+                if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
+                    await self.hub.role.holds(version, incarnation, sums)

@@ -47,13 +47,16 @@ class OnlineParts:
     roll: Rollout
 
 
-def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_elsewhere: bool = False) -> OnlineParts:
-    """Load and build what an online stage needs; errors in data, models or rewards surface here."""
+def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere: bool = False) -> OnlineParts:
+    """Load and build what an online stage needs; errors in data, models or rewards surface here.
+
+    ``elsewhere``: the other roles are processes.
+    """
     algorithm: FromSamples = stage.algorithm
     model = models.load(stage.model, corpus_of(stage.data, base))
     model.add_heads(algorithm.heads)
     taught = algorithm.teacher
-    here = taught is not None if reference_elsewhere else algorithm.reference
+    here = taught is not None if elsewhere and run.roles.references else algorithm.reference
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
     frozen = models.reference(stage, model, sampling.temperature) if here else None
     if taught is not None and stage.strategy.ranks > 1:
@@ -78,7 +81,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, reference_
     )
     labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, stage.scaling)
     source = prompts(stage.data, base, sampling.seed)
-    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model)
+    check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model, elsewhere)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, sampling.seed, look=True)
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
 
@@ -174,7 +177,7 @@ class LocalOnline(OnlineRuntime):
 def prepare(stage: Online, run: Run, models: Models, base: Path, context: StageContext) -> OnlineRuntime:
     """Load and build what the stage needs, with the other roles in this process or in others."""
     elsewhere = context.bootstrap is not None
-    parts = online_parts(stage, run, models, base, reference_elsewhere=elsewhere and run.roles.references > 0)
+    parts = online_parts(stage, run, models, base, elsewhere)
     if elsewhere:
         from penstock.runtime.stages.remote_online import RemoteOnline
 

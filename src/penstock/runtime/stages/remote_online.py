@@ -120,15 +120,17 @@ class RemoteOnline(OnlineRuntime):
                 await publisher.publish(start)
                 if self._evaluation is not None:
                     await self._evaluation.begin(incarnation)
-                before = self._counts()
+                before = self.stream.counts
                 spans = self.context.recorder.role("learner")
                 leases = LeaseLog(self.context.schedule, threads())
                 trained = learn(stream, parts.labeller, parts.trainer, publisher, parts.plan, start, spans, leases)
                 async with aclosing(trained):
                     async for step in trained:
-                        now = self._counts()
+                        now = self.stream.counts
                         alarms = (*step.alarms, *self._compared(step.index))
-                        yield replace(step, metrics=step.metrics | _rates(before, now), alarms=alarms)
+                        yield replace(
+                            step, metrics=step.metrics | generation_rates(before, now) | self._wasted(), alarms=alarms
+                        )
                         before = now
             finally:
                 listening.cancel()
@@ -147,18 +149,26 @@ class RemoteOnline(OnlineRuntime):
                 own, theirs = ({f"bucket {n}": sum_ for n, sum_ in enumerate(sums)} for sums in (ours, report["sums"]))
                 yield from self.parts.trainer.watcher.compare_weights(report["version"], own, theirs, step)
 
-    def _counts(self) -> Metrics:
-        """Sums over the generators, and the stream's counts of what was wasted."""
-        sums: Metrics = {}
-        for counts in self.stream.counts.values():
-            for name, value in counts.items():
-                sums[name] = sums.get(name, 0.0) + value
-        wasted = ("returned", "refused", "dropped", "tokens_dropped", "tokens_masked")
-        return sums | {f"flow/{name}": float(self.stream.stats[name]) for name in wasted if name in self.stream.stats}
+    def _wasted(self) -> Metrics:
+        """The stream's counts of what was wasted."""
+        names = ("returned", "refused", "dropped", "tokens_dropped", "tokens_masked")
+        return {f"flow/{name}": float(count) for name in names if (count := self.stream.stats.get(name))}
 
 
-def _rates(before: Metrics, now: Metrics) -> Metrics:
-    # Counts fall where a generator was started again.
-    drawn, busy = (max(0.0, now.get(name, 0.0) - before.get(name, 0.0)) for name in ("generated_tokens", "busy_seconds"))
-    flow = {name: value for name, value in now.items() if name.startswith("flow/") and value}
-    return {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy} | flow
+Counts = Mapping[str, Mapping[str, float]]
+
+
+def generation_rates(before: Counts, now: Counts) -> Metrics:
+    """Tokens a second of all generators together, and the seconds in which they were busy, between two looks.
+
+    Each generator's own rate is added up: they work side by side. Counts fall where one was started again.
+    """
+    rate = busy = 0.0
+    for name, counts in now.items():
+        last = before.get(name, {})
+        tokens, seconds = (
+            max(0.0, counts.get(count, 0.0) - last.get(count, 0.0)) for count in ("generated_tokens", "busy_seconds")
+        )
+        rate += tokens / seconds if seconds else 0.0
+        busy += seconds
+    return {"generation/tokens_per_second": rate, "seconds/generated": busy}

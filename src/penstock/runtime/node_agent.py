@@ -12,19 +12,20 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from penstock.config.roles import roles
 from penstock.core.errors import RoleError
 
+KEPT = 16
+"""Calls whose answers are kept, in case they come again."""
 CHUNKS = 256
 """Pieces of a process's output that wait for the driver."""
 
 
-class Hand:
+class NodeAgent:
     """Made on a node, starts one role there."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._done: dict[int, asyncio.Future[str]] = {}
+        self._answers: dict[int, asyncio.Future[str]] = {}
         self._said: asyncio.Queue[list[str]] = asyncio.Queue(CHUNKS)
         self._readers: list[asyncio.Task[None]] = []
 
@@ -34,10 +35,12 @@ class Hand:
 
     async def call(self, number: int, verb: str, text: str) -> str:
         """Carry a call out, or give the answer again if its number has come before. ``text`` and the answer are JSON."""
-        if number not in self._done:
+        if number not in self._answers:
             handler: Callable[..., Coroutine[Any, Any, Any]] = getattr(self, f"_{verb}")
-            self._done[number] = asyncio.ensure_future(self._carry_out(handler, text))
-        return await asyncio.shield(self._done[number])
+            self._answers[number] = asyncio.ensure_future(self._carry_out(handler, text))
+            for old in [old for old, answer in self._answers.items() if old < number - KEPT and answer.done()]:
+                del self._answers[old]
+        return await asyncio.shield(self._answers[number])
 
     async def _carry_out(self, handler: Callable[..., Coroutine[Any, Any, Any]], text: str) -> str:
         try:
@@ -51,7 +54,7 @@ class Hand:
         """Start the role; gives the node's address. ``driver`` is the driver's Python; a node has one of its own."""
         address = self.address()
         folder, base = Path(bootstrap["folder"]), Path(bootstrap["base"])
-        if not base.is_dir() or (not roles()[bootstrap["role"]].whole_run and not (folder / "run.json").exists()):
+        if not base.is_dir() or (bootstrap["stage"] and not (folder / "run.json").exists()):
             raise RoleError(
                 f"{name}: node {address} does not see {folder if base.is_dir() else base}; start in a folder that all "
                 "nodes share, and put the run there with --runs"
