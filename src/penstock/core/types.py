@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.blobs import Blob
 from penstock.core.errors import DataError, SpecError
 
 IntArray = NDArray[np.int32]
@@ -65,6 +66,8 @@ class Prompt:
     text: str
     messages: tuple[Mapping[str, Any], ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
+    blobs: tuple[Blob, ...] = ()
+    """Images, sounds and videos that belong to it."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,8 @@ class Sample(Stepwise):
     reward_T: FloatArray | None = None
     error: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+    blobs: tuple[Blob, ...] = ()
+    """Images, sounds and videos that it made or was shown; its columns may index them."""
 
     def __post_init__(self) -> None:
         steps = len(self.action_T)
@@ -206,6 +211,11 @@ class Group:
         acted = [sample.version_T[sample.action_T] for sample in self.samples]
         versions = np.concatenate(acted) if acted else np.empty(0, np.int32)
         return int(versions.min()) if len(versions) else -1
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """Those of the prompt and of all samples, each once."""
+        return tuple(dict.fromkeys([*self.prompt.blobs, *(blob for sample in self.samples for blob in sample.blobs)]))
 
 
 @dataclass(frozen=True)

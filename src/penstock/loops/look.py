@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.core.contracts import Scores
 from penstock.core.packed import packed
+from penstock.core.types import TOKENS as TOKENS_COLUMN
 from penstock.core.types import FloatArray, Group, IntArray, Row, Sample, Unit
 
 PROMPTS, SIBLINGS = 3, 2
@@ -74,7 +75,8 @@ def look(learner: Scoring, groups: Sequence[Group]) -> tuple[Seen, ...]:
 def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) -> list[dict[str, Any]]:
     """Rows for the event log; ``evaluated`` is the version of the weights that an evaluation measured.
 
-    ``version`` is that of the oldest weights that drew an action; ``tokens`` is what :func:`token_row` gives.
+    ``version`` is that of the oldest weights that drew an action; ``tokens`` is what :func:`token_row`
+    gives of a sample of language, ``blobs`` names what it refers to.
     """
     rows: list[dict[str, Any]] = []
     for one in seen:
@@ -92,8 +94,10 @@ def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) 
             "held_out": evaluated is not None,
         }
         row |= {name: one.group.prompt.columns[name] for name in COLUMNS if name in one.group.prompt.columns}
-        if tokens := token_row(sample, one.logp_A, decode):
+        if TOKENS_COLUMN in sample.columns and (tokens := token_row(sample, one.logp_A, decode)):
             row["tokens"] = tokens
+        if blobs := Group(one.group.prompt, (sample,)).blobs:
+            row["blobs"] = [{"hash": blob.hash, "kind": blob.kind} for blob in blobs]
         rows.append(row)
     return rows
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
+from penstock.core.blobs import Blob
 from penstock.core.errors import WireError
 from penstock.core.types import (
     GeneratorStats,
@@ -103,7 +104,7 @@ def register(noun: Noun) -> Noun:
     return noun
 
 
-for _noun in (PromptKey, SampleKey, Prompt, Sampling, Sample, Group, Request, Row, GeneratorStats):
+for _noun in (Blob, PromptKey, SampleKey, Prompt, Sampling, Sample, Group, Request, Row, GeneratorStats):
     register(_noun)
 
 

@@ -112,6 +112,11 @@ class Hub:
         """A count that grows while a role generates."""
         return sum(sum(counts.values()) for counts in self.counts.values())
 
+    def needed_blobs(self) -> set[str]:
+        """Hashes of the blobs that groups in the stream and leases refer to."""
+        groups = self.stage.stream.gate.groups() if self.stage is not None else ()
+        return {blob.hash for group in groups for blob in group.blobs}
+
     def readiness(self, name: str) -> asyncio.Event:
         """Set while the latest process of a role is ready for work."""
         return self._ready.setdefault(name, asyncio.Event())

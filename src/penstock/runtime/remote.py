@@ -10,14 +10,16 @@ from typing import Any
 
 from penstock.core.errors import PenstockError
 from penstock.core.types import Version
+from penstock.data.blobs import BLOBS, Blobs
 from penstock.loops.evaluation_queue import EvaluationQueue
 from penstock.net.rpc import Client, connect
+from penstock.runtime.blobs import BlobCaller
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.hub import LearnerVerbs, RoleVerbs
 from penstock.stream.leases import Lease
 from penstock.stream.rules import Rules
 from penstock.stream.stream import LearnerClient, Worker
-from penstock.stream.verbs import remote
+from penstock.stream.verbs import Caller, remote
 from penstock.stream.weight_registry import WeightRegistry
 from penstock.weights.follow import VersionBarrier
 
@@ -30,13 +32,15 @@ KEPT = 64
 class HubClient:
     """The hub as a role sees it. What each verb does is said where it is carried out."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, with_groups: Caller | None = None) -> None:
+        """``with_groups``: what calls go through that groups travel with; the client itself where none refers to blobs."""
         self.client, self.until_lost = client, client.until_lost
+        caller = with_groups or client
         self.role = remote(RoleVerbs, client)
-        self.worker = remote(Worker, client)
+        self.worker = remote(Worker, caller)
         self.registry = remote(WeightRegistry, client)
-        self.evaluations = remote(EvaluationQueue, client)
-        self.learner = remote(LearnerVerbs, client)
+        self.evaluations = remote(EvaluationQueue, caller)
+        self.learner = remote(LearnerVerbs, caller)
 
 
 @contextlib.asynccontextmanager
@@ -46,7 +50,7 @@ async def joined(
     """A connection to the hub, with signs of life as long as the event loop turns; ``counts`` go with them. A role of a
     ``stage`` has joined it."""
     client = await connect(bootstrap.hub, bootstrap.token, name=name, role=role)
-    known = HubClient(client)
+    known = HubClient(client, BlobCaller(client, Blobs(bootstrap.folder / BLOBS)))
 
     async def beat() -> None:
         while True:

@@ -18,6 +18,8 @@ from penstock.config.run import Online, Run
 from penstock.core import errors
 from penstock.core.algorithm import FromSamples
 from penstock.core.errors import RoleError, SpecError
+from penstock.data.blobs import BLOBS, Blobs
+from penstock.runtime.blobs import BlobVerbs
 from penstock.runtime.bootstrap import RANKS_LOST, Bootstrap
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
@@ -123,7 +125,8 @@ class Supervised:
         self.token = secrets.token_hex(32)
         self.place = place_of(run)
         events = EventVerbs(listeners, self._outcome)
-        further = handlers(EventVerbs, lambda peer: events)
+        blobs = BlobVerbs(Blobs(folder / BLOBS), lambda: self.hub.needed_blobs())
+        further = handlers(EventVerbs, lambda peer: events) | handlers(BlobVerbs, lambda peer: blobs)
         self.hub = Hub(self._rules, self.token, self._open, self._close, further=further)
         self.address = ""
         self.error: Exception | None = None

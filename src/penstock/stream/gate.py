@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -60,6 +60,12 @@ class Gate:
         self._ready, self._numbers = itertools.count(), itertools.count(1)
 
     # ---- generators
+
+    def groups(self) -> Iterator[Group]:
+        """Those that are here or leased."""
+        yield from (entry.group for entry in self.entries.values() if entry.group is not None)
+        for lease in self.leases:
+            yield from (*lease.groups, *lease.reused)
 
     def admit(self, owner: str, most: int = 1, max_in_flight: int = UNLIMITED) -> list[Ticket]:
         """Up to ``most`` tickets for ``owner``: first groups that came back, then new ones while slots are free; but never

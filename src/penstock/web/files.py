@@ -14,8 +14,8 @@ KINDS = {
 }
 """Files that are sent, by suffix. Templates are not among them."""
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
+    "font-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """The content policy of every page: nothing of another host, no script or style but files of this list."""
 

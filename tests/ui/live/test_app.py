@@ -12,6 +12,7 @@ import pytest
 
 from live_examples import log_of, row, run_folder, small_run
 from penstock.core.spans import Spans
+from penstock.data.blobs import Blobs
 from penstock.ui.live import runs as runs_module
 from penstock.ui.live.app import PAGE
 from penstock.ui.live.runs import Runs
@@ -282,3 +283,28 @@ def test_a_damaged_log_is_shown_as_far_as_it_goes(asked, tmp_path: Path, damage:
         file.seek(0)
         file.write(damage + b"\n" + whole)
     assert asked("/api/runs/small").json()["stages"][1]["done"] == 10
+
+
+def test_a_runs_images_are_sent_by_their_names(asked, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    blob = Blobs(tmp_path / "small" / "blobs").add(b"a red square", "image/png")
+    answer = asked(f"{RUN}/blobs/{blob.hash}?kind=image/png")
+    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"a red square", "image/png")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["..%2Frun.json?kind=image/png", "{hash}?kind=text/html", "{hash}?kind=image/svg%2Bxml", f"{'0' * 64}?kind=image/png"],
+)
+def test_what_is_no_image_of_a_run_is_not_sent(asked, tmp_path: Path, path: str) -> None:
+    small_run(tmp_path)
+    blob = Blobs(tmp_path / "small" / "blobs").add(b"<svg/>", "image/png")
+    assert asked(f"{RUN}/blobs/{path.format(hash=blob.hash)}").status_code == 404
+
+
+def test_a_sample_names_its_images(asked, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "seen", "grpo")
+    log_of(folder, "grpo").samples(1, [row("?", "!", blobs=[{"hash": "0" * 64, "kind": "image/png"}, "nonsense"])])
+    found = asked("/api/runs/seen/samples?stage=grpo&step=1").json()["rows"][0]
+    assert found["blobs"] == [{"hash": "0" * 64, "kind": "image/png"}]

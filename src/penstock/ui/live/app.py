@@ -20,6 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from penstock.core.blobs import Blob
+from penstock.core.errors import DataError
+from penstock.data.blobs import BLOBS, NAME, Blobs
 from penstock.ui.live import ask, series, views
 from penstock.ui.live.index import LogIndex
 from penstock.ui.live.runs import RunFiles, Runs
@@ -101,6 +104,7 @@ class Page:
             f"{run}/same": threaded(self.same),
             f"{run}/time": threaded(self.time),
             f"{run}/spec": threaded(self.spec),
+            run + "/blobs/{blob}": threaded(self.blob),
             "/api/compare": threaded(self.compare),
         }
         return {path: {"GET": handler} for path, handler in read.items()} | {"/api/ask": {"POST": self.ask}}
@@ -162,6 +166,18 @@ class Page:
         run = self.runs.find(request.path_params["run"])
         with turn(run):
             return {"run": run.id, "spec": json.dumps(run.spec(), indent=2, ensure_ascii=True)}
+
+    def blob(self, request: Request) -> Any:
+        folder, name = self.runs.find(request.path_params["run"]).folder / BLOBS, request.path_params["blob"]
+        kind = request.query_params.get("kind", "")
+        try:
+            size = (folder / name).stat().st_size if NAME.fullmatch(name) else 0
+            content = Blobs(folder).read(Blob(name, kind, size))
+        except (DataError, OSError):
+            raise Refusal(404, f"this run keeps no blob {name[:12]} of kind {kind[:40]}", code="not_found") from None
+        if "svg" in kind:  # it may hold scripts
+            raise Refusal(404, f"{kind} is not shown", code="not_found")
+        return Response(content, media_type=kind)
 
     def compare(self, request: Request) -> Any:
         points = whole(request, "points", series.POINTS, 20, series.MOST_POINTS)

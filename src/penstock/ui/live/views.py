@@ -25,8 +25,10 @@ SHOWN_TOKENS = 1024
 """Most tokens of a sample that are sent one by one."""
 LONGEST_TEXT, PIECE = 24_000, 200
 """Characters of a prompt or an answer, and of a token or a small field; the rest is counted."""
-KNOWN = ("prompt", "text", "reward", "rewards", "length", "finish", "error", "key", "version", "held_out", "tokens")
+KNOWN = ("prompt", "text", "reward", "rewards", "length", "finish", "error", "key", "version", "held_out", "tokens", "blobs")
 """Fields of a row that have a place on the page; others are shown by their names."""
+MOST_BLOBS = 16
+"""Blobs of a sample that are shown."""
 DIFFERENCES = 60
 """Most lines in which two specs are compared."""
 
@@ -109,8 +111,15 @@ def sample_view(row: Any, place: int) -> dict[str, Any]:
         "version": row["version"] if isinstance(row.get("version"), int) else None,
         "held_out": row.get("held_out") is True,
         "tokens": tokens_view(row.get("tokens")),
+        "blobs": blobs_view(row.get("blobs")),
         "others": {clean(name)[:PIECE]: plain_text(value)[:PIECE] for name, value in row.items() if other(name, value)},
     }
+
+
+def blobs_view(found: Any) -> list[dict[str, str]]:
+    """Names and media types of the blobs of a sample, as far as they are some."""
+    made = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    return [{"hash": clean(one.get("hash") or ""), "kind": clean(one.get("kind") or "")} for one in made[:MOST_BLOBS]]
 
 
 def other(name: str, value: Any) -> bool:

@@ -31,6 +31,13 @@ function diffOf(base, text) {
   return [make("div", { class: "text" }, ...diff(base, text).map(({ kind, text: part }) => (tags[kind] ? make(tags[kind], {}, part) : part)))];
 }
 
+/** An image, a sound or a video of a sample. */
+function mediumOf(id, { hash, kind }) {
+  const tag = { image: "img", audio: "audio", video: "video" }[kind.split("/")[0]] ?? "span";
+  const name = `${kind} ${hash.slice(0, 12)}`;
+  return make(tag, { class: "medium", src: `/api/${runPath(id, `/blobs/${hash}`)}?kind=${encodeURIComponent(kind)}`, ...(tag === "img" ? { alt: name } : { controls: true, title: name }) });
+}
+
 /** Which of its prompt's samples one is, or in older logs its row. */
 function nameOf(sample) {
   const place = /#(\d+)$/.exec(sample.key);
@@ -170,7 +177,7 @@ export function samplesPane(id, query) {
     return make("article", { class: `answer ${sample.error ? "failed" : ""}` },
       make("header", {}, make("label", {}, pick, sample.step === step ? nameOf(sample) : `step ${whole(sample.step)}, ${nameOf(sample)}`),
         differ.box.checked && group.samples.length > 1 && !gaps.box.checked ? make("span", { class: "note" }, isBase ? "the others are compared with this" : "") : null),
-      ...content, gaps.box.checked && !sample.tokens ? make("p", { class: "note" }, "no log-probs were logged for this sample") : null,
+      ...content, ...sample.blobs.map((blob) => mediumOf(id, blob)), gaps.box.checked && !sample.tokens ? make("p", { class: "note" }, "no log-probs were logged for this sample") : null,
       make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value))))),
       sample.error ? make("p", { class: "trouble" }, sample.error) : null);
   }

@@ -1,0 +1,54 @@
+"""Images, sounds and videos by name: what refers to one carries its hash, and the bytes travel once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from penstock.core.errors import DataError
+
+KINDS = ("image", "audio", "video")
+LARGEST = 1 << 28
+"""Bytes of one blob: 256 MiB."""
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_KIND = re.compile(rf"({'|'.join(KINDS)})/[a-z0-9.+-]{{1,40}}")
+
+
+@dataclass(frozen=True)
+class Blob:
+    """An image, sound or video, named by what it holds.
+
+    ``hash`` is the BLAKE2b of its bytes (256 bits, as 64 hexadecimal digits), ``kind`` its media type (``image/png``), ``size``
+    its bytes. Equal content has one name, so it is stored and sent once however many samples refer to it.
+
+    Raises:
+        DataError: no such hash, another kind of medium, or more bytes than :data:`LARGEST`.
+    """
+
+    hash: str
+    kind: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not _HASH.fullmatch(self.hash):
+            raise DataError(f"{self.hash!r:.80} is no name of a blob: give the BLAKE2b of its bytes as 64 hexadecimal digits")
+        if not _KIND.fullmatch(self.kind):
+            raise DataError(f"{self.kind!r:.80} is no medium that a sample may refer to; known are {', '.join(KINDS)}/…")
+        if not 0 < self.size <= LARGEST:
+            raise DataError(f"blob {self.hash[:12]} has {self.size} bytes; it must have 1 to {LARGEST:,}: make it smaller")
+
+    @staticmethod
+    def of(content: bytes, kind: str) -> Blob:
+        """The name of some bytes."""
+        return Blob(_hash(content), kind, len(content))
+
+    def check(self, content: bytes | bytearray | memoryview, origin: str) -> None:
+        """Raises DataError where bytes from ``origin`` are not the ones that this names."""
+        if len(content) != self.size or _hash(content) != self.hash:
+            raise DataError(f"{origin} gave other bytes for blob {self.hash[:12]} than its name says; they are refused")
+
+
+def _hash(content: bytes | bytearray | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
