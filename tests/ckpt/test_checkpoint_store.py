@@ -79,6 +79,26 @@ def test_keeps_the_newest_the_best_and_the_last_good(tmp_path: Path) -> None:
     assert [entry.position.step for entry in store.entries()] == [2, 3, 4, 5]
 
 
+def test_a_score_that_comes_later_belongs_to_the_checkpoint_of_its_step(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(at(1), states(1))
+    store.save(at(2), states(2))
+    store.rate(at(1), 0.9)
+    store.rate(at(7), 5.0)  # there is none
+    assert [entry.score for entry in CheckpointStore(tmp_path).entries()] == [0.9, None]
+    for step in (3, 4, 5):
+        store.save(at(step), states(step), score=0.1)
+    assert [entry.position.step for entry in store.entries()] == [1, 4, 5]
+
+
+def test_a_checkpoint_that_takes_the_place_of_another_does_not_take_its_score(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(at(1), states(1))
+    store.rate(at(1), 0.9)
+    store.save(at(1), states(1))
+    assert newest(store).entry.score is None
+
+
 def test_the_best_is_of_the_newest_stage_with_scores(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=1)
     store.save(at(1, "sft", 0), states(1), score=100.0)

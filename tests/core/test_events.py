@@ -74,6 +74,17 @@ def test_truncate_after_drops_only_what_a_resume_runs_again(tmp_path):
     assert len([entry for entry in kept if entry[0] == "sft"]) == 7
 
 
+def test_an_evaluation_that_is_made_again_is_dropped_with_its_samples_and_nothing_else_of_its_step(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    for step in (1, 2):
+        log.metrics(step, {"loss": 1.0})
+        log.metrics(step, {"evaluation/reward": 0.5})
+        log.samples(step, [{"held_out": True}])
+    log.truncate_after("", 2, evaluation=2)
+    kept = [(event["kind"], event["step"]) for event in read_events(log.path)]
+    assert kept == [("metrics", 1), ("metrics", 1), ("samples", 1), ("metrics", 2)]
+
+
 def test_the_log_goes_on_after_truncation(tmp_path):
     log = EventLog(tmp_path / "events.jsonl")
     log.metrics(1, {})

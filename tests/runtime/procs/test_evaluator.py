@@ -11,25 +11,85 @@ from runs import Start, events
 
 
 def evaluations(run: Path) -> dict[int, float]:
-    """The held-out reward by step."""
+    """The held-out reward by step; each step's is there once."""
     found = (event for event in events(run) if event["kind"] == "metrics")
-    return {event["step"]: event["values"]["evaluation/reward"] for event in found if "evaluation/reward" in event["values"]}
+    measured = [(one["step"], one["values"]["evaluation/reward"]) for one in found if "evaluation/reward" in one["values"]]
+    assert len(dict(measured)) == len(measured)
+    return dict(measured)
+
+
+ONCE_OPEN = """
+if name == {name!r} and not os.path.exists("killed"):
+    def kill():
+        open("killed", "w").close()
+        {action}
+    arm({place!r}, 1, kill)
+"""
+"""Code of a role that does something the first time that an evaluation is open: it was asked for, and is not answered."""
+
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+LEARNER_DIES = """import json
+        learner = dict(json.loads(line) for line in open("roles.jsonl"))["learner"]
+        os.kill(learner, signal.SIGKILL)
+        import time; time.sleep(1.0)"""
+BOTH_DIE = LEARNER_DIES.replace("import time; time.sleep(1.0)", DIE)
 
 
 @pytest.mark.slow
 def test_the_evaluator_measures_what_the_learner_would_have_measured(start: Start, undisturbed: Callable[..., Path]) -> None:
-    run = start("examined", "--evaluator", "true")
+    run = start("examined", "--evaluator")
     assert run.wait() == 0, run.everything()
     assert evaluations(run.run) == evaluations(undisturbed("examined"))
     assert set(evaluations(run.run)) == {0, 3, 6, 9}
     run.assert_clean()
 
 
+DEATHS = {
+    "the evaluator, before it looks for the weights": ("penstock.weights.shared_memory:SharedMemorySubscriber.open", DIE),
+    "the evaluator, once it has measured": ("verb:answer", DIE),
+    "the learner, before the evaluator looks for the weights": (
+        "penstock.weights.shared_memory:SharedMemorySubscriber.open", LEARNER_DIES,
+    ),
+    "the learner, once the evaluator has measured": ("verb:answer", LEARNER_DIES),
+    "both": ("verb:answer", BOTH_DIE),
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_an_evaluator_that_is_killed_is_asked_again(start: Start, undisturbed: Callable[..., Path]) -> None:
-    run = start("examined", "--evaluator", "true")
-    run.until(lambda: "evaluator-0" in run.roles, what="an evaluator")
-    run.signal("evaluator-0", signal.SIGKILL)
+@pytest.mark.parametrize("death", DEATHS)
+def test_an_evaluation_that_is_open_at_a_death_is_neither_lost_nor_doubled(
+    death: str, start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    """A learner that is started again deletes the weights that were to be evaluated, and asks again."""
+    place, action = DEATHS[death]
+    run = start("examined", "--evaluator", in_roles=ONCE_OPEN.format(name="evaluator-0", place=place, action=action))
+    run.until(lambda: (run.folder / "killed").exists(), what="death")
     assert run.wait() == 0, run.everything()
     assert evaluations(run.run) == evaluations(undisturbed("examined"))
+    assert len(run.notes("role restarted")) <= 2
     run.assert_clean()
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_is_open_at_a_stop_is_asked_again_by_the_resume(
+    start: Start, undisturbed: Callable[..., Path]
+) -> None:
+    """The reward of the held-out prompts waits, so that the stop comes while the evaluation of step 3 is open."""
+    held = """
+if name == "evaluator-0":
+    import time
+    def late(function, *arguments, **more):
+        while arguments[1] == "answer" and not os.path.exists("go"):
+            time.sleep(0.01)
+        return function(*arguments, **more)
+    wrap("penstock.stream.verbs:carried", late)
+"""
+    run = start("examined", "--evaluator", in_roles=held)
+    run.until_step(3)
+    run.signal("supervisor", signal.SIGINT)
+    run.go()
+    assert run.wait() == 130, run.everything()
+    run.until_gone()
+    resumed = start()
+    assert resumed.wait() == 0, resumed.everything()
+    assert evaluations(resumed.run) == evaluations(undisturbed("examined"))
