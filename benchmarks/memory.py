@@ -4,7 +4,7 @@
 
 Measures the 10m preset, each way in a process of its own, after one training step: every tensor of parameters, gradients and
 optimizer state once, and the peak of the process's memory above what it held before a model was made. Computes the same for
-a 7B shape with ``penstock.models.memory.footprint``, whose numbers for the preset stand beside the measured ones.
+a 7B shape with ``penstock.plan.memory.footprint``, whose numbers for the preset stand beside the measured ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
 from penstock.models.language_policy import LanguagePolicy
-from penstock.models.memory import Footprint, footprint
 from penstock.models.presets import PRESETS, Shape
+from penstock.plan.memory import Footprint, footprint
 
 VOCABULARY = 1024
 PRESET = replace(PRESETS["10m"], vocabulary=VOCABULARY)

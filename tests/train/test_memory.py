@@ -12,10 +12,10 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.language_policy import LanguagePolicy
-from penstock.models.memory import adapter_parameters, footprint, trained_parameters
 from penstock.models.presets import PRESETS, Shape
 from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
+from penstock.plan.memory import adapter_parameters, footprint, trained_parameters
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 HAND = Shape(width=8, hidden=10, layers=3, heads=2, key_value_heads=1, vocabulary=20, tied=False)

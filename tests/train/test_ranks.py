@@ -247,8 +247,8 @@ def test_tokens_of_the_empty_micro_batch_are_valid_in_any_vocabulary():
 
 
 def test_each_rank_holds_its_share_of_masters_gradients_and_moments():
-    from penstock.models.memory import footprint, rank_footprint
     from penstock.models.presets import preset_shape
+    from penstock.plan.memory import footprint, rank_footprint
 
     shape = preset_shape("1m")
     one, number = footprint(shape, LearnerSpec()), float(shape.parameters)

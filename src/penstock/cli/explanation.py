@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from penstock.config.learner import LearnerSpec
 from penstock.config.run import Online, Run
-from penstock.config.strategies import DDP, OneDevice
-from penstock.models.memory import footprint, rank_footprint, trained_parameters
 from penstock.models.presets import Shape, shape_behind
+from penstock.plan.memory import RankMemory, cache, footprint, stage_memory, trained_parameters
+from penstock.plan.traffic import moved
 from penstock.runtime.check import check_shapes
 from penstock.runtime.engine_choice import sends_adapters, weights_way
-from penstock.runtime.placing import moved, placement_lines
+from penstock.runtime.placing import placement_lines
 from penstock.runtime.supervise import rules_of, threads_of
 
 FLOAT_BYTES = 4.0
@@ -124,45 +123,30 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
 
 
 def memory(stage: Any, sized: Shape) -> list[tuple[str, str]]:
-    """Bytes that weights, optimizer, cache and activations take; activations are a rule of thumb."""
-    learner = stage.learner
-    reference = stage.algorithm.reference
-    own, held = footprint(sized, learner), footprint(sized, learner, reference=reference)
-    kept = 34 * sized.width + 6 * sized.hidden
-    activations = learner.token_budget * max(sized.layers, sized.encoder_layers) * kept
-    logits = min(learner.token_budget * sized.vocabulary, 1 << 24) * 4 * 3
-    shares = learner.lora is not None or learner.unfrozen_layers >= 0
-    sharing = " (the rest is the policy's)" if reference and shares else ""
-    bits = "8 bits" if learner.optimizer == "adamw8bit" else "float32"
+    """Bytes that weights, optimizer, cache and activations take."""
+    held = stage_memory(stage, sized)
+    sharing = " (the rest is the policy's)" if held.shares_reference else ""
+    bits = "8 bits" if stage.learner.optimizer == "adamw8bit" else "float32"
     found = [
-        ("memory: weights", _size(own.weights + own.masters)),
-        ("memory: optimizer", f"{_size(own.gradients + own.moments)} (gradients, and two moments in {bits})"),
-        ("memory: reference", _size(held.weights - own.weights) + sharing if reference else "none"),
-        ("memory: activations", f"about {_size(activations + logits)} at a full micro-batch"),
+        ("memory: weights", _size(held.own.weights + held.own.masters)),
+        ("memory: optimizer", f"{_size(held.own.gradients + held.own.moments)} (gradients, and two moments in {bits})"),
+        ("memory: reference", _size(held.reference) + sharing if held.reference else "none"),
+        ("memory: activations", f"about {_size(held.activations)} at a full micro-batch"),
     ]
-    if not isinstance(learner.strategy, OneDevice):
-        found += rank_memory(learner, sized, activations + logits)
-    total = held.total + activations + logits
-    if stage.uses_stream:
-        found.append(("memory: cache", f"{_size(cache(stage, sized))} for {stage.max_running} rows, and the prompts once each"))
-        total += cache(stage, sized)
-    return [*found, ("memory: total", f"about {_size(total)}")]
+    if held.ranks is not None:
+        found += rank_memory(stage.learner.strategy.ranks, held.ranks)
+    if held.cache:
+        found.append(("memory: cache", f"{_size(held.cache)} for {stage.max_running} rows, and the prompts once each"))
+    return [*found, ("memory: total", f"about {_size(held.total)}")]
 
 
-def rank_memory(learner: LearnerSpec, sized: Shape, activations: float) -> list[tuple[str, str]]:
-    """What each rank of a learner holds, and what rank 0 holds as well. Ranks of a sequence share its ``activations``."""
-    strategy, each = learner.strategy, rank_footprint(sized, learner)
-    activations /= getattr(strategy, "sequence", 1)
-    copy = 0.0 if isinstance(strategy, DDP) else footprint(sized, learner).weights
+def rank_memory(count: int, held: RankMemory) -> list[tuple[str, str]]:
+    """What each rank of a learner holds, and what rank 0 holds as well."""
+    each, copy = held.each, held.copy
     optimizer, weights = _size(each.masters + each.gradients + each.moments), _size(each.weights)
-    held = f"about {_size(each.total + activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
-    found = [(f"memory: each of {strategy.ranks} ranks", held)]
+    text = f"about {_size(each.total + held.activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
+    found = [(f"memory: each of {count} ranks", text)]
     return found + ([("memory: rank 0 as well", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
-
-
-def cache(stage: Online, sized: Shape) -> float:
-    """Bytes of the generator's cache for answers."""
-    return stage.max_running * stage.sampling.max_new_tokens * sized.cache_bytes_per_token
 
 
 def _parameters(sized: Shape | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.config.placement import Bundle, Colocate, Placed, Resources, Split
 from penstock.config.roles import roles
-from penstock.config.run import Online, Run
+from penstock.config.run import Run
 from penstock.config.spec import parse, suggestion
 from penstock.core.errors import SpecError
 from penstock.runtime.engine_choice import weights_way
@@ -69,25 +69,6 @@ def placement_lines(run: Run) -> list[str]:
         f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
         *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
         f"  weights go {weights_way(run)}; the run's folder is one that all nodes see",
-    ]
-
-
-TOKEN_BYTES = 13
-"""Of a token on its way: id and version in 4 bytes, log-prob in 4, a flag in 1."""
-
-
-def moved(stage: Online, run: Run, weights: float) -> list[tuple[str, float, str]]:
-    """(what, bytes, which way) between the processes of a run in one step of a stage whose weights take ``weights`` bytes."""
-    counts, answers = run.roles, stage.batch * stage.samples * stage.sampling.max_new_tokens * TOKEN_BYTES
-    ways = 3 if not counts.references else 4
-    readers = "the reward workers" + (", the references" if counts.references else "")
-    return [
-        ("weights", weights * counts.generators, f"from the learner to {counts.generators} generator(s) by {counts.channel}"),
-        (
-            "answers",
-            float(answers * ways),
-            f"at most: to the hub, and from it to {readers} and the learner; prompts beside them",
-        ),
     ]
 
 

@@ -1,6 +1,6 @@
-"""Bytes of weights, gradients and optimizer state by arithmetic alone (no torch): what sharing, adapters and 8 bits save.
+"""Bytes of weights, gradients, optimizer state, activations and cache by arithmetic alone (no torch).
 
-Activations and caches are not counted: they depend on the batch, not on how many models stand in memory.
+A :class:`Footprint` counts what stands in memory whatever the batch; :func:`stage_memory` adds what depends on it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from penstock.config.learner import LearnerSpec
-from penstock.config.strategies import FSDP2, DeepSpeed
+from penstock.config.run import Offline, Online
+from penstock.config.strategies import DDP, FSDP2, DeepSpeed, OneDevice
 from penstock.models.presets import Shape
 
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2 * (1 + 4 / 256)}
@@ -114,3 +115,64 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     if strategy.stage == 2:
         return dataclasses.replace(shares, weights=float(number * shape.parameters))
     return dataclasses.replace(shares, weights=number * (shape.parameters / ranks + shape.layer_parameters + outside))
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of a learner that is spread over ranks."""
+
+    each: Footprint
+    activations: float
+    """Of one rank: ranks of a sequence share them."""
+    copy: float
+    """Held by rank 0 besides its share, to generate, evaluate and save from; 0 where every rank has the whole model."""
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes of one stage; activations are a rule of thumb."""
+
+    own: Footprint
+    reference: float
+    shares_reference: bool
+    """Whether the reference holds only what differs from the policy."""
+    activations: float
+    """At a full micro-batch, logits included."""
+    cache: float
+    """The generator's, for answers; 0 in a stage that generates nothing."""
+    ranks: RankMemory | None
+
+    @property
+    def total(self) -> float:
+        return self.own.total + self.reference + self.activations + self.cache
+
+
+def stage_memory(stage: Online | Offline, shape: Shape) -> StageMemory:
+    """What weights, optimizer, cache and activations of a stage take."""
+    learner = stage.learner
+    reference = stage.algorithm.reference
+    own, held = footprint(shape, learner), footprint(shape, learner, reference=reference)
+    kept = 34 * shape.width + 6 * shape.hidden
+    activations = float(learner.token_budget * max(shape.layers, shape.encoder_layers) * kept)
+    activations += min(learner.token_budget * shape.vocabulary, 1 << 24) * 4 * 3
+    return StageMemory(
+        own=own,
+        reference=held.weights - own.weights,
+        shares_reference=reference and (learner.lora is not None or learner.unfrozen_layers >= 0),
+        activations=activations,
+        cache=cache(stage, shape) if isinstance(stage, Online) else 0.0,
+        ranks=None if isinstance(learner.strategy, OneDevice) else rank_memory(learner, shape, activations),
+    )
+
+
+def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> RankMemory:
+    """What each rank of a learner holds, and what rank 0 holds beside."""
+    strategy = learner.strategy
+    copy = 0.0 if isinstance(strategy, DDP) else footprint(shape, learner).weights
+    shared = strategy.sequence_parallel if isinstance(strategy, FSDP2) else 1
+    return RankMemory(rank_footprint(shape, learner), activations / shared, copy)
+
+
+def cache(stage: Online, shape: Shape) -> float:
+    """Bytes of a generator's cache for answers."""
+    return float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
