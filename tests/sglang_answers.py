@@ -20,9 +20,9 @@ from penstock.core.errors import PenstockError
 from penstock.core.types import PromptKey, Request, Sample, SampleKey, Sampling, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.language_model import LanguageModel
+from penstock.serve.http_client import HttpClient
 from penstock.serve.sglang import SGLangGenerator
 from penstock.serve.sglang_weights import FromDisk
-from penstock.serve.talk import Talk
 from serving import running
 
 
@@ -159,9 +159,9 @@ async def sglang_over(answers: Answers, model: LanguageModel, folder: Path) -> A
     """The adapter over a server with these answers; weights travel through ``folder``."""
     config = uvicorn.Config(answers, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1)
     async with running(uvicorn.Server(config)) as url:
-        talk = Talk(url, "", 30.0)
+        client = HttpClient(url, "", 30.0)
         own = dict(model.policy_weights())
         try:
-            yield SGLangGenerator(talk, model.text, own, FromDisk(folder, write), context=model.context, version=0)
+            yield SGLangGenerator(client, model.text, own, FromDisk(folder, write), context=model.context, version=0)
         finally:
-            await talk.close()
+            await client.close()

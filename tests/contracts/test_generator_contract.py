@@ -37,16 +37,16 @@ async def served(model) -> AsyncIterator[Generator]:
     """Our HTTP server on loopback, and the generator that drives it."""
     pytest.importorskip("uvicorn")
     from penstock.serve.http import ServedGenerator
-    from penstock.serve.talk import Talk
+    from penstock.serve.http_client import HttpClient
     from penstock.weights.upload import pack
     from serving import TOKEN, service_of, serving
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_TOKEN", TOKEN)
         async with serving(service_of(model)) as url:
-            talk = Talk(url, "PENSTOCK_TOKEN", 30.0)
-            yield ServedGenerator(talk, model.text, pack, version=0)
-            await talk.close()
+            client = HttpClient(url, "PENSTOCK_TOKEN", 30.0)
+            yield ServedGenerator(client, model.text, pack, version=0)
+            await client.close()
 
 
 @asynccontextmanager

@@ -175,19 +175,19 @@ class Trainer:
 
 
 def test_a_process_group_is_joined_once_and_carries_every_tensor_in_order(tiny):
-    talk, trainer = Heard(), Trainer()
+    client, trainer = Heard(), Trainer()
     delivery = FromGroup(lambda: trainer)
     tensors = dict(other_weights(tiny))
 
     async def scenario():
-        await delivery.send(talk, tensors, "0.1", False)
-        await delivery.send(talk, tensors, "0.2", True)
+        await delivery.send(client, tensors, "0.1", False)
+        await delivery.send(client, tensors, "0.2", True)
 
     asyncio.run(scenario())
-    assert [path for path, _ in talk.posts] == ["/init_weights_update_group"] + ["/update_weights_from_distributed"] * 2
-    assert (talk.posts[0][1]["rank_offset"], talk.posts[0][1]["world_size"]) == (1, 3)
-    assert talk.posts[1][1]["names"] == list(tensors) == [name for name, _ in trainer.sent[0]]
-    assert talk.posts[2][1]["flush_cache"] is True
+    assert [path for path, _ in client.posts] == ["/init_weights_update_group"] + ["/update_weights_from_distributed"] * 2
+    assert (client.posts[0][1]["rank_offset"], client.posts[0][1]["world_size"]) == (1, 3)
+    assert client.posts[1][1]["names"] == list(tensors) == [name for name, _ in trainer.sent[0]]
+    assert client.posts[2][1]["flush_cache"] is True
     assert trainer.joined == [3]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.types import FloatArray, IntArray, Sample
-from penstock.serve.asked import Asked
+from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Ended, Service, Token
 from penstock.serve.unfold import BROKEN, Unfolding
 
@@ -22,17 +22,17 @@ from penstock.serve.unfold import BROKEN, Unfolding
 class Answer:
     """One answer under way."""
 
-    asked: Asked
+    request: ParsedRequest
     service: Service
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     completion_tokens: int = 0
 
     def __post_init__(self) -> None:
-        self.id = f"{'chatcmpl' if self.asked.chat else 'cmpl'}-{secrets.token_hex(12)}"
-        count = len(self.asked.prompts) * self.asked.samples
-        stops = {self.service.text.end, *self.asked.sampling.stop_tokens}
-        self._texts = [Unfolding(self.service.text, self.asked.sampling.stop, stops) for _ in range(count)]
+        self.id = f"{'chatcmpl' if self.request.chat else 'cmpl'}-{secrets.token_hex(12)}"
+        count = len(self.request.prompts) * self.request.samples
+        stops = {self.service.text.end, *self.request.sampling.stop_tokens}
+        self._texts = [Unfolding(self.service.text, self.request.sampling.stop, stops) for _ in range(count)]
         self._told = [False] * count
 
     # ---- whole
@@ -41,33 +41,33 @@ class Answer:
         """The body of an answer that is given at once."""
         choices = []
         for index, sample in enumerate(samples):
-            drawn = sample.action_T
-            tokens, logps, versions = sample.tokens_T[drawn], sample.logp_T[drawn], sample.version_T[drawn]
+            generated = sample.action_T
+            tokens, logps, versions = sample.tokens_T[generated], sample.logp_T[generated], sample.version_T[generated]
             self.completion_tokens += len(tokens)
-            if self.asked.logprobs:
+            if self.request.logprobs:
                 self._texts[index].add(tokens.tolist())
             content = {"message": {"role": "assistant", "content": sample.text, "refusal": None}}
             choices.append(
-                (content if self.asked.chat else {"text": sample.text})
+                (content if self.request.chat else {"text": sample.text})
                 | self._common(index, tokens, logps, versions)
                 | {"finish_reason": sample.finish}
             )
-            if self.asked.token_ids and not self.asked.chat:
+            if self.request.token_ids and not self.request.chat:
                 choices[-1]["prompt_token_ids"] = self._prompt_of(index).tolist()
-        body = self._head("chat.completion" if self.asked.chat else "text_completion")
-        if self.asked.token_ids and self.asked.chat:
-            body["prompt_token_ids"] = self.asked.prompts[0].tolist()
+        body = self._head("chat.completion" if self.request.chat else "text_completion")
+        if self.request.token_ids and self.request.chat:
+            body["prompt_token_ids"] = self.request.prompts[0].tolist()
         return body | {"choices": choices, "usage": self.usage()}
 
     # ---- in chunks
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks that come before the first token: a chat names the role."""
-        if not self.asked.chat:
+        if not self.request.chat:
             return []
         return [
             self._chunk({"index": i, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None})
-            for i in range(self.asked.samples)
+            for i in range(self.request.samples)
         ]
 
     def chunks(self, events: Sequence[Token | Ended]) -> list[dict[str, Any]]:
@@ -75,15 +75,15 @@ class Answer:
         made = []
         for index in dict.fromkeys(event.index for event in events):
             mine = [event for event in events if event.index == index]
-            drawn = [event for event in mine if isinstance(event, Token)]
+            generated = [event for event in mine if isinstance(event, Token)]
             ended = next((event.sample for event in mine if isinstance(event, Ended)), None)
-            tokens = [event.token for event in drawn]
+            tokens = [event.token for event in generated]
             self.completion_tokens += len(tokens)
             text = self._texts[index]
             piece = text.add(tokens) + (text.end(ended.text) if ended is not None else "")
-            choice = {"delta": {"content": piece}} if self.asked.chat else {"text": piece}
-            choice |= self._common(index, tokens, [event.logp for event in drawn], [event.version for event in drawn])
-            if self.asked.token_ids and not self._told[index]:
+            choice = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
+            choice |= self._common(index, tokens, [event.logp for event in generated], [event.version for event in generated])
+            if self.request.token_ids and not self._told[index]:
                 choice["prompt_token_ids"] = self._prompt_of(index).tolist()
                 self._told[index] = True
             made.append(self._chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
@@ -91,12 +91,12 @@ class Answer:
 
     def closing(self) -> list[dict[str, Any]]:
         """Chunks after the last choice has ended: the usage, where it was asked for."""
-        return [self._chunk(None) | {"usage": self.usage()}] if self.asked.usage else []
+        return [self._chunk(None) | {"usage": self.usage()}] if self.request.usage else []
 
     # ---- parts
 
     def usage(self) -> dict[str, int]:
-        prompt = sum(map(len, self.asked.prompts))
+        prompt = sum(map(len, self.request.prompts))
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self.completion_tokens,
@@ -104,14 +104,14 @@ class Answer:
         }
 
     def _prompt_of(self, index: int) -> IntArray:
-        return self.asked.prompts[index // self.asked.samples]
+        return self.request.prompts[index // self.request.samples]
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.service.name}
 
     def _chunk(self, choice: dict[str, Any] | None) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
-        usage = {"usage": None} if self.asked.usage else {}  # in every chunk; the last one fills it in
+        kind = "chat.completion.chunk" if self.request.chat else "text_completion"
+        usage = {"usage": None} if self.request.usage else {}  # in every chunk; the last one fills it in
         return self._head(kind) | {"choices": [] if choice is None else [choice]} | usage
 
     def _common(
@@ -119,15 +119,15 @@ class Answer:
         versions: Sequence[int] | IntArray,
     ) -> dict[str, Any]:  # fmt: skip
         found: dict[str, Any] = {"index": index, "logprobs": None, "weight_versions": [int(version) for version in versions]}
-        if self.asked.logprobs:
+        if self.request.logprobs:
             spelled = [self.service.text.tokenizer.decode([int(token)]) for token in tokens]
             found["logprobs"] = self._logprobs(index, spelled, [float(logp) for logp in logps])
-        if self.asked.token_ids:
+        if self.request.token_ids:
             found["token_ids"] = [int(token) for token in tokens]
         return found
 
     def _logprobs(self, index: int, spelled: list[str], logps: list[float]) -> dict[str, Any]:
-        if self.asked.chat:
+        if self.request.chat:
             return {
                 "content": [
                     {"token": token, "logprob": logp, "bytes": _bytes(token), "top_logprobs": []}

@@ -17,8 +17,8 @@ from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import Tape
 from penstock.core.types import FloatArray, GeneratorStats, IntArray, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.models.updates import require_newer
+from penstock.serve.http_client import HttpClient
 from penstock.serve.meter import Meter
-from penstock.serve.talk import Talk
 from penstock.serve.transport import request_to, sample_of
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class ServedGenerator:
     client's own requests.
     """
 
-    def __init__(self, talk: Talk, text: Text, pack: Pack, version: Version = -1, base: int = 0) -> None:
+    def __init__(self, client: HttpClient, text: Text, pack: Pack, version: Version = -1, base: int = 0) -> None:
         """``base`` is added to the incarnations that the server is told of: it may hold weights of an earlier run."""
-        self.talk, self.text, self.pack = talk, text, pack
+        self.client, self.text, self.pack = client, text, pack
         self.version: Version = version
         self.incarnation, self.base = 0, base
         self.spans: Spans = NO_SPANS
@@ -60,7 +60,7 @@ class ServedGenerator:
         self.meter.enter(self.spans.clock())
         self.flying += 1
         try:
-            async with aclosing(self.talk.lines("/generate", request_to(request))) as lines:
+            async with aclosing(self.client.lines("/generate", request_to(request))) as lines:
                 async for line in lines:
                     value = json.loads(line)
                     if isinstance(value, list):
@@ -70,16 +70,16 @@ class ServedGenerator:
                     elif "sample" in value:
                         return sample_of(value["sample"])
                     else:
-                        raise self.talk.error("/generate", value.get("status", 500), value)
+                        raise self.client.error("/generate", value.get("status", 500), value)
         finally:
             self.flying -= 1
             self.meter.leave(self.spans)
-        raise GenerationError(f"{request.key}: {self.talk.url} ended its answer before the sample was whole")
+        raise GenerationError(f"{request.key}: {self.client.url} ended its answer before the sample was whole")
 
     async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
         """Log-prob of every token after the first ``prompt``, given those before it."""
         asked = {"tokens": tokens_T.tolist(), "temperature": temperature, "prompt": prompt}
-        return np.asarray((await self.talk.post("/score", asked))["logp"], np.float32)
+        return np.asarray((await self.client.post("/score", asked))["logp"], np.float32)
 
     async def load(self, update: WeightUpdate) -> Version:
         """Send new weights, which the server takes between two tokens, wholly or not at all.
@@ -92,19 +92,19 @@ class ServedGenerator:
         begun, incarnation = self.spans.clock(), self.base + update.incarnation
         if update.tensors is None:
             manifest = {"kind": "alias", "version": update.version, "incarnation": incarnation}
-            answer = await self.talk.post("/weights", {"manifest": manifest, "kv": kv})
+            answer = await self.client.post("/weights", {"manifest": manifest, "kv": kv})
         else:
             manifest, image = await asyncio.to_thread(self.pack, replace(update, incarnation=incarnation))
             head = json.dumps({"manifest": manifest, "kv": kv}).encode()
-            answer = await self.talk.put("/weights", _body(head, image))
+            answer = await self.client.put("/weights", _body(head, image))
         self.tape.load(update.version, update.incarnation)
         self.version, self.incarnation = int(answer["version"]), update.incarnation
         self.spans.add("update", begun, self.spans.clock(), version=self.version)
         return self.version
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples; gives what was drawn of them."""
-        answer = await self.talk.post("/abort", {"keys": [[*key.prompt, key.sample] for key in keys]})
+        """Stop the named samples; gives what was generated of them."""
+        answer = await self.client.post("/abort", {"keys": [[*key.prompt, key.sample] for key in keys]})
         return [sample_of(sample) for sample in answer["samples"]]
 
     def stats(self) -> GeneratorStats:
@@ -121,7 +121,7 @@ class ServedGenerator:
 
     async def sums(self) -> list[str]:
         """Checksums of the weights that the server uses, by bucket."""
-        return list((await self.talk.get("/weights/sums"))["sums"])
+        return list((await self.client.get("/weights/sums"))["sums"])
 
 
 async def _body(head: bytes, image: memoryview) -> AsyncIterator[bytes]:
@@ -138,16 +138,16 @@ async def served_generator(spec: Served, text: Text, pack: Pack, name: str = "")
         ConnectionLost: nothing answers there.
         SpecError: what answers is no such server, or has another model's vocabulary; or there are too few servers.
     """
-    talk = Talk(pick(spec.url, name), spec.key, spec.timeout)
+    client = HttpClient(pick(spec.url, name), spec.key, spec.timeout)
     try:
-        told = await talk.get("/version")
+        told = await client.get("/version")
         if not {"version", "incarnation", "vocabulary"} <= told.keys():
-            raise SpecError(f"{talk.url} is no penstock serve; start one there, or use another engine")
+            raise SpecError(f"{client.url} is no penstock serve; start one there, or use another engine")
         if told["vocabulary"] < len(text):
-            raise SpecError(f"{talk.url} serves a model with {told['vocabulary']} tokens, and this run's has {len(text)}")
-        yield ServedGenerator(talk, text, pack, base=int(told["incarnation"]) + 1)
+            raise SpecError(f"{client.url} serves a model with {told['vocabulary']} tokens, and this run's has {len(text)}")
+        yield ServedGenerator(client, text, pack, base=int(told["incarnation"]) + 1)
     finally:
-        await talk.close()
+        await client.close()
 
 
 def pick(urls: str, name: str) -> str:

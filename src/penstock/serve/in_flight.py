@@ -24,18 +24,18 @@ class InFlightRequest(SequenceState):
     """One request on its way through an engine."""
 
     forced: Sequence[int] = ()
-    """Tokens to score instead of drawing."""
+    """Tokens to score instead of generating."""
     name: str = ""
     """What the engine calls it; another one after every restart."""
     again: bool = False
     """It is to be begun again, under newer weights."""
     ended: asyncio.Future[FinishReason] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Resolved once nothing more is drawn for it."""
+    """Resolved once nothing more is generated for it."""
     aborted: bool = False
 
-    def take(self, drawn: Iterable[tuple[int, float]], version: Callable[[], Version], text: Text) -> FinishReason | None:
+    def take(self, generated: Iterable[tuple[int, float]], version: Callable[[], Version], text: Text) -> FinishReason | None:
         """Append (token, log-prob) pairs up to where the sample ends, and say why, if it does."""
-        for token, logp in drawn:
+        for token, logp in generated:
             self.append(int(token), float(logp), version())
             reason = self.finish_reason(text)
             if reason is not None:
@@ -44,8 +44,8 @@ class InFlightRequest(SequenceState):
 
     def relabel(self, begun: int, spans: Iterable[tuple[Version, int]]) -> None:
         """Set the versions of the tokens from ``begun`` on, as (version, tokens) of spans that the engine reports."""
-        drawn = [version for version, count in spans for _ in range(count)]
-        self.versions[begun:] = drawn[: len(self.tokens) - begun]
+        generated = [version for version, count in spans for _ in range(count)]
+        self.versions[begun:] = generated[: len(self.tokens) - begun]
 
 
 class InFlightRequests(ABC):
@@ -107,7 +107,7 @@ class InFlightRequests(ABC):
         return flight.sample(reason, self.text)
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples; gives what was drawn so far, fit to resume from."""
+        """Stop the named samples; gives what was generated so far, fit to resume from."""
         wanted = set(keys)
         found = [flight for flight in self._flights.values() if flight.request.key in wanted and not flight.forced]
         for flight in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.errors import GenerationError
-from penstock.serve.talk import Talk
+from penstock.serve.http_client import HttpClient
 
 LONGEST_ANSWER = 8
 """Tokens that the answer may take; one word needs three or fewer."""
@@ -13,8 +13,8 @@ class OneWord:
     """Questions to one model, answered greedily. ``chat`` asks through the chat API, else as a text to be continued."""
 
     def __init__(self, url: str, variable: str, seconds: float, model: str = "", chat: bool = True) -> None:
-        """See :class:`Talk`; ``model`` is the server's name of the model, empty for its first one."""
-        self._talk, self._model, self._chat = Talk(url, variable, seconds), model, chat
+        """See :class:`HttpClient`; ``model`` is the server's name of the model, empty for its first one."""
+        self._talk, self._model, self._chat = HttpClient(url, variable, seconds), model, chat
 
     async def open(self) -> None:
         """Find the model's name if none was given.
@@ -30,7 +30,7 @@ class OneWord:
             self._model = str(listed[0].get("id", ""))
 
     async def ask(self, question: str) -> str:
-        """The model's answer. Raises what :meth:`Talk.post` raises, and GenerationError for an answer without text."""
+        """The model's answer. Raises what :meth:`HttpClient.post` raises, and GenerationError for an answer without text."""
         common = {"model": self._model, "temperature": 0, "max_tokens": LONGEST_ANSWER}
         if self._chat:
             body = {**common, "messages": [{"role": "user", "content": question}]}

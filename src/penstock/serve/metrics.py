@@ -46,12 +46,12 @@ class Metrics:
     def text(self, stats: GeneratorStats, paused: bool) -> str:
         """All counts as Prometheus text, version 0.0.4."""
         engine = {
-            "samples_running": ("gauge", "samples being drawn", stats.running),
+            "samples_running": ("gauge", "samples being generated", stats.running),
             "samples_waiting": ("gauge", "samples waiting for a place", stats.waiting),
             "cache_use": ("gauge", "share of the cache in use", round(stats.cache_use, 6)),
             "weight_version": ("gauge", "version of the weights in use", stats.version),
-            "paused": ("gauge", "whether drawing is paused", int(paused)),
-            "generated_tokens_total": ("counter", "tokens drawn", stats.generated_tokens),
+            "paused": ("gauge", "whether generating is paused", int(paused)),
+            "generated_tokens_total": ("counter", "tokens generated", stats.generated_tokens),
             "busy_seconds_total": ("counter", "seconds the engine has worked", round(stats.busy_seconds, 6)),
         }
         lines = []

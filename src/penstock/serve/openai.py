@@ -10,10 +10,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from penstock.serve import asked
+from penstock.serve import parsing
 from penstock.serve.answers import Answer
-from penstock.serve.asked import Asked
-from penstock.serve.service import Service, drawing, drawn
+from penstock.serve.parsing import ParsedRequest
+from penstock.serve.service import Service, generate_all, token_events
 from penstock.serve.streams import Lines, unless_gone
 from penstock.web.guard import read_json
 from penstock.web.refusals import Refusal, refusal_of
@@ -35,25 +35,27 @@ class OpenAIRoutes:
         return JSONResponse(self._model())
 
     async def completions(self, request: Request) -> Response:
-        return await self._answer(request, await asked.completion(await read_json(request, self.service.limits), self.service))
+        return await self._answer(
+            request, await parsing.completion(await read_json(request, self.service.limits), self.service)
+        )
 
     async def chat(self, request: Request) -> Response:
-        return await self._answer(request, await asked.chat(await read_json(request, self.service.limits), self.service))
+        return await self._answer(request, await parsing.chat(await read_json(request, self.service.limits), self.service))
 
-    async def _answer(self, request: Request, wanted: Asked) -> Response:
+    async def _answer(self, request: Request, wanted: ParsedRequest) -> Response:
         answer, requests = Answer(wanted, self.service), wanted.requests()
         if wanted.stream:
             return Lines(self._stream(answer), self.service, len(requests), "text/event-stream")
         with self.service.places(len(requests)):
-            samples = await unless_gone(request.receive, drawn(self.service, requests))
+            samples = await unless_gone(request.receive, generate_all(self.service, requests))
         return JSONResponse(answer.whole(samples))
 
     async def _stream(self, answer: Answer) -> AsyncGenerator[bytes, None]:
-        """Server-sent events: chunks as tokens are drawn, an error in their place if there is one, and the end mark."""
+        """Server-sent events: chunks as tokens are generated, an error in their place if there is one, and the end mark."""
         try:
             for chunk in answer.opening():
                 yield _event(chunk)
-            async with aclosing(drawing(self.service, answer.asked.requests())) as events:
+            async with aclosing(token_events(self.service, answer.request.requests())) as events:
                 async for batch in events:
                     for chunk in answer.chunks(batch):
                         yield _event(chunk)

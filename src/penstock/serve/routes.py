@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from penstock.core.errors import WeightError
 from penstock.core.types import CachePolicy, WeightUpdate
 from penstock.core.types import Request as Wanted
-from penstock.serve.service import Receiver, Service, Token, drawing
+from penstock.serve.service import Receiver, Service, Token, token_events
 from penstock.serve.streams import Lines, unless_gone
 from penstock.serve.tokens import tokens_of
 from penstock.serve.transport import key_of, request_of, sample_to
@@ -74,7 +74,7 @@ class Routes:
 
     async def _tokens(self, wanted: Wanted) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(drawing(self.service, [wanted])) as events:
+            async with aclosing(token_events(self.service, [wanted])) as events:
                 async for batch in events:
                     yield b"".join(
                         _line([event.token, event.logp, event.version])
@@ -98,7 +98,7 @@ class Routes:
         return JSONResponse({"logp": logp_T.tolist()})
 
     async def abort(self, request: Request) -> Response:
-        """Stop samples; gives what was drawn of them."""
+        """Stop samples; gives what was generated of them."""
         fields = Fields(await read_json(request, self.service.limits))
         keys = fields.take("keys")
         fields.done()
@@ -157,7 +157,7 @@ class Routes:
         return await self._load(lambda: receiver.unpack(manifest, image), kv)
 
     async def _load(self, opened: Any, kv: CachePolicy) -> Response:
-        """Verify in a thread while tokens are drawn, then load; one update at a time."""
+        """Verify in a thread while tokens are generated, then load; one update at a time."""
         service = self.service
         try:
             async with asyncio.timeout(service.limits.request_seconds), self._updating:

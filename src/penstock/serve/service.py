@@ -119,7 +119,7 @@ class Ended:
     sample: Sample
 
 
-async def drawing(service: Service, requests: Sequence[Request]) -> AsyncGenerator[list[Token | Ended], None]:
+async def token_events(service: Service, requests: Sequence[Request]) -> AsyncGenerator[list[Token | Ended], None]:
     """What becomes of requests that run side by side, as it happens; those that are left are given up when it is closed.
 
     Raises what the engine raises for any of them, and TimeoutError where they take longer than a request may.
@@ -163,9 +163,9 @@ async def drawing(service: Service, requests: Sequence[Request]) -> AsyncGenerat
             task.cancel()
 
 
-async def drawn(service: Service, requests: Sequence[Request]) -> list[Sample]:
+async def generate_all(service: Service, requests: Sequence[Request]) -> list[Sample]:
     """The samples of requests that run side by side, in their order."""
     found: dict[int, Sample] = {}
-    async for events in drawing(service, requests):
+    async for events in token_events(service, requests):
         found |= {event.index: event.sample for event in events if isinstance(event, Ended)}
     return [found[index] for index in range(len(requests))]

@@ -34,8 +34,8 @@ from penstock.core.types import (
 from penstock.models.text import Text
 from penstock.models.updates import require_newer, verified
 from penstock.serve.http import pick
+from penstock.serve.http_client import HttpClient
 from penstock.serve.in_flight import InFlightRequest, InFlightRequests, number_of
-from penstock.serve.talk import Talk
 
 FINISHES: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -43,11 +43,11 @@ FINISHES: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abo
 class Delivery(Protocol):
     """How tensors reach the server's processes (:mod:`penstock.serve.sglang_weights`)."""
 
-    async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
+    async def send(self, client: HttpClient, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Hand over the weights called ``label``; ``flush`` drops the cache. WeightError: the old ones are still in use."""
         ...
 
-    async def close(self, talk: Talk) -> None:
+    async def close(self, client: HttpClient) -> None:
         """Nothing more is sent."""
         ...
 
@@ -58,11 +58,11 @@ class SGLangGenerator(InFlightRequests):
     engine_name = "SGLang"
 
     def __init__(
-        self, talk: Talk, text: Text, own: Mapping[str, Any], delivery: Delivery, *, context: int, version: Version = -1
+        self, client: HttpClient, text: Text, own: Mapping[str, Any], delivery: Delivery, *, context: int, version: Version = -1
     ) -> None:
         """``own``: name to shape and type of the weights; ``context``: the longest sequence."""
         super().__init__(text, own, context=context, version=version)
-        self.talk, self.delivery, self._first = talk, delivery, version
+        self.client, self.delivery, self._first = client, delivery, version
 
     # ---- the contract
 
@@ -80,16 +80,16 @@ class SGLangGenerator(InFlightRequests):
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        found = (await self.talk.post("/generate", asked))["meta_info"]["input_token_logprobs"]
+        found = (await self.client.post("/generate", asked))["meta_info"]["input_token_logprobs"]
         scored_T = np.array([entry[0] or 0.0 for entry in found], np.float32)
         if len(scored_T) != len(tokens_T):
-            raise GenerationError(f"{self.talk.url} scored {len(scored_T)} of {len(tokens_T)} tokens")
+            raise GenerationError(f"{self.client.url} scored {len(scored_T)} of {len(tokens_T)} tokens")
         scored_T[: prompt or 1] = 0.0
         return scored_T
 
     async def load(self, update: WeightUpdate) -> Version:
         """Take new weights between two steps of the server. With ``kv="recompute"`` requests are begun again, with what they
-        have drawn; requests of which no token is drawn yet begin again in any case.
+        have generated; requests of which no token is generated yet begin again in any case.
 
         Raises:
             WeightError: the update was refused; the old weights and version are still in place.
@@ -118,14 +118,14 @@ class SGLangGenerator(InFlightRequests):
 
     async def _pass(self, flight: InFlightRequest) -> FinishReason:
         begun = len(flight.tokens)
-        async with aclosing(self.talk.lines("/generate", self._body(flight))) as lines:
+        async with aclosing(self.client.lines("/generate", self._body(flight))) as lines:
             async for line in lines:
                 said = line.removeprefix("data:").strip()
                 if said == "[DONE]":
                     break
                 event = json.loads(said)
                 if "error" in event:
-                    raise GenerationError(f"{flight.request.key}: {self.talk.url}: {event['error'].get('message', event)}")
+                    raise GenerationError(f"{flight.request.key}: {self.client.url}: {event['error'].get('message', event)}")
                 information = event["meta_info"]
                 ended = self._take(flight, begun, information)
                 if ended is not None:
@@ -144,7 +144,7 @@ class SGLangGenerator(InFlightRequests):
         return reason or (FINISHES.get(finish["type"], "stop") if finish else None)
 
     async def _stop(self, names: Sequence[str]) -> None:
-        await asyncio.gather(*(self.talk.post("/abort_request", {"rid": name}) for name in names))
+        await asyncio.gather(*(self.client.post("/abort_request", {"rid": name}) for name in names))
 
     def _number(self, label: str) -> Version:
         """The version in a label of ours; of another name are the weights that the server was started with."""
@@ -185,19 +185,19 @@ class SGLangGenerator(InFlightRequests):
         keep = update.kv in ("keep", "drain")  # whoever drains has let every group end
         for flight in self._flights.values():
             flight.again = update.kv == "recompute"
-        await self.talk.post("/pause_generation", {"mode": "in_place" if keep else "abort"})
+        await self.client.post("/pause_generation", {"mode": "in_place" if keep else "abort"})
         try:
-            await self.delivery.send(self.talk, tensors, f"{update.incarnation}.{update.version}", not keep)
+            await self.delivery.send(self.client, tensors, f"{update.incarnation}.{update.version}", not keep)
             self._took(update)
             if keep:
                 await self._restart([flight for flight in self._flights.values() if not flight.tokens])
         except PenstockError as error:
             with contextlib.suppress(PenstockError):  # what went wrong first is the cause
-                await self.talk.post("/continue_generation", {})
+                await self.client.post("/continue_generation", {})
             if not isinstance(error, WeightError):
                 raise GenerationError(f"weight update {update.version}: SGLang failed in the middle of it: {error}") from error
             raise
-        await self.talk.post("/continue_generation", {})
+        await self.client.post("/continue_generation", {})
 
 
 def seed_of(seed: int, key: SampleKey) -> int:
@@ -215,10 +215,10 @@ async def sglang_generator(
     Raises:
         ConnectionLost: nothing answers there.
     """
-    talk = Talk(pick(spec.url, name), spec.key, spec.timeout)
+    client = HttpClient(pick(spec.url, name), spec.key, spec.timeout)
     try:
-        await talk.get("/health")
-        yield SGLangGenerator(talk, text, own, delivery, context=context)
-        await delivery.close(talk)
+        await client.get("/health")
+        yield SGLangGenerator(client, text, own, delivery, context=context)
+        await delivery.close(client)
     finally:
-        await talk.close()
+        await client.close()

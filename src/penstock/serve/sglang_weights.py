@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.errors import GenerationError, PenstockError, WeightError
-from penstock.serve.talk import Talk
+from penstock.serve.http_client import HttpClient
 
 Write = Callable[[Mapping[str, Any], Path], None]
 """Writes tensors as a model folder in Hugging Face format."""
@@ -26,27 +26,27 @@ class FromDisk:
         self._held: tuple[Path, str] | None = None
         """The folder and the label of the weights in use."""
 
-    async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
+    async def send(self, client: HttpClient, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Raises WeightError where the server refuses the folder, GenerationError where it then takes not even the last one."""
         path = self.folder / label
         await asyncio.to_thread(self.write, tensors, path)
         try:
-            await self._load(talk, path, label, flush)
+            await self._load(client, path, label, flush)
         except GenerationError as error:
             await asyncio.to_thread(shutil.rmtree, path, True)
             if self._held is not None:  # the server falls back on the weights that it was started with, not on the last
-                await self._load(talk, *self._held, flush)
+                await self._load(client, *self._held, flush)
             raise WeightError(f"weight update {label} refused by SGLang: {error}") from error
         old, self._held = self._held, (path, label)
         if old is not None:
             await asyncio.to_thread(shutil.rmtree, old[0], True)
 
-    async def close(self, talk: Talk) -> None:
+    async def close(self, client: HttpClient) -> None:
         """The folders are their owner's to remove."""
 
-    async def _load(self, talk: Talk, path: Path, label: str, flush: bool) -> None:
+    async def _load(self, client: HttpClient, path: Path, label: str, flush: bool) -> None:
         body = {"model_path": str(path), "weight_version": label, "flush_cache": flush}
-        require_success(await talk.post("/update_weights_from_disk", body))
+        require_success(await client.post("/update_weights_from_disk", body))
 
 
 class Trainer(Protocol):
@@ -77,10 +77,10 @@ class FromGroup:
         self.open_group = open_group
         self._group: Trainer | None = None
 
-    async def send(self, talk: Talk, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
+    async def send(self, client: HttpClient, tensors: Mapping[str, Any], label: str, flush: bool) -> None:
         """Raises WeightError where there is no group with the server, GenerationError where a broadcast breaks: some tensors
         may be new by then."""
-        group = self._group = self._group or await self._joined(talk, label)
+        group = self._group = self._group or await self._joined(client, label)
         pairs = list(tensors.items())
         told = {
             "names": [name for name, _ in pairs],
@@ -91,33 +91,33 @@ class FromGroup:
             "weight_version": label,
         }
         sending = _aside(partial(group.broadcast, pairs))
-        answer, _ = await asyncio.gather(talk.post("/update_weights_from_distributed", told), sending)
+        answer, _ = await asyncio.gather(client.post("/update_weights_from_distributed", told), sending)
         require_success(answer)
 
-    async def _joined(self, talk: Talk, label: str) -> Trainer:
+    async def _joined(self, client: HttpClient, label: str) -> Trainer:
         group: Trainer | None = None
         try:
-            world = 1 + await workers_of(talk)
+            world = 1 + await workers_of(client)
             group = await asyncio.to_thread(self.open_group)
             told = {
                 "master_address": group.address, "master_port": group.port, "rank_offset": 1, "world_size": world,
                 "group_name": group.name, "backend": group.backend,
             }  # fmt: skip
             joining = _aside(partial(group.join, world))
-            answer, _ = await asyncio.gather(talk.post("/init_weights_update_group", told), joining)
+            answer, _ = await asyncio.gather(client.post("/init_weights_update_group", told), joining)
             require_success(answer)
         except PenstockError as error:
             if group is not None:
                 group.close()
-            raise WeightError(f"weight update {label} refused: no process group with {talk.url}: {error}") from error
+            raise WeightError(f"weight update {label} refused: no process group with {client.url}: {error}") from error
         return group
 
-    async def close(self, talk: Talk) -> None:
+    async def close(self, client: HttpClient) -> None:
         """Leave the group, and have the server leave it."""
         if self._group is not None:
             group, self._group = self._group, None
             with contextlib.suppress(PenstockError):  # a server that is gone has left
-                await talk.post("/destroy_weights_update_group", {"group_name": group.name})
+                await client.post("/destroy_weights_update_group", {"group_name": group.name})
             group.close()
 
 
@@ -143,16 +143,16 @@ def _aside(work: Callable[[], None]) -> asyncio.Future[None]:
     return done
 
 
-async def workers_of(talk: Talk) -> int:
+async def workers_of(client: HttpClient) -> int:
     """How many processes of a server hold a part of its model.
 
     Raises:
         GenerationError: it does not say, or it holds several models or stages, whose processes have no ranks of their own.
     """
     try:
-        told = await talk.get("/server_info")
+        told = await client.get("/server_info")
     except GenerationError:  # what older servers call it
-        told = await talk.get("/get_server_info")
+        told = await client.get("/get_server_info")
     for name in ("dp_size", "pp_size"):
         if told.get(name, 1) != 1:
             raise GenerationError(

@@ -34,9 +34,9 @@ def request_of(body: dict[str, Any], vocabulary: int) -> Request:
     sampling = fields.object("sampling")
     fields.done()
     given = parse(Sampling, sampling, "sampling")
-    drawn = replace(given, top_k=min(given.top_k, vocabulary))
+    generated = replace(given, top_k=min(given.top_k, vocabulary))
     tokens_T = tokens_of(tokens, "tokens", vocabulary) if tokens != [] else np.zeros(0, np.int32)
-    return Request(key, tokens_T, drawn, None if resume is None else sample_of(resume, vocabulary))
+    return Request(key, tokens_T, generated, None if resume is None else sample_of(resume, vocabulary))
 
 
 def key_of(value: Any) -> SampleKey:

@@ -1,7 +1,7 @@
 """vLLM behind the ``Generator`` contract: its asynchronous engine, our draws, weights that change in flight.
 
 Tokens go in and come out; vLLM never sees text. A request carries a salt that names the weights, so that a new request never
-reads a prefix that older weights have computed. vLLM's outputs say which tokens were drawn under which weights. Only this file
+reads a prefix that older weights have computed. vLLM says which tokens were generated under which weights. Only this file
 and those beside it named ``vllm_*`` import vLLM, in the process that opens it.
 """
 
@@ -85,7 +85,7 @@ class VLLMGenerator(InFlightRequests):
     async def load(self, update: WeightUpdate) -> Version:
         """Take new weights between two steps of vLLM; what becomes of the cache is the update's ``kv``.
 
-        Requests of which no token is drawn yet begin again, so that they read no prefix of the old weights.
+        Requests of which no token is generated yet begin again, so that they read no prefix of the old weights.
 
         Raises:
             WeightError: the update was refused; the old weights and version are still in place.

@@ -45,7 +45,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """A request that has been looked at: its prompts as token ids, each to be answered ``samples`` times."""
 
     chat: bool
@@ -67,7 +67,7 @@ class Asked:
         ]
 
 
-async def completion(body: dict[str, Any], service: Service) -> Asked:
+async def completion(body: dict[str, Any], service: Service) -> ParsedRequest:
     """A body of ``/v1/completions``. Raises Refusal."""
     fields = _begin(body, service, COMPLETION_NEUTRAL)
     if not fields.has("prompt"):
@@ -76,13 +76,13 @@ async def completion(body: dict[str, Any], service: Service) -> Asked:
     logprobs = fields.take("logprobs")
     if logprobs is not None and (isinstance(logprobs, bool) or logprobs != 0):
         raise Refusal(
-            400, "logprobs: this server gives the log-prob of the tokens drawn and of no others; use logprobs=0",
+            400, "logprobs: this server gives the log-prob of the tokens generated and of no others; use logprobs=0",
             param="logprobs", code="unsupported_parameter",
         )  # fmt: skip
     return _finish(fields, service, False, prompts, 16, logprobs is not None)
 
 
-async def chat(body: dict[str, Any], service: Service) -> Asked:
+async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     """A body of ``/v1/chat/completions``. Raises Refusal."""
     fields = _begin(body, service, CHAT_NEUTRAL)
     messages = _messages(fields.take("messages"))
@@ -92,7 +92,7 @@ async def chat(body: dict[str, Any], service: Service) -> Asked:
     logprobs = fields.flag("logprobs")
     if fields.whole("top_logprobs", 0, 0):
         raise Refusal(
-            400, "top_logprobs: this server gives the log-prob of the tokens drawn and of no others; use top_logprobs=0",
+            400, "top_logprobs: this server gives the log-prob of the tokens generated and of no others; use top_logprobs=0",
             param="top_logprobs", code="unsupported_parameter",
         )  # fmt: skip
     if fields.has("max_completion_tokens") and fields.has("max_tokens"):
@@ -114,7 +114,9 @@ def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[A
     return fields
 
 
-def _finish(fields: Fields, service: Service, chat: bool, prompts: tuple[IntArray, ...], most: int, logprobs: bool) -> Asked:
+def _finish(
+    fields: Fields, service: Service, chat: bool, prompts: tuple[IntArray, ...], most: int, logprobs: bool
+) -> ParsedRequest:
     samples = fields.whole("n", 1, 1, service.limits.samples)
     if samples * len(prompts) > service.limits.samples:
         raise Refusal(400, f"{len(prompts)} prompts times n={samples} are more than {service.limits.samples} samples; "
@@ -138,7 +140,7 @@ def _finish(fields: Fields, service: Service, chat: bool, prompts: tuple[IntArra
     options.done()
     token_ids = fields.flag("return_token_ids")
     fields.done()
-    return Asked(chat, prompts, samples, sampling, stream, usage, logprobs, token_ids)
+    return ParsedRequest(chat, prompts, samples, sampling, stream, usage, logprobs, token_ids)
 
 
 async def _prompts(value: Any, service: Service) -> tuple[IntArray, ...]:

@@ -15,7 +15,7 @@ from penstock.core.errors import ConnectionLost, DeadlinePassed, GenerationError
 CONNECT_SECONDS = 10.0
 
 
-class Talk:
+class HttpClient:
     """Connections to one server. ``seconds`` is the longest silence while an answer is due."""
 
     def __init__(self, url: str, variable: str, seconds: float) -> None:
