@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.config.strategies import FSDP2
 from penstock.models.presets import shape_behind
 from penstock.plan.memory import footprint, stage_memory
 from penstock.plan.traffic import moved
@@ -32,3 +33,15 @@ def test_a_step_moves_weights_to_every_generator_and_answers_three_times() -> No
     (_, weights, _), (_, answers, _) = moved(stage, run, 100.0)
     assert weights == 200.0
     assert answers == 3 * 13 * stage.batch * stage.samples * stage.sampling.max_new_tokens
+
+
+def test_ranks_of_a_sequence_share_its_activations() -> None:
+    run = quickstart()
+    stage = run.stages[-1]
+    shape = shape_behind(stage.model, run)
+    assert shape is not None
+    spread = replace(stage, learner=replace(stage.learner, strategy=FSDP2(ranks=2, sequence_parallel=2)))
+    alone, ranks = stage_memory(stage, shape), stage_memory(spread, shape).ranks
+    assert ranks is not None
+    assert ranks.activations == alone.activations / 2
+    assert ranks.copy == alone.own.weights, "rank 0 gathers the whole model beside its share"
