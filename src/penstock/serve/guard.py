@@ -19,7 +19,7 @@ class Access:
     """The secrets of a server, and where it listens.
 
     The token gives every right, the key only that to generate. Without a token nothing can be changed; without either,
-    whoever reaches the server may generate, and only this machine reaches it.
+    any client that reaches the server may generate, and only this machine reaches it.
     """
 
     host: str = "127.0.0.1"

@@ -38,7 +38,7 @@ class ServedGenerator:
     """
 
     def __init__(self, client: HttpClient, text: Text, pack: Pack, version: Version = -1, base: int = 0) -> None:
-        """``base`` is added to the incarnations that the server is told of: it may hold weights of an earlier run."""
+        """``base`` is added to the incarnations that the server is sent: it may hold weights of an earlier run."""
         self.client, self.text, self.pack = client, text, pack
         self.version: Version = version
         self.incarnation, self.base = 0, base
@@ -88,7 +88,7 @@ class ServedGenerator:
             WeightError: the server refused them; the old ones are still in place.
         """
         require_newer(update, (self.incarnation, self.version))
-        kv = "keep" if update.kv == "drain" else update.kv  # whoever drains has let every group end
+        kv = "keep" if update.kv == "drain" else update.kv  # draining has let every group end
         begun, incarnation = self.spans.clock(), self.base + update.incarnation
         if update.tensors is None:
             manifest = {"kind": "alias", "version": update.version, "incarnation": incarnation}
@@ -140,12 +140,12 @@ async def served_generator(spec: Served, text: Text, pack: Pack, name: str = "")
     """
     client = HttpClient(pick(spec.url, name), spec.key, spec.timeout)
     try:
-        told = await client.get("/version")
-        if not {"version", "incarnation", "vocabulary"} <= told.keys():
+        server = await client.get("/version")
+        if not {"version", "incarnation", "vocabulary"} <= server.keys():
             raise SpecError(f"{client.url} is no penstock serve; start one there, or use another engine")
-        if told["vocabulary"] < len(text):
-            raise SpecError(f"{client.url} serves a model with {told['vocabulary']} tokens, and this run's has {len(text)}")
-        yield ServedGenerator(client, text, pack, base=int(told["incarnation"]) + 1)
+        if server["vocabulary"] < len(text):
+            raise SpecError(f"{client.url} serves a model with {server['vocabulary']} tokens, and this run's has {len(text)}")
+        yield ServedGenerator(client, text, pack, base=int(server["incarnation"]) + 1)
     finally:
         await client.close()
 

@@ -85,7 +85,7 @@ class InFlightRequests(ABC):
         """Have the engine end requests of these names."""
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
-        """Draw one sample; ``on_token`` is told the version that is in use when a token arrives here.
+        """Draw one sample; ``on_token`` hears the version that is in use when a token arrives here.
 
         Raises:
             GenerationError: the prompt is empty or does not fit the context, too many requests wait, or the engine failed or
@@ -136,7 +136,7 @@ class InFlightRequests(ABC):
             flight.ended.set_result(reason)
             return reason
         finally:
-            flight.ended.cancel()  # whoever waits for its end need not, where it was cancelled or failed
+            flight.ended.cancel()  # who waits for its end need not, where it was cancelled or failed
             del self._flights[id(flight)]
             self.meter.leave(self.spans)
 

@@ -182,7 +182,7 @@ class SGLangGenerator(InFlightRequests):
 
     async def _switch(self, update: WeightUpdate, tensors: Mapping[str, Any]) -> None:
         """Stop between two steps, hand over, go on."""
-        keep = update.kv in ("keep", "drain")  # whoever drains has let every group end
+        keep = update.kv in ("keep", "drain")  # draining has let every group end
         for flight in self._flights.values():
             flight.again = update.kv == "recompute"
         await self.client.post("/pause_generation", {"mode": "in_place" if keep else "abort"})

@@ -82,7 +82,7 @@ class FromGroup:
         may be new by then."""
         group = self._group = self._group or await self._joined(client, label)
         pairs = list(tensors.items())
-        told = {
+        body = {
             "names": [name for name, _ in pairs],
             "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in pairs],
             "shapes": [list(tensor.shape) for _, tensor in pairs],
@@ -91,7 +91,7 @@ class FromGroup:
             "weight_version": label,
         }
         sending = _aside(partial(group.broadcast, pairs))
-        answer, _ = await asyncio.gather(client.post("/update_weights_from_distributed", told), sending)
+        answer, _ = await asyncio.gather(client.post("/update_weights_from_distributed", body), sending)
         require_success(answer)
 
     async def _joined(self, client: HttpClient, label: str) -> Trainer:
@@ -99,12 +99,12 @@ class FromGroup:
         try:
             world = 1 + await workers_of(client)
             group = await asyncio.to_thread(self.open_group)
-            told = {
+            body = {
                 "master_address": group.address, "master_port": group.port, "rank_offset": 1, "world_size": world,
                 "group_name": group.name, "backend": group.backend,
             }  # fmt: skip
             joining = _aside(partial(group.join, world))
-            answer, _ = await asyncio.gather(client.post("/init_weights_update_group", told), joining)
+            answer, _ = await asyncio.gather(client.post("/init_weights_update_group", body), joining)
             require_success(answer)
         except PenstockError as error:
             if group is not None:
@@ -150,17 +150,17 @@ async def workers_of(client: HttpClient) -> int:
         GenerationError: it does not say, or it holds several models or stages, whose processes have no ranks of their own.
     """
     try:
-        told = await client.get("/server_info")
+        found = await client.get("/server_info")
     except GenerationError:  # what older servers call it
-        told = await client.get("/get_server_info")
+        found = await client.get("/get_server_info")
     for name in ("dp_size", "pp_size"):
-        if told.get(name, 1) != 1:
+        if found.get(name, 1) != 1:
             raise GenerationError(
-                f"the server has {name}={told[name]}, and a process group needs 1; set roles.engine.weights=disk"
+                f"the server has {name}={found[name]}, and a process group needs 1; set roles.engine.weights=disk"
             )
-    if not isinstance(told.get("tp_size"), int):
+    if not isinstance(found.get("tp_size"), int):
         raise GenerationError("the server does not say its tp_size; set roles.engine.weights=disk")
-    return int(told["tp_size"])
+    return int(found["tp_size"])
 
 
 def require_success(answer: Mapping[str, Any]) -> None:

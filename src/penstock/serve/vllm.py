@@ -232,5 +232,5 @@ class VLLMGenerator(InFlightRequests):
     async def _pause(self, kv: CachePolicy) -> None:
         if kv == "abort":
             await self.engine.pause_generation(mode="abort", clear_cache=True)
-        else:  # whoever drains has let every group end
+        else:  # draining has let every group end
             await self.engine.pause_generation(mode="keep", clear_cache=kv == "recompute")

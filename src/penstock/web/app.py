@@ -44,7 +44,7 @@ class App(ABC, Generic[Route]):
         """Read the request and carry it out."""
 
     def refused(self, refusal: Refusal, request: Request, route: Route | None) -> Response:
-        """How a client is told no."""
+        """How a client is refused."""
         return JSONResponse(refusal.body, refusal.status, headers=refusal.headers)
 
     def refusal_of(self, error: Exception) -> Refusal:

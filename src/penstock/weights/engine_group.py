@@ -1,9 +1,9 @@
 """Rank 0 of a process group whose other members are the processes of an inference server, which join by torch's rendezvous.
 
-Such a server is told an address, a port, a name and how many take part; its processes meet at a TCP store there, under keys
+Such a server is given an address, a port, a name and how many take part; its processes meet at a TCP store there, under keys
 that torch derives from the name and the kind of device, and then every tensor is broadcast from rank 0. Store and connections
-are on the loopback interface, or on that of the address in ``PENSTOCK_HOST``. torch protects the store by nothing: whoever
-reaches the port while the group is alive can disturb it, or is sent the weights if it comes before the server.
+are on the loopback interface, or on that of the address in ``PENSTOCK_HOST``. torch protects the store by nothing: any process
+that reaches the port while the group is alive can disturb it, or is sent the weights if it comes before the server.
 """
 
 from __future__ import annotations

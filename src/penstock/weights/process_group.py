@@ -91,10 +91,10 @@ class Round:
             came[name] = held
         return dict(sorted(came.items()))
 
-    def announce(self, **told: Any) -> None:
+    def announce(self, **fields: Any) -> None:
         """Begin a pass among those heard so far, or close the round."""
         self.passes += 1
-        self._store.set(f"pass/{self.passes}", json.dumps({"heard": self._heard, **told}))
+        self._store.set(f"pass/{self.passes}", json.dumps({"heard": self._heard, **fields}))
 
     def wake(self) -> None:
         """End a wait for arrivals."""
@@ -126,7 +126,7 @@ class ProcessGroupPublisher:
 
         ``generators`` are expected in the first round; later on those whom the round before reached, as far as ``post`` says
         that they still follow. A pass waits at most ``seconds`` for those it expects, for their connections and for a bucket.
-        ``report`` is told ("weights not delivered", version, members, reason), all but the first by name.
+        ``report`` hears ("weights not delivered", version, members, reason), all but the first by name.
 
         Raises:
             WeightError: another living process publishes in ``folder``.
@@ -142,7 +142,7 @@ class ProcessGroupPublisher:
         self._pending: tuple[Version, Tensor] | None = None
         self._serving = self._closed = False
         self._ending = threading.Lock()
-        """Held by whoever writes to a store or removes it: a round may end by itself while it is woken."""
+        """Held by the thread that writes to a store or removes it: a round may end by itself while it is woken."""
         self._sender: asyncio.Task[None] | None = None
         self._waking: asyncio.Future[None] | None = None
 
@@ -168,7 +168,7 @@ class ProcessGroupPublisher:
                 self._round.wake()
 
     def _wake(self) -> None:
-        if self._round is not None:  # not awaited: whoever writes to the store has locked it
+        if self._round is not None:  # not awaited: a writer has locked the store
             self._waking = asyncio.get_running_loop().run_in_executor(None, self._wake_round, self._round)
 
     def _wake_round(self, round: Round) -> None:
@@ -241,15 +241,15 @@ class ProcessGroupPublisher:
         try:
             self._group = self._group or Group(file, members, 0, self.seconds)
             self._group.broadcast(bytes_I)
-        except RuntimeError as error:  # whoever is alive comes again
+        except RuntimeError as error:  # members that live come again
             self._group = None
             self._failed(version, members, str(error))
             return set()
         return set(members)
 
     def _failed(self, version: Version, members: list[str], reason: str) -> None:
-        told = partial(self.report, "weights not delivered", version=version, members=members, reason=reason)
-        self._loop.call_soon_threadsafe(told)
+        report = partial(self.report, "weights not delivered", version=version, members=members, reason=reason)
+        self._loop.call_soon_threadsafe(report)
 
 
 def _generator(member: str) -> str:
@@ -293,15 +293,15 @@ class ProcessGroupSubscriber:
     def _receive(self, file: str, seconds: float, bytes_I: Tensor) -> None:
         store = store_in(file, seconds)
         mine = arrive(store, self.name, self._group.file if self._group else "")
-        count, told = 0, dict[str, Any](members=[], heard=0)
-        while self.name not in told["members"] or told["heard"] < mine:
+        count, begun = 0, dict[str, Any](members=[], heard=0)
+        while self.name not in begun["members"] or begun["heard"] < mine:
             count += 1
             store.wait([f"pass/{count}"], timedelta(seconds=3 * seconds))
-            told = json.loads(store.get(f"pass/{count}"))
-            if told.get("closed"):
+            begun = json.loads(store.get(f"pass/{count}"))
+            if begun.get("closed"):
                 raise Superseded(f"{file} was closed before {self.name} came")
-        members = told["members"]
-        if self._group is None or self._group.file != told["file"]:
+        members = begun["members"]
+        if self._group is None or self._group.file != begun["file"]:
             self._group = None
-            self._group = Group(told["file"], members, members.index(self.name) + 1, seconds)
+            self._group = Group(begun["file"], members, members.index(self.name) + 1, seconds)
         self._group.broadcast(bytes_I)

@@ -28,7 +28,7 @@ BUCKET = 16 << 20
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 """Gives the (name, tensor) pairs of a model, the same names in the same order at every call."""
 Post = Callable[[dict[str, Any]], Awaitable[Collection[str] | None]]
-"""Announces a manifest to whoever follows; gives the names of those who do, where they are known."""
+"""Announces a manifest to the generators that follow; gives their names, where they are known."""
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32,
