@@ -40,7 +40,6 @@ PLUMBING = {
     "pair_accuracy",
     "label_accuracy",
     "mismatched",
-    "fixed",
     "log_ratio",
     "distinct",
     "choose",

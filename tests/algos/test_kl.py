@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.algos.kl import K3_LIMIT, KLPenalty, absolute, adaptive, fixed, k1, k2, k3
+from penstock.algos.kl import K3_LIMIT, KLPenalty, absolute, adaptive, k1, k2, k3
 from penstock.core.errors import SpecError, TrainingError
 
 POLICY = np.array([0.5, 0.3, 0.2])
@@ -96,10 +96,6 @@ def test_k1_in_the_loss_is_refused():
 def test_impossible_penalties_are_refused(problem):
     with pytest.raises(SpecError, match=rf"kl\.{next(iter(problem))}"):
         KLPenalty(place="reward", **problem)
-
-
-def test_the_fixed_controller_never_moves():
-    assert fixed(0.1, measured=50.0, samples=64) == 0.1
 
 
 @pytest.mark.parametrize(

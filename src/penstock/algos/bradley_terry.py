@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from penstock.algos.binary_reward import RewardModel
-from penstock.algos.pair_rows import number, pair_metrics, pair_rows
+from penstock.algos.pair_rows import pair_metrics, pair_rows
 from penstock.config.run import require
 from penstock.config.spec import spec
 from penstock.core.algorithm import Encoder
@@ -42,12 +42,8 @@ class BradleyTerry(RewardModel):
         Raises:
             DataError: a text is missing, or the column of the margin or probability holds none.
         """
-        unit, more = pair_rows(example, tokenizer, trained=False), {}
-        if isinstance(self.margin, str):
-            more["margin"] = number(example, self.margin, "margin", float("inf"))
-        if self.probability:
-            more["probability"] = number(example, self.probability, "probability", 1.0)
-        return tuple(replace(row, fields={**row.fields, **more}) for row in unit) if more else unit
+        margin = self.margin if isinstance(self.margin, str) else ""
+        return pair_rows(example, tokenizer, trained=False, margin=margin, probability=self.probability)
 
     def loss(self) -> PairLoss:
         """The Bradley-Terry loss, a mean over the batch's pairs."""
@@ -72,9 +68,7 @@ class PairLoss:
     margin: float
     centring: float
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"score"})
+    needs: ClassVar[frozenset[str]] = frozenset({"score"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -83,9 +83,7 @@ class Distillation(FromSamples):
 class DistillationLoss:
     """Mean divergence from the teacher; reads the per-action field ``weight``."""
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"divergence"})
+    needs: ClassVar[frozenset[str]] = frozenset({"divergence"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses

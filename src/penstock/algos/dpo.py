@@ -6,20 +6,21 @@ name of ``pair_losses.PAIR_LOSSES``, ``"sft"`` (the chosen completion's likeliho
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algos.pair_rows import FromPairs, PairValues, number
+from penstock.algos.pair_rows import FromPairs, PairValues, pair_rows
 from penstock.config.run import require
 from penstock.config.spec import spec
 from penstock.core.algorithm import Encoder, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
-from penstock.core.types import Row, Unit
+from penstock.core.types import Row, Unit, with_field
 
 Objective = Literal["sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "sppo", "exo", "nca", "discopop", "bco", "sft"]
 NAMES: tuple[str, ...] = Objective.__args__  # type: ignore[attr-defined]
@@ -59,9 +60,7 @@ class DPO(FromPairs):
             "and smoothing=0, or leave probability out",
         )
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"reference"})
+    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     @property
     def data_columns(self) -> tuple[str, ...]:
@@ -77,12 +76,7 @@ class DPO(FromPairs):
         Raises:
             DataError: a text is missing, the weight's column holds no number of 0 or more, or the probability's none to 1.
         """
-        unit, more = super().rows(example, tokenizer), {}
-        if self.weight:
-            more["weight"] = number(example, self.weight, "weight", float("inf"))
-        if self.probability:
-            more["probability"] = number(example, self.probability, "probability", 1.0)
-        return tuple(replace(row, fields={**row.fields, **more}) for row in unit) if more else unit
+        return pair_rows(example, tokenizer, weight=self.weight, probability=self.probability)
 
     def _weights(self) -> Mapping[str, float]:
         return {self.objective: 1.0} if isinstance(self.objective, str) else self.objective
@@ -99,7 +93,7 @@ class DPO(FromPairs):
         rows = [row for unit in units for row in unit]
         now = zip(policy(units), rows, strict=True)
         baseline = float(np.mean([implicit_reward(logp_A, row, 1.0, self.length_normalised) for logp_A, row in now]))
-        return [tuple(replace(row, fields={**row.fields, "baseline": baseline}) for row in unit) for unit in units]
+        return with_field(units, "baseline", itertools.repeat(baseline))
 
     def loss(self) -> DirectPreferenceLoss:
         """The chosen loss or mix, a mean over the batch's pairs."""
@@ -147,9 +141,7 @@ class DirectPreferenceLoss:
     smoothing: float = 0.0
     length_normalised: bool = False
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -112,9 +112,7 @@ class ILQLLoss:
 
     spec: ILQL
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp", "q"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logp", "q"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses, value_learning

@@ -66,11 +66,6 @@ def _clamp(value: Any, low: float, high: float) -> Any:
     return value.clip(low, high)
 
 
-def fixed(coefficient: float, measured: float, samples: float) -> float:
-    """The controller that never moves: gives ``coefficient`` back, whatever was measured."""
-    return coefficient
-
-
 def adaptive(coefficient: float, measured: float, samples: float, *, target: float, horizon: float) -> float:
     """Proportional controller in log space (Ziegler et al. 2019, arXiv 1909.08593, 2.2).
 

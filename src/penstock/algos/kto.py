@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from penstock.config.spec import spec
 from penstock.core.algorithm import Encoder, FromData, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
-from penstock.core.types import Metrics, Row, Unit
+from penstock.core.types import Metrics, Row, Unit, with_field
 
 MOST = 4 / 3
 """The paper's range of ``weighted good : weighted bad`` is from 1 to 4/3."""
@@ -39,9 +40,7 @@ class KTO(FromData):
         given = self.weights is None or min(self.weights) > 0
         require(given, f"weights={self.weights} must be positive, such as (1.0, 1.0)")
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"reference"})
+    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     @property
     def has_baseline(self) -> bool:
@@ -92,7 +91,7 @@ class KTO(FromData):
             for now_A, then_A in zip(policy(mixed), reference(mixed), strict=True)
         ]
         baseline = max(0.0, float(np.mean(gaps)))
-        return [tuple(replace(row, fields={**row.fields, "baseline": baseline}) for row in unit) for unit in units]
+        return with_field(units, "baseline", itertools.repeat(baseline))
 
     def loss(self) -> KTOLoss:
         """The KTO loss, a mean over the batch's rows.
@@ -164,9 +163,7 @@ class KTOLoss:
     beta: float
     weights: tuple[float, float]
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import pair_losses, preference

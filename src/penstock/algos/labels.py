@@ -203,28 +203,29 @@ def label_metrics(units: Sequence[Unit]) -> Metrics:
         "batch/tokens": float(sum(int(row.action_T.sum()) for row in rows)),
     }
     column = {name: _stack(rows, name) for name in (rows[0].fields if rows else ())}
-    if "reward" in column:
+    there = column.keys()
+    if "reward" in there:
         metrics |= {"reward/mean": float(column["reward"].mean()), "reward/std": float(column["reward"].std())}
-    if "advantage" in column:
+    if "advantage" in there:
         metrics |= {"advantage/mean": float(column["advantage"].mean()), "advantage/std": float(column["advantage"].std())}
         metrics["batch/flat"] = sum(is_flat(unit) for unit in units) / len(units)
-    if "old_logp" in column:
+    if "old_logp" in there:
         metrics["entropy/sampled"] = -float(column["old_logp"].mean())
-    if "reference_logp" in column:
+    if {"old_logp", "reference_logp"} <= there:
         metrics["kl/reference"] = float((column["old_logp"] - column["reference_logp"]).sum()) / len(rows)
-    if "kl_coefficient" in column:
+    if "kl_coefficient" in there:
         metrics["kl/coefficient"] = float(column["kl_coefficient"].mean())
-    if "cost" in column:
+    if {"cost", "multiplier"} <= there:
         metrics |= {"cost/mean": float(column["cost"].mean()), "cost/multiplier": float(column["multiplier"].mean())}
-    if "entropy_coefficient" in column:
+    if "entropy_coefficient" in there:
         metrics["entropy/coefficient"] = float(column["entropy_coefficient"].mean())
-    if "proximal_logp" in column:
+    if {"old_logp", "proximal_logp"} <= there:
         gap = column["old_logp"] - column["proximal_logp"]
         metrics["kl/behaviour"] = float((np.exp(-gap.clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) - 1 + gap).mean())
-    if "importance_weight" in column:
+    if "importance_weight" in there:
         weight = column["importance_weight"]
         metrics |= {"importance/mean": float(weight.mean()), "importance/silenced": float((weight == 0).mean())}
-    if "return" in column:
+    if {"return", "old_value"} <= there:
         metrics |= {"return/mean": float(column["return"].mean()), "value/mean": float(column["old_value"].mean())}
         spread = column["return"].var()
         if spread > 0:

@@ -9,13 +9,13 @@ gradients were cut.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from penstock.algos.covariance import covariances, highest, within_band
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.types import Unit
+from penstock.core.types import Unit, with_field
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class ClipCov(Objective):
         require(self.low < self.high, f"objective.low={self.low} is not below objective.high={self.high}")
 
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
-        return _with_choice(units, within_band(covariances(units), units, self.share, self.low, self.high))
+        return with_field(units, "covariant", within_band(covariances(units), units, self.share, self.low, self.high))
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
@@ -243,7 +243,7 @@ class KLCov(Objective):
         require(self.coefficient >= 0, f"objective.coefficient={self.coefficient} is negative")
 
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
-        return _with_choice(units, highest(covariances(units), units, self.share))
+        return with_field(units, "covariant", highest(covariances(units), units, self.share))
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
         from penstock.algos import surrogates
@@ -253,8 +253,3 @@ class KLCov(Objective):
 
 
 AnyObjective = ClippedRatio | PolicyGradient | CISPO | GMPO | SAPO | TOPR | DPPO | ClipCov | KLCov
-
-
-def _with_choice(units: Sequence[Unit], chosen: Sequence[Any]) -> list[Unit]:
-    left = iter(chosen)
-    return [tuple(replace(row, fields={**row.fields, "covariant": next(left)}) for row in unit) for unit in units]

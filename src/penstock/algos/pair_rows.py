@@ -17,19 +17,22 @@ from penstock.core.errors import DataError, TrainingError
 from penstock.core.types import Metrics, Row, Unit
 
 
-def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool = True) -> Unit:
+def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool = True, **columns: str) -> Unit:
     """Two rows, preferred first, from the rendered texts ``prompt``, ``chosen``, ``rejected``; field ``preferred`` is 1 or 0.
 
     Args:
         trained: whether the completions' tokens (end included) are actions; else no token is.
+        columns: of each further field (``weight``, ``margin``, ``probability``) the column that holds it; "": no such field.
 
     Raises:
-        DataError: a text is missing.
+        DataError: a text is missing, or a column holds no number of 0 or more (of a probability, to 1).
     """
+    most = {"probability": 1.0}
+    more = {name: number(example, named, name, most.get(name, float("inf"))) for name, named in columns.items() if named}
     unit = []
     for column, preferred in (("chosen", 1.0), ("rejected", 0.0)):
         tokens_T, produced_T = completed(example, column, tokenizer)
-        unit.append(Row({"tokens_T": tokens_T}, produced_T & trained, {"preferred": preferred}))
+        unit.append(Row({"tokens_T": tokens_T}, produced_T & trained, {"preferred": preferred, **more}))
     return tuple(unit)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,9 +63,7 @@ class RebelLoss:
 
     eta: float
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference

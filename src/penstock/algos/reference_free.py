@@ -151,9 +151,7 @@ class ReferenceFreeLoss:
 
     spec: ReferenceFree
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference

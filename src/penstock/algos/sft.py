@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -66,9 +66,7 @@ class LikelihoodLoss:
 
     aggregate: Literal["token", "sequence"]
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp"})
+    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import losses

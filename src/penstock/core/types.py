@@ -6,7 +6,7 @@ Shapes ride in names: ``T`` steps of one trajectory (for language a step is a to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -273,6 +273,13 @@ class Row(Stepwise):
 
 Unit = tuple[Row, ...]
 """Rows that a loss sees together (a group, a preference pair); never split over micro-batches."""
+
+
+def with_field(units: Sequence[Unit], name: str, values: Iterable[float | FloatArray]) -> list[Unit]:
+    """Units whose rows have one more field; ``values`` holds one for each row, in order."""
+    left = iter(values)
+    return [tuple(replace(row, fields={**row.fields, name: next(left)}) for row in unit) for unit in units]
+
 
 Metrics = dict[str, float]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,12 +73,8 @@ def labelled(
         column = column_named(name)
         if not column.field:
             raise TrainingError(f'the column "{name}" is one of samples; an algorithm on data cannot need it')
-        values = iter(
-            (needed(reference) if column.model == "reference" else learner).score(units, frozenset({column.output}))[
-                column.output
-            ]
-        )
-        units = [tuple(replace(row, fields={**row.fields, column.field: next(values)}) for row in unit) for unit in units]
+        score = needed(reference).score if column.model == "reference" else learner.score
+        units = with_field(units, column.field, score(units, frozenset({column.output}))[column.output])
     if algorithm.has_baseline and baseline:
 
         def policy_logp(units: Sequence[Unit]) -> list[FloatArray]:
