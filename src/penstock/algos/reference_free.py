@@ -157,9 +157,10 @@ class ReferenceFreeLoss:
         from penstock.algos import preference
 
         pairs, (share, likelihood) = denominator.units, self.spec.shares
-        compared = PairValues.of(outputs["logp"], fields, batch, mean=self.spec.compared == "mean")
-        term = preference.batch_mean(self.spec.term(compared.chosen_U, compared.rejected_U), denominator=pairs)
         means = PairValues.of(outputs["logp"], fields, batch, mean=True)
+        by_mean = self.spec.compared == "mean"
+        compared = means if by_mean else PairValues.of(outputs["logp"], fields, batch, mean=False)
+        term = preference.batch_mean(self.spec.term(compared.chosen_U, compared.rejected_U), denominator=pairs)
         nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
         loss = share * term + likelihood * nll if likelihood else share * term
         metrics = {"loss": loss.detach(), "loss/pairs": term.detach(), "nll/chosen": nll.detach()}

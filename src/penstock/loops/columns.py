@@ -11,7 +11,7 @@ from penstock.core.algorithm import FromData
 from penstock.core.columns import Column, column_named
 from penstock.core.contracts import Columns, Learner, Scorer
 from penstock.core.errors import TrainingError
-from penstock.core.types import BoolArray, FloatArray, Group, Unit
+from penstock.core.types import BoolArray, FloatArray, Group, Unit, with_field
 
 LOGP = frozenset({"logp"})
 

@@ -103,11 +103,13 @@ class LanguageModel(nn.Module):
         for name, settings in heads.items():
             if name in OWN:
                 continue
-            head = made_head(name, self.config.hidden_size, self.config.vocab_size, settings).to(self.device)
-            if name in self.heads:
-                head.load_state_dict(self.heads[name].state_dict())
-            head.used = used
-            self.heads[name] = head
+            known: Any = dict(self.heads.items()).get(name)
+            if known is None or known.settings != settings:
+                head = made_head(name, self.config.hidden_size, self.config.vocab_size, settings).to(self.device)
+                if known is not None:
+                    head.load_state_dict(known.state_dict())
+                self.heads[name] = known = head
+            known.used = used
 
     @property
     def q_heads(self) -> QHeads | None:
