@@ -94,7 +94,7 @@ class Denominator:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows laid out by a policy as one micro-batch, ``A`` actions of ``B`` rows. What stands here is all that a loss sees; the
+    """Rows laid out by a policy as one micro-batch, ``A`` actions of ``B`` rows. What is here is all that a loss sees; the
     rest is the policy's own. Arrays are numpy."""
 
     row_A: IntArray
@@ -115,7 +115,7 @@ class Policy(Protocol):
     """
 
     gives_values: bool = False
-    """Whether it gives another policy's critic's values beside its own outputs, from the same pass."""
+    """Whether it gives another policy's critic's values next to its own outputs, from the same pass."""
 
     @property
     def module(self) -> Any:

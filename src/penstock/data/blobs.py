@@ -53,7 +53,7 @@ class Blobs:
         """Keep the bytes of a blob that came from ``origin``. ``needed`` are the hashes of blobs that must stay.
 
         Raises:
-            DataError: they are not the bytes that the blob names, or there is no room for them beside those that must stay.
+            DataError: they are not the bytes that the blob names, or there is no room for them next to those that must stay.
         """
         blob.check(content, origin)
         with self._lock:

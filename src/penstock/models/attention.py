@@ -136,7 +136,7 @@ def attend_in_buckets(
 class PackedPlan:
     """Causal attention within the rows of a packed batch, without a cache (learner, scoring).
 
-    A prefix that rows of a unit share stands once among the packed tokens: every other layer computes it once, here each
+    A prefix that rows of a unit share is once among the packed tokens: every other layer computes it once, here each
     row reads it, and only the row that owns it asks for its outputs. Rows are attended in buckets of like length, because
     attention pays for padding in two dimensions.
 

@@ -36,7 +36,7 @@ ADAPTER_FOLDER = "adapter"
 HEADS = "_heads.safetensors"
 """End of the names of files with the heads that algorithms brought; the beginning is the head's name."""
 SCORE_HEAD = "score_head.safetensors"
-"""The score head of an encoder-decoder; that of a decoder stands among its weights."""
+"""The score head of an encoder-decoder; that of a decoder is among its weights."""
 SAFETENSORS_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -58,7 +58,7 @@ def _check_folder(folder: Path) -> None:
 
 def _says_generic(path: str) -> bool:
     """Whether a folder's tokenizer is wholly described by tokenizer.json; AutoTokenizer may still replace its splitting rule
-    by that of the model's type, so such a file is read as it stands."""
+    by that of the model's type, so such a file is read as it is."""
     config, tokenizer = Path(path) / "tokenizer_config.json", Path(path) / "tokenizer.json"
     if not (config.exists() and tokenizer.exists()):
         return False
@@ -162,7 +162,7 @@ class Adapter:
 
 
 def adapter_of(folder: Path) -> Adapter:
-    """The adapters beside the model of a local folder.
+    """The adapters next to the model of a local folder.
 
     Raises:
         ModelError: there are none.
@@ -217,7 +217,7 @@ def _first_line(error: Exception) -> str:
 
 
 def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path:
-    """Write a model in Hugging Face format (safetensors), tokenizer and value head beside it; replaced whole or not at all.
+    """Write a model in Hugging Face format (safetensors), with tokenizer and value head; replaced whole or not at all.
 
     Adapters are merged into the model's matrices (unless ``adapted`` is false), and kept in peft's format in the folder
     ``adapter``.

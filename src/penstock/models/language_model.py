@@ -43,9 +43,9 @@ class ValueHead(nn.Module):
 class LanguageModel(nn.Module):
     """A causal language model (``head="lm"``) or reward model (``head="score"``) with its tokenizer.
 
-    ``critic`` says where a value head stands: on this trunk ("shared"), on a copy of it ("separate"), or on a copy of what is
+    ``critic`` says where a value head is: on this trunk ("shared"), on a copy of it ("separate"), or on a copy of what is
     trained of it, above the frozen blocks ("branch"). ``border`` is set where blocks are frozen, ``adapter``
-    (peft's description) where low-rank adapters stand beside frozen matrices.
+    (peft's description) where low-rank adapters are added to frozen matrices.
     """
 
     def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:

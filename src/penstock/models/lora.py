@@ -1,6 +1,6 @@
 """Low-rank adapters through the peft package. Its only home.
 
-The frozen matrix ``W`` of a linear layer stands as it is, and the layer computes ``x W + (alpha / rank) · x A B`` where only
+The frozen matrix ``W`` of a linear layer stays as it is, and the layer computes ``x W + (alpha / rank) · x A B`` where only
 ``A`` and ``B`` are trained (Hu et al. 2021, arXiv:2106.09685, equation 3). ``B`` starts at zero, so the model starts as it
 was; the reference of a KL term is the same model with its adapters switched off.
 """
@@ -40,7 +40,7 @@ def linear_layers(network: Any) -> dict[str, nn.Module]:
 
 
 def add_lora(network: Any, spec: LoRA, seed: int, compute: torch.dtype = torch.float32) -> Any:
-    """Freeze a network and put adapters beside its linear layers, in place; gives peft's description of them.
+    """Freeze a network and put adapters next to its linear layers, in place; gives peft's description of them.
 
     The first weights are a pure function of ``seed``. Where the spec says so, the frozen linear layers are held in 4 bits and
     compute in ``compute``.
@@ -109,7 +109,7 @@ def merged(network: Any, tensors: Mapping[str, Tensor], adapted: bool = True) ->
         owner, _, rest = name.rpartition(".weight")
         if owner in small:
             if rest:
-                continue  # scales and tables beside the matrix
+                continue  # scales and tables of the matrix
             tensor = dequantized(small[owner]).to(network.get_input_embeddings().weight.dtype)
         layer = layers.get(owner.removesuffix(".base_layer")) if owner.endswith(".base_layer") else None
         if layer is not None and adapted:

@@ -40,7 +40,7 @@ class Vocabulary(Protocol):
 
 
 class WholeVocabulary:
-    """The vocabulary of a model whose output head stands whole on this rank."""
+    """The vocabulary of a model whose output head is whole on this rank."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.logits, self.width = model.logits, int(model.config.vocab_size)

@@ -23,7 +23,7 @@ from penstock.core.types import FloatArray, IntArray, Row, Unit, require_steps
 class TokenBatch(Batch):
     """Rows laid out as one packed micro-batch; all arrays are numpy and index each other.
 
-    ``N`` packed tokens (a prefix shared by the rows of a unit stands once), ``A`` action tokens, ``B`` rows. Attention
+    ``N`` packed tokens (a prefix shared by the rows of a unit is there once), ``A`` action tokens, ``B`` rows. Attention
     expands the packed tokens to ``[B, T]`` by ``gather_BT`` (cells past a row's end repeat some valid index; they come
     after every real token, so causal attention never reads them) and returns to packed order by ``scatter_N``, an index
     into the flattened ``[B * T]``.
@@ -103,7 +103,7 @@ def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
             )
         require_steps(f"row {first_row + offset}", len(row.action_T), row.columns)
         if row.action_T[0]:
-            raise DataError(f"row {first_row + offset}: its first token is an action, but no token stands before to predict it")
+            raise DataError(f"row {first_row + offset}: its first token is an action, but no token before predicts it")
     prefix = shared_prefix(unit) if share_prefix else 0
     lengths = [len(row.tokens_T) for row in unit]
     return _Measured(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(unit) - 1))

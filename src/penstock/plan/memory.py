@@ -69,7 +69,7 @@ def footprint(
     """Bytes of a policy with the critic of ``learner``, a reference if there is one, and reward models of its shape.
 
     With ``unfrozen_layers`` the reference and the reward models share the frozen part (reward models that were trained from
-    the same model with as many layers or fewer). Otherwise each stands by itself, with ``frozen`` bytes a parameter. With
+    the same model with as many layers or fewer). Otherwise each is held by itself, with ``frozen`` bytes a parameter. With
     adapters the reference is the policy without them.
     """
     number = 2 if learner.dtype == "bfloat16" else 4
@@ -101,7 +101,7 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     """Bytes that each rank of a learner holds while it trains: its share, and what it gathers to compute one block.
 
     What is not in blocks (embeddings, head) stays gathered through a pass, or its rows where tensor parallelism splits it.
-    Where parameters are sharded, rank 0 holds a copy of the weights beside, from which it generates, evaluates and saves.
+    Where parameters are sharded, rank 0 holds another copy of the weights, from which it generates, evaluates and saves.
     """
     own, strategy = footprint(shape, learner), learner.strategy
     if not isinstance(strategy, FSDP2 | DeepSpeed):

@@ -71,7 +71,7 @@ def by_row(
 
 @dataclass(frozen=True)
 class LearnerPlan:
-    """What a learner is made for, beside its spec; the same on every rank."""
+    """What a learner is made for, besides its spec; the same on every rank."""
 
     total_steps: int
     """Optimizer steps that the schedule is laid out for."""

@@ -56,7 +56,7 @@ class Part(DeviceLearner, ABC):
         super().__init__(policy, spec, plan)
 
     def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> Metrics:
-        """Forward and backward this rank's micro-batch, or an empty one beside those of the others.
+        """Forward and backward this rank's micro-batch, or an empty one next to those of the others.
 
         Raises:
             NonFiniteError: the loss of some rank is not finite; gradients gathered so far are dropped on all.

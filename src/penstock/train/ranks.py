@@ -29,7 +29,7 @@ class RankedLearner:
     """Implements the ``Learner`` contract on ``spec.strategy.ranks`` processes.
 
     Micro-batches go to the copies of the model in turn, so ``accumulate`` keeps one until each copy has its own; ``flush`` and
-    ``step`` carry out the rest beside empty ones. With a whole copy on each rank, ``model`` is the trained one. With shards it
+    ``step`` carry out the rest next to empty ones. With a whole copy on each rank, ``model`` is the trained one. With shards it
     is a copy for generation, evaluation and saving, which :meth:`refresh` brings up to date.
 
     Raises:
@@ -84,7 +84,7 @@ class RankedLearner:
         return added(found, self.flush()) if len(self._waiting) == self.copies else found
 
     def flush(self) -> Metrics:
-        """Carry out the micro-batches that wait, beside empty ones."""
+        """Carry out the micro-batches that wait, next to empty ones."""
         if not self._waiting:
             return {}
         items, self._waiting = self._waiting, []

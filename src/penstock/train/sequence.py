@@ -50,7 +50,7 @@ def check_heads(config: Any, sequence: int, tensor: int) -> None:
 
 @dataclass(frozen=True)
 class Own:
-    """What a rank computes of a micro-batch, and where that stands in the whole."""
+    """What a rank computes of a micro-batch, and where that is in the whole."""
 
     tensors: Any
     """The batch as one forward pass reads it, over this rank's tokens."""

@@ -93,7 +93,7 @@ def build(shape: Shape, spec: LearnerSpec, seed: int) -> LanguageModel:
 
 
 def materialise(module: nn.Module, device: torch.device) -> None:
-    """Give memory (of any content) to what stands on the meta device; tied tensors stay tied. Moves the rest to ``device``."""
+    """Give memory (of any content) to what is on the meta device; tied tensors stay tied. Moves the rest to ``device``."""
     made: dict[int, Any] = {}
 
     def placed(tensor: Tensor) -> Any:
