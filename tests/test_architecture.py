@@ -53,7 +53,7 @@ HOME = {
     "datasets": ("data/hub.py",),
     "reasoning_gym": ("data/gym.py",),
     "math_verify": ("rewards/math.py",),
-    "msgpack": ("net/wire.py", "train/frames.py"),
+    "msgpack": ("net/wire.py",),
     "jinja2": ("data/render.py", "ui/report.py", "feedback/service/"),
     "rich": ("ui/",),
     "tyro": ("cli/",),

@@ -64,7 +64,7 @@ def test_a_recorded_greeting_opens_no_second_connection() -> None:
             replay.post([hello])
             assert await replay.receive() == ["refused"]
             assert "does not know the token" in hub.lines[0]
-            await replay.close()
+            replay.close()
 
     run(main)
 
@@ -78,7 +78,7 @@ def test_a_server_that_does_not_know_the_token_is_not_believed() -> None:
         await false.send(wire.pack(["welcome", bytes(32)]))
         with pytest.raises(ConnectionLost):
             await false.receive()
-        await false.close()
+        false.close()
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -148,7 +148,7 @@ def test_garbage_from_the_server_fails_the_open_calls() -> None:
             await server.send([b"no frame begins like this"])
             with pytest.raises(ConnectionLost):
                 await server.receive()
-            await server.close()
+            server.close()
 
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.setblocking(False)

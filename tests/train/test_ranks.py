@@ -2,13 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from rank_examples import LOSSES, learners, train, units_for
@@ -18,13 +17,13 @@ from penstock.algos.grpo import GRPO
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.contracts import Denominator
-from penstock.core.errors import ConnectionLost, DeadlinePassed, NonFiniteError, RoleError, SpecError, TrainingError, WireError
+from penstock.core.errors import NonFiniteError, RoleError, SpecError, TrainingError
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import idle_batch, lay_out
+from penstock.net.blocking import BlockingLink
 from penstock.train import fleet as fleets
-from penstock.train import frames
+from penstock.train.launcher import LocalLauncher
 from penstock.train.learner import LearnerPlan
-from penstock.train.rank_process import Here
 from penstock.train.ranks import learner_of
 
 
@@ -48,49 +47,26 @@ class Loss:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        {"a": [1, 2.5, None, True, "ü", b"bytes"]},
-        (1, (2, frozenset({"x", "y"}))),
-        GRPO().loss(),
-        LearnerSpec(strategy=FSDP2()),
-        idle_batch,
-    ],
+    [GRPO().loss(), LearnerSpec(strategy=FSDP2()), idle_batch, frozenset({"x", "y"})],
     ids=lambda value: type(value).__name__,
 )
-def test_values_travel_and_come_back_as_they_were(value):
-    found = frames.decode(frames.encode(value))
-    assert (type(found), found) == (type(value), value)
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.bool_])
-def test_arrays_travel_and_may_be_written_to(kind):
-    array = np.arange(6).reshape(2, 3).astype(kind)[:, ::2]
-    found = frames.decode(frames.encode(array))
-    np.testing.assert_array_equal(found, array)
-    assert found.dtype == array.dtype
-    assert found.flags.writeable
+def test_what_ranks_are_asked_with_travels_and_comes_back_as_it_was(value):
+    assert there_and_back(value) == value
 
 
 def test_a_batch_travels():
-    found = frames.decode(frames.encode(idle_batch()))
+    found = there_and_back(idle_batch())
     assert found.gather_BT.tolist() == [[0, 1]]
     assert found.row_ids == (0,)
 
 
-@pytest.mark.parametrize("value", [object(), partial(print), lambda: None], ids=["object", "partial", "lambda"])
-def test_what_no_other_process_can_make_is_refused(value):
-    with pytest.raises(WireError, match="cannot travel to a rank"):
-        frames.encode(value)
-
-
-def test_a_silent_pipe_has_a_deadline_and_a_closed_one_is_named():
-    reading, writing = os.pipe()
-    with pytest.raises(DeadlinePassed):
-        frames.read(reading, 0.01)
-    os.close(writing)
-    with pytest.raises(ConnectionLost):
-        frames.read(reading, 1.0)
-    os.close(reading)
+def there_and_back(value):
+    here, there = (BlockingLink(end, "rank") for end in socket.socketpair())
+    here.send(value)
+    found = there.receive(5.0)
+    here.close()
+    there.close()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -117,9 +93,9 @@ def test_ranks_that_tensor_does_not_divide_are_refused():
 def test_threads_are_shared_unless_they_were_set(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert Here().threads(4) == 2
+    assert LocalLauncher().threads(4) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert Here().threads(4) == 3
+    assert LocalLauncher().threads(4) == 3
 
 
 def test_micro_batches_wait_until_each_copy_has_one(tiny):

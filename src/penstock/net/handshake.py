@@ -52,12 +52,5 @@ def client_half(token: str, name: str, role: str, peer: str) -> Handshake[str]:
     return WireError(f"{peer} does not know the token of this run; it is another run's server"), None
 
 
-def checked(result: Result | WireError) -> Result:
-    """What a half gave. Raises what it gave as an error."""
-    if isinstance(result, WireError):
-        raise result
-    return result
-
-
 def _proof(token: str, *said: str | bytes) -> bytes:
     return hmac.digest(token.encode(), b"".join(wire.pack(list(said))), "sha256")

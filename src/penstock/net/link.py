@@ -16,13 +16,14 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections import deque
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from penstock.core.errors import ConnectionLost
+from penstock.core.errors import ConnectionLost, WireError
 from penstock.net import handshake, wire
 from penstock.net.handshake import Handshake, Result
 
@@ -35,8 +36,7 @@ BEATS = 12
 BACKLOG = 1 << 22
 """Bytes that wait to leave; who sends more waits."""
 
-_SCRATCH_BYTES = 1 << 18
-_BUFFERS = 64  # of one system call
+_SCRATCH_BYTES, _BUFFERS = 1 << 18, 64  # of one read, of one write
 
 _links: set[Outward] = set()
 _added = threading.Event()
@@ -44,9 +44,13 @@ _heart: threading.Thread | None = None
 
 
 def _send_heartbeats() -> None:
+    last = time.monotonic()
     while True:
-        _added.wait(SILENCE / BEATS)
-        _added.clear()
+        if (left := last + SILENCE / BEATS - time.monotonic()) > 0:
+            _added.wait(left)
+            _added.clear()
+            continue
+        last = time.monotonic()
         for link in list(_links):
             link.beat()
 
@@ -75,10 +79,6 @@ class Outward:
         if _heart is None or not _heart.is_alive():
             _heart = threading.Thread(target=_send_heartbeats, name="heartbeats", daemon=True)
             _heart.start()
-
-    @property
-    def lost(self) -> bool:
-        return bool(self.reason)
 
     def append(self, frame: list[wire.Buffer]) -> None:
         """Put a frame behind those that wait to be sent. Raises ConnectionLost."""
@@ -118,6 +118,12 @@ class Outward:
             _links.discard(self)
             self.socket.shutdown(socket.SHUT_RDWR)  # raises where it had ended already
 
+    def close(self) -> None:
+        """End the connection; what waits to be sent is lost. Nobody may be receiving."""
+        self.lose("it was closed here")
+        with self._lock:
+            self.socket.close()
+
     def detach(self) -> socket.socket:
         """The socket, for another process to go on with; nothing may be on its way."""
         with self._lock:
@@ -134,28 +140,24 @@ class Link(Outward):
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._start = self._end = 0  # what has been read and not been taken
-        self._ends: deque[tuple[int, asyncio.Future[None] | None]] = deque()  # where frames end, and who waits for that
+        self.unsent: deque[tuple[int, asyncio.Future[None] | None]] = deque()
+        """Where frames that have not left end, and who waits for that."""
         self._pushing = self._writing = False
         self._quiet = 0
         self._timer = self._loop.call_later(SILENCE / BEATS, self._listen)
 
-    @property
-    def waiting(self) -> int:
-        """Frames that have not left."""
-        return len(self._ends)
-
     def post(self, frame: list[wire.Buffer], sent: asyncio.Future[None] | None = None) -> None:
         """Put a frame behind those that wait to be sent. Who posts bounds how many may wait."""
         self.append(frame)
-        self._ends.append((self.posted, sent))
+        self.unsent.append((self.posted, sent))
         if not self._pushing:
             self._pushing = True
             self._loop.call_soon(self._push)
 
     async def send(self, frame: list[wire.Buffer]) -> None:
-        """Post a frame, and wait for what waits to leave while that is above :data:`BACKLOG`. Raises ConnectionLost."""
+        """Post a frame, and wait until all has left where much waits to leave. Raises ConnectionLost."""
         self.post(frame)
-        if self.posted - self.left > BACKLOG:
+        if self.posted - self.left > BACKLOG or len(self.unsent) > _BUFFERS:
             await self.flush()
 
     async def flush(self) -> None:
@@ -195,13 +197,9 @@ class Link(Outward):
                 result, last = end.value
             self.post(wire.pack(last) if last else [])
             await self.flush()
-        return handshake.checked(result)
-
-    async def close(self) -> None:
-        """End the connection; what waits to be sent is lost. Nobody may be receiving."""
-        self.lose("it was closed here")
-        with self._lock:
-            self.socket.close()
+        if isinstance(result, WireError):
+            raise result
+        return result
 
     def lose(self, why: str) -> None:
         """Send nothing more: fail those who wait for it, and let both readers see the end."""
@@ -210,10 +208,10 @@ class Link(Outward):
         if self._writing:
             self._loop.remove_writer(self.socket)
             self._writing = False
-        for _, sent in self._ends:
+        for _, sent in self.unsent:
             if sent is not None and not sent.done():
                 sent.set_exception(ConnectionLost(f"the connection to {self.peer} ended: {self.reason}"))
-        self._ends.clear()
+        self.unsent.clear()
 
     def _push(self) -> None:
         """Runs soon after a post, and whenever the socket takes more."""
@@ -222,14 +220,14 @@ class Link(Outward):
         except OSError as cause:
             return self.lose(str(cause))
         self._pushing = not done
-        if self._writing == done and not self.lost:
+        if self._writing == done and not self.reason:
             self._writing = not done
             if done:
                 self._loop.remove_writer(self.socket)
             else:
                 self._loop.add_writer(self.socket, self._push)
-        while self._ends and self._ends[0][0] <= self.left:
-            _, sent = self._ends.popleft()
+        while self.unsent and self.unsent[0][0] <= self.left:
+            _, sent = self.unsent.popleft()
             if sent is not None and not sent.done():
                 sent.set_result(None)
 
@@ -266,7 +264,7 @@ class Link(Outward):
             raise ConnectionLost(f"the connection to {self.peer} broke: {cause}") from cause
         if not count:
             raise ConnectionLost(
-                f"the connection to {self.peer} ended: {self.reason}" if self.lost else f"{self.peer} ended the connection"
+                f"the connection to {self.peer} ended: {self.reason}" if self.reason else f"{self.peer} ended the connection"
             )
         self._quiet = 0
         return count

@@ -10,7 +10,6 @@ once.
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import itertools
 import socket
@@ -35,8 +34,6 @@ GREETING_AT_ONCE = 64
 
 CROWDED = 1.0
 """Seconds until a server that found no room for a connection tries again."""
-
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -131,12 +128,13 @@ class Server:
                 connection, address = await loop.sock_accept(listener)
             except OSError as cause:
                 self._greeting.release()
-                if cause.errno not in _NO_ROOM:
-                    continue  # who knocked has left before it was accepted
-                if not crowded:
-                    self.report(f"{self.name} has no room for another connection, and tries again: {cause}; raise ulimit -n")
-                crowded = True
-                await asyncio.sleep(CROWDED)
+                if not isinstance(cause, ConnectionError):  # one of these has left before it was accepted
+                    if not crowded:
+                        self.report(
+                            f"{self.name} takes no connections for now: {cause}; where files are too many, raise ulimit -n"
+                        )
+                    crowded = True
+                    await asyncio.sleep(CROWDED)
                 continue
             crowded = False
             self._spawn(self._serve(connection, "{}:{}".format(*address[:2])))
@@ -146,27 +144,23 @@ class Server:
         try:
             try:
                 name, role = await link.shake_hands(server_half(self._token, self.name, address))
-            except (WireError, ConnectionLost) as error:
-                return self.report(f"{self.name} refused a connection: {error}")
-            except TimeoutError:
-                return self.report(f"{self.name} refused a connection: {address} did not greet in time")
+            except (WireError, ConnectionLost, TimeoutError) as error:
+                return self.report(f"{self.name} refused a connection: {str(error) or f'{address} did not greet in time'}")
             finally:
                 self._greeting.release()
-            peer = Peer(next(self._ids), name, role)
-            link.peer = f"{peer} ({address})"
-            await self._attend(peer, link)
+            await self._attend(Peer(next(self._ids), name, role), link)
         finally:
-            await link.close()
+            link.close()
 
     async def _attend(self, peer: Peer, link: Link) -> None:
         self.peers[peer.id], self._links[peer.id] = peer, (link, asyncio.current_task())
-        session = _Session(self, peer, link)
+        link.peer, session = f"{peer} ({link.peer})", _Session(self, peer, link)
         try:
             await session.run()
         except WireError as error:
             self.report(f"{self.name} ended a connection: {error}")
         except ConnectionLost:  # leaving is no error; on_leave hears of it
-            if link.lost:
+            if link.reason:
                 self.report(f"{self.name} ended the connection of {peer}: {link.reason}")
         finally:
             await session.end()
@@ -189,7 +183,7 @@ class _Session:
         while True:
             match await self.link.receive():
                 case ["call", int(number), str(verb), dict(values)] if number not in self.running:
-                    if len(self.running) + self.link.waiting >= WINDOW:
+                    if len(self.running) >= WINDOW or len(self.link.unsent) >= 2 * WINDOW:
                         raise WireError(f"{self.link.peer} has more than {WINDOW} calls open")
                     task = asyncio.create_task(self.carry_out(number, verb, values), name=f"{verb} of {self.peer}")
                     self.running[number] = task
@@ -213,7 +207,7 @@ class _Session:
     def reply(self, number: int, task: asyncio.Task[Any]) -> None:
         """Answer for a task that is done, also for one that was cancelled before it began."""
         del self.running[number]
-        if self.link.lost:
+        if self.link.reason:
             return
         error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         try:
@@ -241,33 +235,22 @@ async def connect(address: str, token: str, *, name: str, role: str, deadline: f
         WireError: who listens is no server of this run.
         DeadlinePassed: it took longer than ``deadline`` seconds.
     """
+    host, _, port = address.rpartition(":")
+    link = Link(socket.socket(socket.AF_INET, socket.SOCK_STREAM), address)
     try:
         async with asyncio.timeout(deadline):
-            link = Link(await _dial(address), address)
-            try:
-                there = await link.shake_hands(client_half(token, name, role, address))
-            except BaseException:
-                await link.close()
-                raise
-    except TimeoutError as cause:
-        raise DeadlinePassed(f'{address} did not answer the greeting of {role} "{name}" in time') from cause
+            await asyncio.get_running_loop().sock_connect(link.socket, (host, int(port)))
+            there = await link.shake_hands(client_half(token, name, role, address))
+    except BaseException as cause:
+        link.close()
+        match cause:
+            case TimeoutError():
+                raise DeadlinePassed(f'{address} did not answer the greeting of {role} "{name}" in time') from cause
+            case OSError():
+                raise ConnectionLost(f"no server listens at {address}: {cause}") from cause
+        raise
     link.peer = f"{there} at {address}"
     return Client(link)
-
-
-async def _dial(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    connection.setblocking(False)
-    try:
-        await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
-    except OSError as cause:
-        connection.close()
-        raise ConnectionLost(f"no server listens at {address}: {cause}") from cause
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 class Client:
@@ -311,7 +294,7 @@ class Client:
                 try:
                     return await reply
                 finally:
-                    if number in self._open and not self._link.lost:
+                    if number in self._open and not self._link.reason:
                         self._link.post(wire.pack(["cancel", number]))
         except TimeoutError as cause:
             raise DeadlinePassed(f'{self.server} did not answer "{verb}" within {deadline:g} s') from cause
@@ -359,7 +342,7 @@ class Client:
         self.lost.set()
         for number in list(self._open):
             self._settle(number, ConnectionLost(self.reason))
-        await self._link.close()
+        self._link.close()
 
     def _settle(self, number: int, outcome: Any) -> None:
         reply = self._open.pop(number)

@@ -4,10 +4,10 @@ A frame is ``magic, version, header length, body length`` (16 bytes), the header
 array in it names its dtype and shape, and its bytes are the next ones of the body, aligned to their item size. Nothing is
 pickled: a class travels only if it was registered, and by its name. A frame without header and body is a heartbeat.
 
-What travels: None, bool, int, float, str, bytes, list, tuple, frozenset, dict, numpy arrays of the dtypes in :data:`DTYPES`,
-and the registered nouns of :mod:`penstock.core.types`. All come back equal and of the same type, except that numpy scalars
-become numbers and a bytearray or memoryview becomes bytes. Between a learner and its ranks, which are one program,
-``importable`` dataclasses and functions travel as well, by module and name with their plain fields.
+What travels: None, bool, int, float, str, bytes, list, tuple, frozenset of plain values, dict, numpy arrays of the dtypes in
+:data:`DTYPES`, and the registered nouns of :mod:`penstock.core.types`. All come back equal and of the same type, except that
+numpy scalars become numbers and a bytearray or memoryview becomes bytes. Between a learner and its ranks, which are one
+program, ``importable`` dataclasses and functions travel as well, by module and name with their plain fields.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ Noun = TypeVar("Noun", bound=type)
 _TUPLE, _NOUN, _ARRAY, _INTEGER, _SET, _RECORD, _FUNCTION = range(1, 8)  # codes of msgpack extension types
 _DTYPES = tuple(np.dtype(name) for name in DTYPES)
 _CODE = {name: code for code, name in enumerate(DTYPES)}
-_TUPLE_MARK, _SET_MARK = msgpack.ExtType(_TUPLE, b""), msgpack.ExtType(_SET, b"")
+_TUPLE_MARK = msgpack.ExtType(_TUPLE, b"")
 _PADDING = bytes(8)
 
 
 class _Mark:
-    """First element of a list that stands for a tuple, a set or a noun; no value that travels is one."""
+    """First element of a list that stands for a tuple or for a noun; no value that travels is one."""
 
     __slots__ = ("arity", "build", "name")
 
@@ -75,7 +75,7 @@ class _Mark:
         self.name, self.build, self.arity = name, build, arity
 
 
-_TUPLES, _SETS = _Mark("tuple", lambda *items: items, None), _Mark("set", lambda *items: frozenset(items), None)
+_TUPLES = _Mark("tuple", lambda *items: items, None)
 _marks: dict[bytes, _Mark] = {}  # by name on the wire
 _nouns: dict[type, tuple[Any, Callable[[Any], tuple[Any, ...]]]] = {}  # class -> extension, fields of an instance
 
@@ -181,7 +181,7 @@ class _Writer:
             mark, get = _nouns[kind]
             return [mark, *get(value)]
         if kind is frozenset:
-            return [_SET_MARK, *sorted(value)]
+            return msgpack.ExtType(_SET, msgpack.packb(sorted(value)))
         if kind is int:  # beyond 64 bits
             return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
         if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
@@ -230,18 +230,15 @@ class _Reader:
             return int.from_bytes(data, "little", signed=True)
         if code == _FUNCTION and self.importable:
             return _imported(data)
-        mark = self.mark(code, data)
-        if mark is not None:
-            self.open += 1
-            return mark
-        raise ValueError(f"nothing is registered as {data[:40]!r} of kind {code}")
-
-    def mark(self, code: int, data: bytes) -> _Mark | None:
-        if code in (_TUPLE, _SET):
-            return _TUPLES if code == _TUPLE else _SETS
+        if code == _SET:
+            return frozenset(msgpack.unpackb(data))
+        mark = _TUPLES if code == _TUPLE else _marks.get(data) if code == _NOUN else None
         if code == _RECORD and self.importable:
-            return _Mark(data.decode(), functools.partial(_record, _imported(data)), 1)
-        return _marks.get(data) if code == _NOUN else None
+            mark = _Mark(data.decode(), functools.partial(_record, _imported(data)), 1)
+        if mark is None:
+            raise ValueError(f"nothing is registered as {data[:40]!r} of kind {code}")
+        self.open += 1
+        return mark
 
     def list(self, items: list[Any]) -> Any:
         if not items or type(items[0]) is not _Mark:

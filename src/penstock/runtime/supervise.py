@@ -29,7 +29,7 @@ from penstock.runtime.supervisor import COMMAND, FAILED_STARTS, Child, Place, Ro
 from penstock.stream.enrichment import EnrichmentStep
 from penstock.stream.rules import Rules
 from penstock.stream.verbs import handlers
-from penstock.train.rank_meeting import Meeting
+from penstock.train.rendezvous import Rendezvous
 from penstock.weights.folder import shared_folder
 
 PATIENCE = 120.0
@@ -241,7 +241,7 @@ class Supervised:
     async def _end_without_rank(self, learner: Child) -> None:
         """A learner at work does not survive its rank. It may not notice where a node has vanished, so it is ended."""
         await asyncio.sleep(NOTICING)
-        if self.learner is learner and Meeting(self.folder.path / "ranks").working.exists():
+        if self.learner is learner and Rendezvous(self.folder.path / "ranks").working.exists():
             learner.signal(signal.SIGKILL)
 
     def _reached(self) -> tuple[int, str]:

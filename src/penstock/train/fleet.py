@@ -19,7 +19,7 @@ import torch
 from penstock.core import errors
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RanksLost, TrainingError
 from penstock.train import world
-from penstock.train.rank_process import Handle, Here, Starter, silent
+from penstock.train.launcher import Launcher, LocalLauncher, RankHandle
 from penstock.train.verbs import Parts, perform
 
 SECONDS = 600.0
@@ -30,7 +30,7 @@ GRACE = 5.0
 """Seconds in which ranks that broke off together may say why."""
 
 _current: Fleet | None = None
-_starter: Starter | None = None
+_launcher: Launcher | None = None
 
 
 class Fleet:
@@ -40,27 +40,27 @@ class Fleet:
         RanksLost: a rank does not start; names it and its last words.
     """
 
-    def __init__(self, size: int, device: torch.device, starter: Starter | None = None, seconds: float = SECONDS) -> None:
+    def __init__(self, size: int, device: torch.device, launcher: Launcher | None = None, seconds: float = SECONDS) -> None:
         self.size, self.device, self.seconds = size, device, seconds
-        self.starter = starter or Here()
-        self.threads = self.starter.threads(size)
+        self.launcher = launcher or LocalLauncher()
+        self.threads = self.launcher.threads(size)
         self.broken = ""
         self.holders = 0
         self._kept = self._member = False
         self._left: list[int] = []
         """Learners that are gone; their parts are dropped before the next verb, never in the middle of one."""
         self._lock = threading.RLock()
-        self._folder = self.starter.folder()
-        self.handles: list[Handle] = []
-        greeting: dict[str, Any] = {
-            "size": size, "device": device.type, "threads": self.threads, "seconds": seconds, "across": self.starter.across,
+        self._folder = self.launcher.folder()
+        self.handles: list[RankHandle] = []
+        bootstrap: dict[str, Any] = {
+            "size": size, "device": device.type, "threads": self.threads, "seconds": seconds, "across": self.launcher.across,
             "store": os.path.join(self._folder, "store"), "path": [path for path in sys.path if path],
         }  # fmt: skip
         try:
-            with self.starter.meeting():
+            with self.launcher.launching():
                 for rank in range(1, size):
-                    self.handles.append(self.starter.start({**greeting, "rank": rank}))
-            self.parts = Parts(self._join(greeting["store"]))
+                    self.handles.append(self.launcher.launch({**bootstrap, "rank": rank}))
+            self.parts = Parts(self._join(bootstrap["store"]))
             self._answers("start", STARTING)
         except BaseException:
             self.close()
@@ -71,7 +71,7 @@ class Fleet:
             self._heard(rank, handle, "start", STARTING)
         torch.set_num_threads(self.threads)
         device = torch.device("cuda:0") if self.device.type == "cuda" else self.device
-        joined = world.join(0, self.size, device, store, self.seconds, self.starter.across)
+        joined = world.join(0, self.size, device, store, self.seconds, self.launcher.across)
         self._member = True
         return joined
 
@@ -89,7 +89,7 @@ class Fleet:
                 raise RanksLost(self.broken)
             try:
                 for handle, given in zip(self.handles, others or [mine] * len(self.handles), strict=True):
-                    handle.send([verb, given])
+                    handle.link.send([verb, given])
                 found = perform(self.parts, verb, mine)
             except ConnectionLost as error:
                 raise self._fail(verb, error) from error
@@ -111,15 +111,15 @@ class Fleet:
             raise self._fail(verb, None)
         return [answer.get("value") for answer in answers]
 
-    def _heard(self, rank: int, handle: Handle, verb: str, seconds: float) -> Any:
+    def _heard(self, rank: int, handle: RankHandle, verb: str, seconds: float) -> Any:
         try:
-            return handle.receive(seconds)
+            return handle.link.receive(seconds)
         except ConnectionLost as error:
             raise self._fail(verb, error) from error
         except DeadlinePassed as error:
-            problem = silent(rank, verb, seconds)
-            self._end(str(problem))
-            raise problem from error
+            text = f"learner rank {rank} did not answer within {seconds:.0f} s (asked to {verb}); its machine may be overloaded"
+            self._end(text)
+            raise RanksLost(text) from error
 
     def _fail(self, verb: str, error: BaseException | None) -> BaseException:
         """What is to be raised after a failure in this rank or another; ends the fleet."""
@@ -157,7 +157,7 @@ class Fleet:
                 world.leave()
         for handle in self.handles:
             handle.stop()
-        self.starter.close()
+        self.launcher.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def hold(self) -> None:
@@ -197,11 +197,11 @@ def fleet_of(size: int, device: torch.device) -> Fleet:
     if _current is not None and (_current.size, _current.device.type) != (size, device.type):
         raise TrainingError(f"a learner with {_current.size} ranks is still in use in this process; close it first")
     if _current is None:
-        _current = Fleet(size, device, _starter)
+        _current = Fleet(size, device, _launcher)
     return _current
 
 
-def start_ranks_by(starter: Starter) -> None:
+def launch_ranks_by(launcher: Launcher) -> None:
     """Where this process's learners have their other ranks from now on; usually they are its children."""
-    global _starter
-    _starter = starter
+    global _launcher
+    _launcher = launcher

@@ -1,6 +1,7 @@
-"""A rank of a learner as a process: reads verbs from its input, carries them out with the other ranks, answers.
+"""A rank of a learner as a process: reads calls from its input, carries them out with the other ranks, answers.
 
-It ends when its input ends, because then the process that started it is gone.
+Its standard input is a connection to rank 0 (:mod:`penstock.net.blocking`). It ends when that does, because then the process
+that started it is gone.
 """
 
 from __future__ import annotations
@@ -8,25 +9,25 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import traceback
 from typing import Any
 
-from penstock.train import frames
+from penstock.net.blocking import BlockingLink
 
-INPUT, OUTPUT, ERRORS = 0, 1, 2
+INPUT = 0
 
 
 def main() -> int:
-    """Take up the rank that the first frame names; gives the exit code."""
-    answers = os.dup(OUTPUT)
-    os.dup2(ERRORS, OUTPUT)  # whatever a library prints is no answer
+    """Take up the rank that the first value names; gives the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of the terminal; rank 0 says what happens
-    greeting = frames.read(INPUT)
+    link = BlockingLink(socket.socket(fileno=INPUT), "rank 0")
+    bootstrap = link.receive()
     asked: queue.Queue[Any] = queue.Queue(maxsize=2)
-    threading.Thread(target=_listen, args=(asked,), name="listen", daemon=True).start()
-    sys.path[:] = [*greeting["path"], *(path for path in sys.path if path not in greeting["path"])]
+    threading.Thread(target=_listen, args=(link, asked), name="listen", daemon=True).start()
+    sys.path[:] = [*bootstrap["path"], *(path for path in sys.path if path not in bootstrap["path"])]
 
     import torch
 
@@ -36,24 +37,25 @@ def main() -> int:
     from penstock.train.device import set_up
     from penstock.train.verbs import Parts, perform
 
-    set_up(greeting["device"], greeting["threads"])
-    rank = greeting["rank"]
-    device = torch.device(f"cuda:{greeting['index']}") if greeting["device"] == "cuda" else torch.device("cpu")
-    frames.write(answers, {"value": "here"})
-    parts = Parts(world.join(rank, greeting["size"], device, greeting["store"], greeting["seconds"], greeting["across"]))
-    frames.write(answers, {"value": "ready"})
+    set_up(bootstrap["device"], bootstrap["threads"])
+    rank = bootstrap["rank"]
+    device = torch.device(f"cuda:{bootstrap['index']}") if bootstrap["device"] == "cuda" else torch.device("cpu")
+    link.send({"value": "here"})
+    meeting = (bootstrap["store"], bootstrap["seconds"], bootstrap["across"])
+    parts = Parts(world.join(rank, bootstrap["size"], device, *meeting))
+    link.send({"value": "ready"})
     while True:
         verb, given = asked.get()
         try:
-            frames.write(answers, {"value": perform(parts, verb, given)})
+            link.send({"value": perform(parts, verb, given)})
         except PenstockError as error:
-            frames.write(answers, {"error": type(error).__name__, "text": str(error)})
+            link.send({"error": type(error).__name__, "text": str(error)})
 
 
-def _listen(asked: queue.Queue[Any]) -> None:
+def _listen(link: BlockingLink, asked: queue.Queue[Any]) -> None:
     try:
         while True:
-            asked.put(frames.read(INPUT))
+            asked.put(link.receive())
     finally:
         os._exit(0)
 

@@ -18,9 +18,9 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from penstock.core.errors import TrainingError
+from penstock.train.rendezvous import host_of_this_node
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-HOST, LOOPBACK = "PENSTOCK_HOST", "127.0.0.1"
 Item = TypeVar("Item")
 ASK_ADDRESS = 0x8915
 """Linux's number of the request for an interface's address (SIOCGIFADDR)."""
@@ -88,7 +88,7 @@ def join(rank: int, size: int, device: torch.device, store: str, seconds: float,
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    with _on_interface(_interface_of(os.environ.get(HOST, LOOPBACK)) if across else ""):
+    with _on_interface(_interface_of(host_of_this_node()) if across else ""):
         distributed.init_process_group(
             backend,
             store=distributed.FileStore(store, size),

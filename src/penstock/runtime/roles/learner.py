@@ -9,9 +9,9 @@ from penstock.runtime.bootstrap import RANKS_LOST, Bootstrap
 from penstock.runtime.listeners import EventSender
 from penstock.runtime.session import Session
 from penstock.runtime.stopping import Interrupted, StopSignal
-from penstock.train.fleet import start_ranks_by
-from penstock.train.rank_elsewhere import Elsewhere
-from penstock.train.rank_meeting import host_of_this_node
+from penstock.train.fleet import launch_ranks_by
+from penstock.train.remote_launcher import RemoteLauncher
+from penstock.train.rendezvous import host_of_this_node
 
 
 def train(bootstrap: Bootstrap) -> int:
@@ -20,7 +20,7 @@ def train(bootstrap: Bootstrap) -> int:
     Events, and how the run ended, go to the process that launched it.
     """
     if bootstrap.rank_threads:
-        start_ranks_by(Elsewhere(bootstrap.folder, host_of_this_node(), bootstrap.token, bootstrap.rank_threads))
+        launch_ranks_by(RemoteLauncher(bootstrap.folder, host_of_this_node(), bootstrap.token, bootstrap.rank_threads))
     sender = EventSender(bootstrap)
     with StopSignal() as stop:
         session = Session(bootstrap.run, bootstrap.folder, [sender], bootstrap.base, stop=stop, bootstrap=bootstrap)

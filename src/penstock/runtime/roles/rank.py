@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from penstock.core.errors import WireError
+from penstock.core.errors import ConnectionLost, DeadlinePassed, WireError
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.local import beside
 from penstock.runtime.remote import joined
-from penstock.train.rank_meeting import Meeting, introduce
+from penstock.train.rendezvous import Rendezvous, connect_to_learner
 
 LOOK = 0.1
 """Seconds between two looks for a learner that waits."""
@@ -26,7 +26,7 @@ async def run(bootstrap: Bootstrap) -> None:
 async def _serve(bootstrap: Bootstrap) -> None:
     """Be the rank of one learner after another."""
     number = int(bootstrap.name.rpartition("-")[2])
-    files, token = Meeting(bootstrap.folder / "ranks"), bootstrap.token
+    files, token = Rendezvous(bootstrap.folder / "ranks"), bootstrap.token
     while True:
         if (place := await asyncio.to_thread(files.address)) is not None:
             await _be(number, place, token)
@@ -36,12 +36,12 @@ async def _serve(bootstrap: Bootstrap) -> None:
 async def _be(number: int, place: tuple[str, int], token: str) -> None:
     """Be the rank of the learner that listens there, until either ends."""
     try:
-        connection = await asyncio.to_thread(introduce, *place, token, number)
-    except (OSError, WireError):  # it has ended, or has its ranks by now
+        connection = await asyncio.to_thread(connect_to_learner, place, token, number)
+    except (OSError, WireError, ConnectionLost, DeadlinePassed):  # it has ended, or has its ranks by now
         return
     command = [sys.executable, "-m", "penstock.train.rank", str(number)]
     with connection:
-        process = await asyncio.create_subprocess_exec(*command, stdin=connection.fileno(), stdout=connection.fileno())
+        process = await asyncio.create_subprocess_exec(*command, stdin=connection.fileno())
     try:
         await process.wait()
     finally:
