@@ -135,7 +135,7 @@ async def shared_windows(generator: Clocked, updates: int, preset: str, busy: bo
         process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE, limit=1 << 24)
         arrived = [0.0]
 
-        async def newest(incarnation: int, version: int) -> dict[str, Any]:
+        async def newest(learner_epoch: int, version: int) -> dict[str, Any]:
             manifest = json.loads(await process.stdout.readline())
             arrived[0] = time.perf_counter()
             return manifest

@@ -58,7 +58,7 @@ class Shared:
 
         assert not self.engine._flights, "the test before has left requests behind"
         await self.engine.engine.reset_prefix_cache()
-        self.engine.incarnation, self.engine.version = -1, -1
+        self.engine.learner_epoch, self.engine.version = -1, -1
         await self.engine.load(WeightUpdate(0, list(model.policy_weights())))
         self.engine.meter = Meter()
 

@@ -35,14 +35,14 @@ class Board:
             self.manifests.append(manifest)
             self.changed.notify_all()
 
-    async def newest(self, incarnation, version):
+    async def newest(self, learner_epoch, version):
         async with self.changed:
-            await self.changed.wait_for(lambda: self.order > (incarnation, version))
+            await self.changed.wait_for(lambda: self.order > (learner_epoch, version))
             return self.manifests[-1]
 
     @property
     def order(self):
-        return (self.manifests[-1]["incarnation"], self.manifests[-1]["version"]) if self.manifests else (-1, -1)
+        return (self.manifests[-1]["learner_epoch"], self.manifests[-1]["version"]) if self.manifests else (-1, -1)
 
 
 class Line:
@@ -53,10 +53,10 @@ class Line:
         self.board = Board()
         self.generators, self.tasks, self.publishers = [], [], []
 
-    def publisher(self, incarnation=0, generators=1):
+    def publisher(self, learner_epoch=0, generators=1):
         """A learner's start."""
         options = {"generators": generators, "seconds": 1.0} if self.kind == "process group" else {}
-        made = open_publisher(self.kind, self.model.policy_weights, self.folder, self.board.post, incarnation, **options)
+        made = open_publisher(self.kind, self.model.policy_weights, self.folder, self.board.post, learner_epoch, **options)
         self.publishers.append(made)
         return made
 
@@ -97,7 +97,7 @@ class Alias:
     def __init__(self, model):
         self.model, self.generators = model, []
 
-    def publisher(self, incarnation=0, generators=1):
+    def publisher(self, learner_epoch=0, generators=1):
         return AliasChannel(self.generators)
 
     def generator(self, joins=True):
@@ -242,10 +242,10 @@ def test_an_older_version_is_refused_and_changes_nothing(opened):
 def test_a_restarted_learner_may_bring_a_version_again(opened):
     async def scenario(line):
         generator, _ = line.generator()
-        for incarnation in (0, 1):
+        for learner_epoch in (0, 1):
             train(line.model)
-            await line.publisher(incarnation).publish(0)
-            while (generator.incarnation, generator.version) != (incarnation, 0):
+            await line.publisher(learner_epoch).publish(0)
+            while (generator.learner_epoch, generator.version) != (learner_epoch, 0):
                 await asyncio.sleep(0.001)
             await line.end()
         return same(held(generator.model), held(line.model))

@@ -22,8 +22,8 @@ RULES = Rules(batch=1, enrichment=(REWARD,))
 SECONDS = 5.0
 
 
-def manifest(version: int, incarnation: int = 1) -> dict[str, Any]:
-    return {"kind": "disk", "version": version, "incarnation": incarnation, "buckets": []}
+def manifest(version: int, learner_epoch: int = 1) -> dict[str, Any]:
+    return {"kind": "disk", "version": version, "learner_epoch": learner_epoch, "buckets": []}
 
 
 async def nothing(stage: str) -> None:
@@ -99,10 +99,10 @@ def test_a_generator_that_starts_while_a_learner_catches_up_is_given_weights_tha
         await (await peers.learner()).announce(manifest(3))
         await peers.leave("learner")
         successor = await peers.learner()
-        await successor.announce(manifest(1, incarnation=2))
+        await successor.announce(manifest(1, learner_epoch=2))
         generator = await peers.connect("newcomer", stage="one")
         first = await generator.registry.wait_newer(-1, -1) or {}
-        await successor.announce(manifest(2, incarnation=2))
+        await successor.announce(manifest(2, learner_epoch=2))
         second = await generator.registry.wait_newer(2, 1) or {}
         return [first["version"], second["version"]]
 
@@ -188,10 +188,10 @@ def test_what_a_learner_that_is_gone_had_evaluated_is_asked_again_by_its_success
         await peers.leave("learner")
         successor = await peers.learner()
         await evaluator.evaluations.answer(old.number, {}, [])
-        await successor.hub.ask(4, manifest(4, incarnation=2))
+        await successor.hub.ask(4, manifest(4, learner_epoch=2))
         new = await evaluator.evaluations.next_evaluation(old.number)
         assert new is not None
         await evaluator.evaluations.answer(new.number, {"evaluation/reward": 1.0}, [])
-        return new.manifest["incarnation"], await successor.hub.answers(True)
+        return new.manifest["learner_epoch"], await successor.hub.answers(True)
 
     assert play(scene) == (2, [(4, {"evaluation/reward": 1.0}, [])])

@@ -114,7 +114,7 @@ def test_a_weight_update_lands_between_two_tokens_of_a_stream(client, server, te
                 admin.post("/pause", json={})  # or a machine as fast as this model would have ended by now
                 loaded.append(admin.put("/weights", content=body).json())
                 admin.post("/resume", json={})
-    assert loaded == [{"version": 1, "incarnation": 0}]
+    assert loaded == [{"version": 1, "learner_epoch": 0}]
     assert versions == sorted(versions)
     assert set(versions) == {0, 1}
 

@@ -157,7 +157,7 @@ def test_pausing_can_end_what_is_in_flight(ask):
 def test_an_uploaded_image_lands_between_two_tokens(ask, tiny):
     async def scenario(client, service):
         task = await in_flight(client, service)
-        body = parcel(WeightUpdate(3, list(other_weights(tiny).policy_weights()), incarnation=2), kv="recompute")
+        body = parcel(WeightUpdate(3, list(other_weights(tiny).policy_weights()), learner_epoch=2), kv="recompute")
         loaded = await client.put("/weights", content=body)
         service.engine.resume()
         versions = (await task).json()["choices"][0]["weight_versions"]
@@ -165,11 +165,11 @@ def test_an_uploaded_image_lands_between_two_tokens(ask, tiny):
         return loaded.json(), versions, sums, (await client.get("/version")).json()
 
     loaded, versions, sums, version = ask(scenario)
-    assert loaded == {"version": 3, "incarnation": 2}
+    assert loaded == {"version": 3, "learner_epoch": 2}
     assert set(versions) == {0, 3}
     assert versions == sorted(versions)
     assert sums["sums"] == sums_of(lambda: [(n, t.detach()) for n, t in other_weights(tiny).policy_weights()])
-    assert (version["version"], version["incarnation"]) == (3, 2)
+    assert (version["version"], version["learner_epoch"]) == (3, 2)
 
 
 @pytest.mark.parametrize("problem", ["cut", "flipped", "old", "no line", "long", "empty"])
@@ -246,7 +246,7 @@ def test_weights_come_by_manifest_through_a_channel(ask, tiny, tmp_path, kind):
     early, group, loaded, versions, updates = ask(scenario)
     assert (early.status_code, "POST /weights/group" in early.text) == (409, True)
     assert group == 200
-    assert loaded == {"version": 7, "incarnation": 0}
+    assert loaded == {"version": 7, "learner_epoch": 0}
     assert versions == {0, 7}
     assert updates == {"refused": 1, "loaded": 1}
 

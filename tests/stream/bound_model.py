@@ -148,7 +148,7 @@ class World:
 
     def announce(self, version: Version) -> None:
         """The learner's weights can be fetched as long as it lives."""
-        asyncio.run(self.registry.announce({"kind": "model", "incarnation": self.epoch, "version": version}))
+        asyncio.run(self.registry.announce({"kind": "model", "learner_epoch": self.epoch, "version": version}))
 
     # ---- time
 

@@ -226,7 +226,7 @@ def test_a_publisher_killed_in_mid_write_leaves_the_last_version_readable(childr
     assert publisher.process.wait(timeout=120) == -signal.SIGKILL
     assert len(list(folder.glob("*.unfinished"))) == 1
     assert_equal_tensors(opened(DiskSubscriber(folder), manifest), tensors())
-    successor = DiskPublisher(Source(), folder, Board().post, incarnation=1)
+    successor = DiskPublisher(Source(), folder, Board().post, learner_epoch=1)
     assert list(folder.glob("*.unfinished")) == []
     with pytest.raises(Superseded):
         DiskSubscriber(folder).open(manifest)

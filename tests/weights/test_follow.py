@@ -154,18 +154,18 @@ def test_a_refused_version_is_reported_and_the_next_one_is_loaded(problem, tiny,
     assert all(torch.equal(tensor, good[name] * 0.5) for name, tensor in model.policy_weights())
 
 
-def test_an_older_version_is_refused_but_a_new_incarnation_may_go_back(tiny):
+def test_an_older_version_is_refused_but_a_new_learner_epoch_may_go_back(tiny):
     model = tiny()
     generator = EmbeddedGenerator(model, version=4)
 
-    def update(version, incarnation):
-        return WeightUpdate(version, list(weights_of(model).items()), incarnation=incarnation, owned=True)
+    def update(version, learner_epoch):
+        return WeightUpdate(version, list(weights_of(model).items()), learner_epoch=learner_epoch, owned=True)
 
     for version in (3, 4):
         with pytest.raises(WeightError, match=f"version {version} is not newer than 4"):
             asyncio.run(generator.load(update(version, 0)))
     assert asyncio.run(generator.load(update(2, 1))) == 2
-    with pytest.raises(WeightError, match="version 9 of incarnation 0 is not newer than 2"):
+    with pytest.raises(WeightError, match="version 9 of learner_epoch 0 is not newer than 2"):
         asyncio.run(generator.load(update(9, 0)))
     assert generator.stats().version == 2
 
@@ -218,9 +218,9 @@ def test_a_superseded_manifest_is_passed_over_in_silence(tiny, channel):
         for version in (1, 2, 3, 4):
             await publisher.publish(version)
 
-        async def newest(incarnation, version):
-            asked.append((incarnation, version))
-            return board.manifests[0] if version < 1 else await board.newest(incarnation, version)
+        async def newest(learner_epoch, version):
+            asked.append((learner_epoch, version))
+            return board.manifests[0] if version < 1 else await board.newest(learner_epoch, version)
 
         reports = Reports()
         task = asyncio.create_task(follow(generator, newest, subscriber, "keep", reports))

@@ -43,7 +43,7 @@ def test_what_was_published_arrives_byte_for_byte(channel):
     source, board, publisher, subscriber = channel
     publish(publisher, 1)
     update = subscriber.open(board.manifests[-1])
-    assert (update.version, update.incarnation, update.owned) == (1, 0, True)
+    assert (update.version, update.learner_epoch, update.owned) == (1, 0, True)
     assert_equal_tensors(dict(update.tensors), source.now)
 
 
@@ -51,7 +51,7 @@ def test_a_manifest_is_plain_json_and_says_what_travels(channel):
     _, board, publisher, _ = channel
     publish(publisher, 7)
     manifest = board.manifests[-1]
-    assert (manifest["kind"], manifest["version"], manifest["incarnation"]) == ("shared memory", 7, 0)
+    assert (manifest["kind"], manifest["version"], manifest["learner_epoch"]) == ("shared memory", 7, 0)
     assert manifest["tensors"][0] == {"name": "embedding", "dtype": "float32", "shape": [37, 8], "offset": 0, "bytes": 1184}
     assert [tensor["dtype"] for tensor in manifest["tensors"]] == ["float32", "bfloat16", "float32", "float32", "float32"]
     assert sum(bucket["bytes"] for bucket in manifest["buckets"]) == manifest["bytes"]
@@ -268,8 +268,8 @@ def test_a_publisher_killed_in_mid_write_is_never_loaded_and_its_successor_goes_
 
     successor = children(PUBLISHING, folder, 1)
     again = successor.ask({"version": 3})
-    assert (again["incarnation"], again["version"]) == (1, 3)
-    assert subscriber.open(again).incarnation == 1
+    assert (again["learner_epoch"], again["version"]) == (1, 3)
+    assert subscriber.open(again).learner_epoch == 1
     with pytest.raises(Superseded, match="is gone"):
         subscriber.open(manifests[-1])
 
@@ -306,9 +306,9 @@ def test_a_stopped_subscriber_holds_up_neither_the_publisher_nor_the_others(chil
     assert all("version" in answer or "update" in answer["error"] for answer in answers)
 
 
-def test_the_header_tells_the_incarnation_apart(channel):
+def test_the_header_tells_the_learner_epoch_apart(channel):
     _, board, publisher, subscriber = channel
     publish(publisher, 1)
     with pytest.raises(Superseded):
-        subscriber.open(board.manifests[-1] | {"incarnation": 1})
+        subscriber.open(board.manifests[-1] | {"learner_epoch": 1})
     assert struct.calcsize(shared_memory._HEADER.format) <= shared_memory._DATA

@@ -55,16 +55,16 @@ class Board:
             self.changed.notify_all()
         return self.following
 
-    async def newest(self, incarnation: int, version: int) -> dict[str, Any]:
+    async def newest(self, learner_epoch: int, version: int) -> dict[str, Any]:
         def newer() -> bool:
-            return bool(self.manifests) and self.order() > (incarnation, version)
+            return bool(self.manifests) and self.order() > (learner_epoch, version)
 
         async with self.changed:
             await self.changed.wait_for(newer)
             return self.manifests[-1]
 
     def order(self) -> tuple[int, int]:
-        return self.manifests[-1]["incarnation"], self.manifests[-1]["version"]
+        return self.manifests[-1]["learner_epoch"], self.manifests[-1]["version"]
 
 
 class Reports(list[dict[str, Any]]):

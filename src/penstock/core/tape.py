@@ -2,8 +2,8 @@
 groups each batch was made of. Draws depend on seed, sample and position only, so this is all that chance has decided.
 
 A tape is ``RUN/schedule/STAGE/GENERATOR.TAKE.jsonl``; every start of a generator begins a new take. Lines are lists, the turn
-first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sample]``, ``[turn, "load", version, incarnation]``,
-``[turn, "drop", origin]``. ``leases.jsonl`` beside them has one object a batch.
+first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sample]``, ``[turn, "load", version,
+learner_epoch]``, ``[turn, "drop", origin]``. ``leases.jsonl`` beside them has one object a batch.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Tape:
         """A request enters the engine."""
         self._note("submit", [*key.prompt, key.sample])
 
-    def load(self, version: Version, incarnation: int) -> None:
+    def load(self, version: Version, learner_epoch: int) -> None:
         """Weights enter the engine."""
-        self._note("load", version, incarnation)
+        self._note("load", version, learner_epoch)
 
     def drop(self, origin: str) -> None:
         """A group is given up."""

@@ -235,14 +235,14 @@ class WeightUpdate:
     ``tensors`` is an iterable of (name, tensor), or None where the generator aliases the learner's parameters. The
     update is applied between two decode steps, wholly or not at all; its channel has verified its bytes.
 
-    ``incarnation`` counts the learner's starts: one that was restarted may bring the same or an older version again.
+    ``learner_epoch`` counts the learner's starts (a fencing token): a restarted one may bring an older version again.
     ``owned`` says that nobody else holds the tensors, so that the generator may keep them instead of copying.
     """
 
     version: Version
     tensors: Any = None
     kv: CachePolicy = "keep"
-    incarnation: int = 0
+    learner_epoch: int = 0
     owned: bool = False
 
 

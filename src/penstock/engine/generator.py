@@ -54,7 +54,7 @@ class EmbeddedGenerator:
         self.text = model.text
         self.max_running, self.chunk, self.queue = max_running, chunk, queue
         self.version: Version = version
-        self.incarnation = 0
+        self.learner_epoch = 0
         self.prefix_cache = CachePool(model.config, model.dtype, model.device)
         self.own_cache = CachePool(model.config, model.dtype, model.device)
         self.state = DecodeState(max_running, model.device)
@@ -118,17 +118,17 @@ class EmbeddedGenerator:
         Raises:
             WeightError: the update was refused; the old weights and version are still in place.
         """
-        require_newer(update, (self.incarnation, self.version))
+        require_newer(update, (self.learner_epoch, self.version))
         stalled = self.spans.clock()
         if update.owned:  # looked at in a thread, while decoding goes on
             tensors = await asyncio.to_thread(verified, dict(self.model.policy_weights()), update)
             stalled = self.spans.clock()
-            require_newer(update, (self.incarnation, self.version))  # another may have come meanwhile
+            require_newer(update, (self.learner_epoch, self.version))  # another may have come meanwhile
         else:
             tensors = verified(dict(self.model.policy_weights()), update)
-        self.tape.load(update.version, update.incarnation)
+        self.tape.load(update.version, update.learner_epoch)
         switch(self.model, tensors, update.owned)
-        self.incarnation, self.version = update.incarnation, update.version
+        self.learner_epoch, self.version = update.learner_epoch, update.version
         self._renew_cache(update.kv)
         self.spans.add("update", stalled, self.spans.clock(), version=update.version)
         return self.version

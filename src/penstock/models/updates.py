@@ -13,13 +13,13 @@ from penstock.models.language_model import LanguageModel
 
 
 def require_newer(update: WeightUpdate, current: tuple[int, Version]) -> None:
-    """Refuse an update that is not newer than ``current``, an (incarnation, version).
+    """Refuse an update that is not newer than ``current``, an (learner_epoch, version).
 
     Raises:
         WeightError: it is older, or the same again.
     """
-    if (update.incarnation, update.version) <= current:
-        again = f" of incarnation {update.incarnation}" if update.incarnation != current[0] else ""
+    if (update.learner_epoch, update.version) <= current:
+        again = f" of learner_epoch {update.learner_epoch}" if update.learner_epoch != current[0] else ""
         raise WeightError(f"weight update refused: version {update.version}{again} is not newer than {current[1]}")
 
 

@@ -19,7 +19,7 @@ class Opened:
     """A running engine."""
 
     engine: Any
-    """Fulfils ``Generator``; has ``version``, ``incarnation``, ``spans`` and ``tape`` beside it."""
+    """Fulfils ``Generator``; has ``version``, ``learner_epoch``, ``spans`` and ``tape`` beside it."""
     text: Text
     sums: Callable[[], Awaitable[list[str]]]
     """Checksums of the weights in use, bucket by bucket as in the manifest that announced them."""

@@ -79,7 +79,7 @@ class Hub:
         self.stage: Stage | None = None
         self.learner: int | None = None
         """Who began the stage, by its id; nobody else may lease, announce or end it."""
-        self.incarnation = 0
+        self.learner_epoch = 0
         self.reached = 0
         """Steps of the learner that were published, over all stages."""
         self.seen: dict[str, float] = {}
@@ -249,9 +249,9 @@ class RoleVerbs:
         self.hub.note(what, role=self.peer.name, **fields)
 
     @verb()
-    async def holds(self, version: Version, incarnation: int, sums: Sequence[str]) -> None:
+    async def holds(self, version: Version, learner_epoch: int, sums: Sequence[str]) -> None:
         """Checksums of the weights that are in use."""
-        self.hub.held.append({"role": self.peer.name, "version": version, "incarnation": incarnation, "sums": list(sums)})
+        self.hub.held.append({"role": self.peer.name, "version": version, "learner_epoch": learner_epoch, "sums": list(sums)})
 
     @verb(waits=True)
     async def begin(self, stage: str, ledger: Mapping[str, Any]) -> int:
@@ -264,14 +264,14 @@ class RoleVerbs:
         if peer.role != "learner" or hub.learner is not None:
             hub.refuse(f"{peer} asked to begin a stage, which only a learner may, and only while there is no other")
         hub.learner = peer.id
-        hub.incarnation += 1
+        hub.learner_epoch += 1
         if hub.stage is None or hub.stage.name != stage:
             hub.stage = Stage(stage, hub.rules(stage), hub.deadline, ledger, hub.work)
         else:
             stream = hub.stage.stream
             await stream.now(lambda: stream.gate.restore(ledger))
         await hub.open_stage(stage)
-        return hub.incarnation
+        return hub.learner_epoch
 
 
 class LearnerVerbs:

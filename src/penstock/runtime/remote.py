@@ -88,7 +88,7 @@ class RemoteLearner(LearnerClient):
         self.held: list[Mapping[str, Any]] = []
         """Checksums of the weights that generators hold, which nobody has compared yet."""
         self.sums: dict[tuple[int, Version], list[str]] = {}
-        """Those of the latest versions that went out, by incarnation and version."""
+        """Those of the latest versions that went out, by learner_epoch and version."""
 
     hub: LearnerVerbs
     """The hub's verbs, once :meth:`begin` was called."""
@@ -104,7 +104,7 @@ class RemoteLearner(LearnerClient):
 
     async def announce(self, manifest: Mapping[str, Any]) -> Collection[str]:
         """Announce weights; gives the names of the roles that take weights."""
-        order = int(manifest["incarnation"]), int(manifest["version"])
+        order = int(manifest["learner_epoch"]), int(manifest["version"])
         self.sums[order] = [bucket["checksum"] for bucket in manifest["buckets"]]
         for old in list(self.sums)[:-KEPT]:
             del self.sums[old]
@@ -137,8 +137,8 @@ class RemoteLearner(LearnerClient):
 def newest_of(registry: WeightRegistry, barrier: VersionBarrier) -> Callable[[int, Version], Awaitable[Mapping[str, Any]]]:
     """What a generator follows: the newest manifest after the one it has, of which its groups hear as well."""
 
-    async def newest(incarnation: int, version: Version) -> Mapping[str, Any]:
-        while (manifest := await registry.wait_newer(incarnation, version)) is None:
+    async def newest(learner_epoch: int, version: Version) -> Mapping[str, Any]:
+        while (manifest := await registry.wait_newer(learner_epoch, version)) is None:
             pass
         barrier.announced(manifest)
         return manifest

@@ -206,11 +206,13 @@ class TapedEngine:
         elif what == "submit":
             self.engine.enter(await self._next_arrival(sample_key(line)))
         elif what == "load":
-            version, incarnation = map(int, values)
+            version, learner_epoch = map(int, values)
             tensors = await weights.take(version)
             if self.aliased:
                 overwrite(self.engine.model, tensors)
-            await self.engine.load(WeightUpdate(version, None if self.aliased else tensors, self.kv, incarnation=incarnation))
+            await self.engine.load(
+                WeightUpdate(version, None if self.aliased else tensors, self.kv, learner_epoch=learner_epoch)
+            )
         elif what == "drop":
             self._tasks[values[0]].cancel()
             await asyncio.sleep(0)

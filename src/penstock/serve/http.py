@@ -38,10 +38,10 @@ class ServedGenerator:
     """
 
     def __init__(self, client: HttpClient, text: Text, pack: Pack, version: Version = -1, base: int = 0) -> None:
-        """``base`` is added to the incarnations that the server is sent: it may hold weights of an earlier run."""
+        """``base`` is added to the learner_epochs that the server is sent: it may hold weights of an earlier run."""
         self.client, self.text, self.pack = client, text, pack
         self.version: Version = version
-        self.incarnation, self.base = 0, base
+        self.learner_epoch, self.base = 0, base
         self.spans: Spans = NO_SPANS
         self.tape = Tape()
         self.meter = Meter()
@@ -87,18 +87,18 @@ class ServedGenerator:
         Raises:
             WeightError: the server refused them; the old ones are still in place.
         """
-        require_newer(update, (self.incarnation, self.version))
+        require_newer(update, (self.learner_epoch, self.version))
         kv = "keep" if update.kv == "drain" else update.kv  # draining has let every group end
-        begun, incarnation = self.spans.clock(), self.base + update.incarnation
+        begun, learner_epoch = self.spans.clock(), self.base + update.learner_epoch
         if update.tensors is None:
-            manifest = {"kind": "alias", "version": update.version, "incarnation": incarnation}
+            manifest = {"kind": "alias", "version": update.version, "learner_epoch": learner_epoch}
             answer = await self.client.post("/weights", {"manifest": manifest, "kv": kv})
         else:
-            manifest, image = await asyncio.to_thread(self.pack, replace(update, incarnation=incarnation))
+            manifest, image = await asyncio.to_thread(self.pack, replace(update, learner_epoch=learner_epoch))
             head = json.dumps({"manifest": manifest, "kv": kv}).encode()
             answer = await self.client.put("/weights", _body(head, image))
-        self.tape.load(update.version, update.incarnation)
-        self.version, self.incarnation = int(answer["version"]), update.incarnation
+        self.tape.load(update.version, update.learner_epoch)
+        self.version, self.learner_epoch = int(answer["version"]), update.learner_epoch
         self.spans.add("update", begun, self.spans.clock(), version=self.version)
         return self.version
 
@@ -141,11 +141,11 @@ async def served_generator(spec: Served, text: Text, pack: Pack, name: str = "")
     client = HttpClient(pick(spec.url, name), spec.key, spec.timeout)
     try:
         server = await client.get("/version")
-        if not {"version", "incarnation", "vocabulary"} <= server.keys():
+        if not {"version", "learner_epoch", "vocabulary"} <= server.keys():
             raise SpecError(f"{client.url} is no penstock serve; start one there, or use another engine")
         if server["vocabulary"] < len(text):
             raise SpecError(f"{client.url} serves a model with {server['vocabulary']} tokens, and this run's has {len(text)}")
-        yield ServedGenerator(client, text, pack, base=int(server["incarnation"]) + 1)
+        yield ServedGenerator(client, text, pack, base=int(server["learner_epoch"]) + 1)
     finally:
         await client.close()
 

@@ -61,7 +61,7 @@ class InFlightRequests(ABC):
         requests at most."""
         self.text, self.own, self.context, self.queue = text, own, context, queue
         self.version: Version = version
-        self.incarnation = 0
+        self.learner_epoch = 0
         self.spans: Spans = NO_SPANS
         self.tape = Tape()
         self.meter = Meter()
@@ -150,12 +150,12 @@ class InFlightRequests(ABC):
 
     def label(self) -> str:
         """How the engine calls the weights in use."""
-        return f"{self.incarnation}.{self.version}"
+        return f"{self.learner_epoch}.{self.version}"
 
     def _took(self, update: WeightUpdate) -> None:
         """From now on tokens are of an update's version."""
-        self.tape.load(update.version, update.incarnation)
-        self.incarnation, self.version = update.incarnation, update.version
+        self.tape.load(update.version, update.learner_epoch)
+        self.learner_epoch, self.version = update.learner_epoch, update.version
 
     @contextmanager
     def _shut(self, update: WeightUpdate) -> Iterator[None]:
@@ -173,7 +173,7 @@ class InFlightRequests(ABC):
 
 
 def number_of(label: str) -> Version | None:
-    """The version in a label of ours (``incarnation.version``); None for another's."""
+    """The version in a label of ours (``learner_epoch.version``); None for another's."""
     number = label.partition(".")[2]
     return int(number) if number.isdigit() else None
 

@@ -45,7 +45,7 @@ class Routes:
         return JSONResponse(
             {
                 "version": self.service.version,
-                "incarnation": self.service.incarnation,
+                "learner_epoch": self.service.learner_epoch,
                 "model": self.service.name,
                 "context": self.service.context,
                 "vocabulary": self.service.vocabulary,
@@ -63,7 +63,7 @@ class Routes:
         sums = await asyncio.to_thread(self._receiver().sums)
         if self.service.version != before:
             raise Refusal(409, "new weights came while the checksums were taken; ask again", code="superseded")
-        return JSONResponse({"version": before, "incarnation": self.service.incarnation, "sums": sums})
+        return JSONResponse({"version": before, "learner_epoch": self.service.learner_epoch, "sums": sums})
 
     # ---- the generator contract
 
@@ -167,9 +167,9 @@ class Routes:
             service.metrics.updates["refused"] += 1
             superseded = type(error).__name__ == "Superseded"
             raise Refusal(409, str(error), code="superseded" if superseded else "weights_refused") from error
-        service.incarnation = update.incarnation
+        service.learner_epoch = update.learner_epoch
         service.metrics.updates["loaded"] += 1
-        return JSONResponse({"version": version, "incarnation": update.incarnation})
+        return JSONResponse({"version": version, "learner_epoch": update.learner_epoch})
 
     def _receiver(self) -> Receiver:
         if self.service.receiver is None:
@@ -181,7 +181,7 @@ def _bare(manifest: dict[str, Any]) -> WeightUpdate:
     """An update without tensors: the weights are where they should be already."""
     fields = Fields(manifest)
     fields.take("kind")
-    update = WeightUpdate(fields.whole("version", -1, 0), None, incarnation=fields.whole("incarnation", 0, 0))
+    update = WeightUpdate(fields.whole("version", -1, 0), None, learner_epoch=fields.whole("learner_epoch", 0, 0))
     fields.done()
     return update
 

@@ -79,7 +79,7 @@ class Service:
     """Samples that hold a place."""
     keys: list[SampleKey] = field(default_factory=list)
     """Samples that the engine is at."""
-    incarnation: int = 0
+    learner_epoch: int = 0
     """The learner's, of the last update."""
 
     @property

@@ -96,7 +96,7 @@ class SGLangGenerator(InFlightRequests):
             GenerationError: the server failed in the middle of the switch; it must be started anew.
         """
         async with self._loading:
-            require_newer(update, (self.incarnation, self.version))
+            require_newer(update, (self.learner_epoch, self.version))
             if update.tensors is None:
                 raise WeightError(f"weight update {update.version} refused: it brings no tensors, and SGLang shares no memory")
             tensors = await asyncio.to_thread(verified, self.own, update)
@@ -187,7 +187,7 @@ class SGLangGenerator(InFlightRequests):
             flight.again = update.kv == "recompute"
         await self.client.post("/pause_generation", {"mode": "in_place" if keep else "abort"})
         try:
-            await self.delivery.send(self.client, tensors, f"{update.incarnation}.{update.version}", not keep)
+            await self.delivery.send(self.client, tensors, f"{update.learner_epoch}.{update.version}", not keep)
             self._took(update)
             if keep:
                 await self._restart([flight for flight in self._flights.values() if not flight.tokens])

@@ -92,13 +92,13 @@ class VLLMGenerator(InFlightRequests):
             GenerationError: vLLM failed in the middle of the switch; the engine must be opened anew.
         """
         async with self._loading:
-            require_newer(update, (self.incarnation, self.version))
+            require_newer(update, (self.learner_epoch, self.version))
             if update.tensors is None:
                 raise WeightError(
                     f"weight update {update.version} refused: it brings no tensors, and vLLM shares no memory with the learner"
                 )
             tensors = await asyncio.to_thread(verified, self.own, update)
-            order = (update.incarnation, update.version)
+            order = (update.learner_epoch, update.version)
             manifest = await asyncio.to_thread(self.carrier.write, order, tensors)
             try:
                 await self._hand_over(manifest, update.version)

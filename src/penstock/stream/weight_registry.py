@@ -25,24 +25,24 @@ class WeightRegistry:
     @property
     def order(self) -> tuple[int, Version]:
         """Manifests of a later start of the learner come after all earlier ones; within a start, by version."""
-        return (-1, -1) if self.manifest is None else (int(self.manifest["incarnation"]), int(self.manifest["version"]))
+        return (-1, -1) if self.manifest is None else (int(self.manifest["learner_epoch"]), int(self.manifest["version"]))
 
     async def announce(self, manifest: Mapping[str, Any]) -> None:
         """Weights that can be fetched. Raises WeightError where the manifest lacks what orders it."""
-        if not {"version", "incarnation", "kind"} <= manifest.keys():
-            raise WeightError(f"a weights manifest has version, incarnation and kind; this one has {sorted(manifest)}")
+        if not {"version", "learner_epoch", "kind"} <= manifest.keys():
+            raise WeightError(f"a weights manifest has version, learner_epoch and kind; this one has {sorted(manifest)}")
         async with self._changed:
-            if (int(manifest["incarnation"]), int(manifest["version"])) > self.order:
+            if (int(manifest["learner_epoch"]), int(manifest["version"])) > self.order:
                 self.manifest = manifest
                 self._changed.notify_all()
 
     @verb(waits=True)
-    async def wait_newer(self, incarnation: int, version: Version) -> Mapping[str, Any] | None:
+    async def wait_newer(self, learner_epoch: int, version: Version) -> Mapping[str, Any] | None:
         """The newest manifest as soon as it comes after the given one; None after the deadline: ask again."""
         async with self._changed:
             try:
                 async with asyncio.timeout(self.deadline):
-                    await self._changed.wait_for(lambda: self.order > (incarnation, version))
+                    await self._changed.wait_for(lambda: self.order > (learner_epoch, version))
             except TimeoutError:
                 return None
             return self.manifest

@@ -39,13 +39,15 @@ KINDS = {
 }
 
 
-def open_publisher(kind: str, weights: Weights, folder: str | Path, post: Post, incarnation: int, **options: Any) -> Publisher:
+def open_publisher(
+    kind: str, weights: Weights, folder: str | Path, post: Post, learner_epoch: int, **options: Any
+) -> Publisher:
     """The publisher of a channel: ``weights`` gives the tensors, ``post`` announces a manifest, ``options`` are the channel's.
 
     Raises:
         SpecError: no channel has this name.
     """
-    return _kind(kind).publisher(weights, Path(folder), post, incarnation, **options)
+    return _kind(kind).publisher(weights, Path(folder), post, learner_epoch, **options)
 
 
 def open_subscriber(kind: str, folder: str | Path, name: str) -> Subscriber:

@@ -56,14 +56,14 @@ class Chain:
 class DiskPublisher:
     """Fulfils ``Channel``: writes a version to a file, then posts its manifest. Never waits for a subscriber."""
 
-    def __init__(self, weights: Weights, folder: Path, post: Post, incarnation: int = 0, *, dtype: str = "") -> None:
+    def __init__(self, weights: Weights, folder: Path, post: Post, learner_epoch: int = 0, *, dtype: str = "") -> None:
         """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given,
         and bfloat16 is what makes differences small.
 
         Raises:
             WeightError: another living process publishes in ``folder``.
         """
-        self.snapshots, self.post, self.incarnation = Snapshots(weights, dtype), post, incarnation
+        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
         self.folder = OwnedFolder(folder)
         self.chain = Chain()
         self._kept: set[str] = set()
@@ -84,9 +84,9 @@ class DiskPublisher:
 
     def _write(self, version: Version) -> dict[str, Any]:
         layout, bytes_I = self.snapshots.layout, self.snapshots.take()
-        manifest = manifest_of(KIND, (self.incarnation, version), layout, bytes_I)
+        manifest = manifest_of(KIND, (self.learner_epoch, version), layout, bytes_I)
         mark = fingerprint([bucket["checksum"] for bucket in manifest["buckets"]])
-        name = f"{self.incarnation}-{version}"
+        name = f"{self.learner_epoch}-{version}"
         links = self.chain.links
         link = self._difference(name, bytes_I, mark)
         if link is None:

@@ -15,7 +15,7 @@ from penstock.core.types import CachePolicy, Version, WeightUpdate
 from penstock.weights.snapshot import Superseded
 
 Newest = Callable[[int, Version], Awaitable[Mapping[str, Any]]]
-"""``(incarnation, version)`` → the newest manifest, once there is one after these; waits for it."""
+"""``(learner_epoch, version)`` → the newest manifest, once there is one after these; waits for it."""
 
 QUICKEST_LOAD = 60.0
 """Seconds that a generator waits at least for weights that were announced."""
@@ -150,17 +150,17 @@ async def follow(
     happen in a thread while the generator decodes. A refused update leaves the old weights and is reported.
 
     Args:
-        report: called with ("weights loaded", version, incarnation, bytes, opened_seconds, loaded_seconds) or with
-            ("weights refused", version, incarnation, reason), all but the first by name.
+        report: called with ("weights loaded", version, learner_epoch, bytes, opened_seconds, loaded_seconds) or with
+            ("weights refused", version, learner_epoch, reason), all but the first by name.
         border: what a load happens within; see :class:`DrainBarrier`.
     """
     order = (-1, -1)
     while True:
         manifest = await newest(*order)
-        order = (int(manifest["incarnation"]), int(manifest["version"]))
+        order = (int(manifest["learner_epoch"]), int(manifest["version"]))
         if order[1] < generator.stats().version:
             continue  # a learner that was started again has not caught up yet
-        told = {"incarnation": order[0], "version": order[1]}
+        told = {"learner_epoch": order[0], "version": order[1]}
         began = time.perf_counter()
         try:
             update = await asyncio.to_thread(subscriber.open, manifest)

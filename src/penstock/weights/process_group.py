@@ -119,7 +119,7 @@ class ProcessGroupPublisher:
     """Fulfils ``Channel``: copies the weights, then announces and broadcasts them in a task of its own."""
 
     def __init__(
-        self, weights: Weights, folder: Path, post: Post, incarnation: int = 0, *,
+        self, weights: Weights, folder: Path, post: Post, learner_epoch: int = 0, *,
         dtype: str = "", generators: int = 1, seconds: float = 10.0, report: Callable[..., None] = lambda *_, **__: None,
     ) -> None:  # fmt: skip
         """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
@@ -131,7 +131,7 @@ class ProcessGroupPublisher:
         Raises:
             WeightError: another living process publishes in ``folder``.
         """
-        self.snapshots, self.post, self.incarnation = Snapshots(weights, dtype), post, incarnation
+        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
         self.folder = OwnedFolder(folder)
         self.expected, self.seconds, self.report = generators, seconds, report
         self._rounds = 0
@@ -189,8 +189,8 @@ class ProcessGroupPublisher:
         while self._pending is not None and not self._closed:
             (version, bytes_I), self._pending = self._pending, None
             self._rounds += 1
-            self._round = Round(self.folder.path / f"{self.incarnation}-{self._rounds}.round", self.seconds)
-            layout, order = self.snapshots.layout, (self.incarnation, version)
+            self._round = Round(self.folder.path / f"{self.learner_epoch}-{self._rounds}.round", self.seconds)
+            layout, order = self.snapshots.layout, (self.learner_epoch, version)
             more = {"round": self._round.file, "seconds": self.seconds}
             following = await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, bytes_I, **more))
             self._expect(following)

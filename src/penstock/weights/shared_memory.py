@@ -74,13 +74,13 @@ class Buffer:
 class SharedMemoryPublisher:
     """Fulfils ``Channel``: writes a version into a buffer, then posts its manifest. Never waits for a subscriber."""
 
-    def __init__(self, weights: Weights, folder: Path, post: Post, incarnation: int = 0, *, dtype: str = "") -> None:
+    def __init__(self, weights: Weights, folder: Path, post: Post, learner_epoch: int = 0, *, dtype: str = "") -> None:
         """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
 
         Raises:
             WeightError: another living process publishes in ``folder``.
         """
-        self.snapshots, self.post, self.incarnation = Snapshots(weights, dtype), post, incarnation
+        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
         self.folder = OwnedFolder(folder)
         self.buffers: list[Buffer] = []
         """From the one written longest ago to the newest."""
@@ -103,7 +103,7 @@ class SharedMemoryPublisher:
         self.folder.close()
 
     def _write(self, version: Version) -> dict[str, Any]:
-        layout, order = self.snapshots.layout, (self.incarnation, version)
+        layout, order = self.snapshots.layout, (self.learner_epoch, version)
         buffer = self._take(layout.bytes)
         self._serial += 1
         try:
@@ -124,7 +124,7 @@ class SharedMemoryPublisher:
                 return buffer
         if len(self.buffers) >= BUFFERS:
             self.buffers.pop(0).discard()
-        made = Buffer(self.folder.path / f"{self.incarnation}-{self._serial + 1}.weights", length)
+        made = Buffer(self.folder.path / f"{self.learner_epoch}-{self._serial + 1}.weights", length)
         made.free()
         return made
 

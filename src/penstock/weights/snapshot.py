@@ -1,7 +1,7 @@
 """The snapshot of a model's weights: all tensors in one flat run of bytes, with the table that finds them again.
 
 Every channel carries snapshots: shared memory and process groups as they are, the disk as files and differences. A manifest is
-a plain dict that can travel as JSON: ``kind``, ``version``, ``incarnation``, ``bytes``, ``tensors`` (name, dtype, shape,
+a plain dict that can travel as JSON: ``kind``, ``version``, ``learner_epoch``, ``bytes``, ``tensors`` (name, dtype, shape,
 offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds.
 """
 
@@ -136,11 +136,11 @@ def sums_of(weights: Weights) -> list[str]:
 
 
 def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, bytes_I: Tensor, **more: Any) -> dict[str, Any]:
-    """What is announced of a snapshot; ``order`` is (incarnation, version)."""
+    """What is announced of a snapshot; ``order`` is (learner_epoch, version)."""
     buckets = buckets_of(layout.bytes)
     return {
         "kind": kind,
-        "incarnation": order[0],
+        "learner_epoch": order[0],
         "version": order[1],
         "bytes": layout.bytes,
         "tensors": [asdict(place) | {"shape": list(place.shape)} for place in layout.places],
@@ -169,7 +169,7 @@ class Announced:
         if manifest.get("kind") != kind:
             raise WeightError(f'a manifest of channel "{manifest.get("kind")}" came to a subscriber of "{kind}"')
         try:
-            order = (_whole(manifest["incarnation"]), _whole(manifest["version"]))
+            order = (_whole(manifest["learner_epoch"]), _whole(manifest["version"]))
             length = _whole(manifest["bytes"])
             places = tuple(_place(entry) for entry in manifest["tensors"])
             found = [(_whole(bucket["offset"]), _whole(bucket["bytes"])) for bucket in manifest["buckets"]]
@@ -184,7 +184,7 @@ class Announced:
     @property
     def name(self) -> str:
         """How messages call this version."""
-        return f"weight update {self.order[1]} (incarnation {self.order[0]})"
+        return f"weight update {self.order[1]} (learner_epoch {self.order[0]})"
 
     def update(self, bytes_I: Tensor) -> WeightUpdate:
         """The update in a snapshot that nobody else writes to; every bucket is verified first.
@@ -199,8 +199,8 @@ class Announced:
                     f'{self.name} refused: the checksum of bytes {offset} to {offset + size} ("{names[0]}" … "{names[-1]}") '
                     f"does not match"
                 )
-        incarnation, version = self.order
-        return WeightUpdate(version, self.layout.read(bytes_I), incarnation=incarnation, owned=True)
+        learner_epoch, version = self.order
+        return WeightUpdate(version, self.layout.read(bytes_I), learner_epoch=learner_epoch, owned=True)
 
 
 def _place(entry: Mapping[str, Any]) -> TensorSlot:

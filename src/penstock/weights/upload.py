@@ -20,7 +20,7 @@ def pack(update: WeightUpdate) -> tuple[dict[str, Any], memoryview]:
     layout = Layout.of(tensors)
     bytes_I = empty_snapshot(layout.bytes)
     layout.write(tensors, bytes_I)
-    return manifest_of(KIND, (update.incarnation, update.version), layout, bytes_I), bytes_I.numpy().data
+    return manifest_of(KIND, (update.learner_epoch, update.version), layout, bytes_I), bytes_I.numpy().data
 
 
 def unpack(manifest: Mapping[str, Any], snapshot: bytearray) -> WeightUpdate:

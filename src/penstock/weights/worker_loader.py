@@ -34,7 +34,7 @@ class WorkerLoader:
         self.path = folder / "weights.snapshot"
 
     def write(self, order: tuple[int, Version], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Write tensors, in their order; gives the manifest that announces them to a worker. ``order``: (incarnation, version).
+        """Write tensors, in their order; gives the manifest for a worker. ``order``: (learner_epoch, version).
 
         Raises:
             WeightError: there is no room.

@@ -14,8 +14,8 @@ from penstock.weights.snapshot import checksum
 from penstock.weights import shared_memory
 from torch import frombuffer, uint8
 
-def another(publisher, version, incarnation):
-    publisher.incarnation = incarnation
+def another(publisher, version, learner_epoch):
+    publisher.learner_epoch = learner_epoch
     return publisher._write(version)
 
 def wrong_checksum(publisher, manifest):
@@ -44,13 +44,13 @@ def elsewhere(publisher, manifest):
 
 def publishing(function, publisher, version):
     async def publish():
-        own = publisher.incarnation
+        own = publisher.learner_epoch
         for number, spoil in enumerate(spoils if version == 2 else ()):
             manifest = another(publisher, version, own + number)
             spoil(publisher, manifest)
             await publisher.post(manifest)
             await asyncio.sleep(0.7)  # so that it is looked at before the next one takes its place
-        publisher.incarnation = own + len(spoils)
+        publisher.learner_epoch = own + len(spoils)
         await function(publisher, version)
     return publish()
 
@@ -90,5 +90,5 @@ if name == "learner":
     wrap("penstock.runtime.remote:RemoteLearner.announce", spoiled)
 """
     run = start("letters", in_roles=always)
-    run.assert_refused("generator-0", "before it was ready", "weight update 2 (incarnation 1) refused: the checksum")
+    run.assert_refused("generator-0", "before it was ready", "weight update 2 (learner_epoch 1) refused: the checksum")
     assert "s for weights of version 2" in (run.run / "logs" / "generator-0.log").read_text()

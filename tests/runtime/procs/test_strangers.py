@@ -116,7 +116,7 @@ def test_a_wrong_token_half_a_frame_and_a_flood_of_connections_disturb_nobody(
 
 def test_who_knows_the_token_cannot_take_what_is_the_learners(waiting: tuple[Started, dict[str, str]]) -> None:
     run, hub = waiting
-    manifest = {"kind": "shared memory", "version": 10**6, "incarnation": 1}
+    manifest = {"kind": "shared memory", "version": 10**6, "learner_epoch": 1}
     asked: list[tuple[str, dict[str, Any]]] = [
         ("lease", {"version": 3}),
         ("release", {"number": 1, "saved": True}),

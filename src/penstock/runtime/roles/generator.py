@@ -101,13 +101,13 @@ class UpdateNotes:
                     await self.hub.role.note(what, fields)
                 elif fields["version"] % CHECKED == 0:
                     with contextlib.suppress(asyncio.QueueFull):
-                        self._due.put_nowait((fields["incarnation"], fields["version"]))
+                        self._due.put_nowait((fields["learner_epoch"], fields["version"]))
 
     async def _send_sums(self) -> None:
         """Checksums of the weights that are in use, for the learner to compare: of what was loaded, not of what came."""
         while True:
-            order = incarnation, version = await self._due.get()
-            if order == (self.engine.incarnation, self.engine.version):
+            order = learner_epoch, version = await self._due.get()
+            if order == (self.engine.learner_epoch, self.engine.version):
                 sums = await self.sums()
-                if sums and order == (self.engine.incarnation, self.engine.version):  # or the next came into them meanwhile
-                    await self.hub.role.holds(version, incarnation, sums)
+                if sums and order == (self.engine.learner_epoch, self.engine.version):  # or the next came into them meanwhile
+                    await self.hub.role.holds(version, learner_epoch, sums)

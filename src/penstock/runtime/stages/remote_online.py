@@ -46,9 +46,9 @@ class RemoteEvaluation:
         self._channel: Any = None
         self._heard: list[Answer] = []
 
-    async def begin(self, incarnation: int) -> None:
+    async def begin(self, learner_epoch: int) -> None:
         """Training begins or goes on: ask again for what the checkpoint says was open."""
-        self._channel = self.open_channel(self._announce, incarnation)
+        self._channel = self.open_channel(self._announce, learner_epoch)
         if self.open != NOTHING:
             await self._channel.publish(self.open)
 
@@ -99,13 +99,13 @@ class RemoteOnline(OnlineRuntime):
             self.elsewhere = self._evaluation = RemoteEvaluation(self.stream, publisher)
             self.holders = {**self.holders, "evaluation": self._evaluation}
 
-    def _publisher(self, folder: Path, post: Post, incarnation: int) -> Any:
+    def _publisher(self, folder: Path, post: Post, learner_epoch: int) -> Any:
         kind = self.run.roles.channel
         generators = self.run.roles.generators if folder == self.bootstrap.weights else 1
         options = {"generators": generators, "report": self.context.report} if kind == "process group" else {}
         trained = folder == self.bootstrap.weights and sends_adapters(self.run, self.parts.stage)
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
-        return open_publisher(kind, weights, folder, post, incarnation, **options)
+        return open_publisher(kind, weights, folder, post, learner_epoch, **options)
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Begin the stage at the hub with the model that it starts from, train, end it."""
@@ -113,13 +113,13 @@ class RemoteOnline(OnlineRuntime):
         if not (self.bootstrap.stage_start(name) / "config.json").exists():
             save_model(parts.model, self.bootstrap.stage_start(name), adapted=not sends_adapters(self.run, parts.stage))
         async with joined(self.bootstrap, "learner", "learner", dict) as hub:
-            incarnation = await stream.begin(hub, name)
-            publisher = self._publisher(self.bootstrap.weights, stream.announce, incarnation)
+            learner_epoch = await stream.begin(hub, name)
+            publisher = self._publisher(self.bootstrap.weights, stream.announce, learner_epoch)
             listening = asyncio.create_task(stream.listen())
             try:
                 await publisher.publish(start)
                 if self._evaluation is not None:
-                    await self._evaluation.begin(incarnation)
+                    await self._evaluation.begin(learner_epoch)
                 before = self.stream.counts
                 spans = self.context.recorder.role("learner")
                 leases = LeaseLog(self.context.schedule, threads())
@@ -144,7 +144,7 @@ class RemoteOnline(OnlineRuntime):
         """Alarms about generators whose weights are not those that went out. Raises SentinelError where that is fatal."""
         held, self.stream.held = self.stream.held, []
         for report in held:
-            ours = self.stream.sums.get((report["incarnation"], report["version"]))
+            ours = self.stream.sums.get((report["learner_epoch"], report["version"]))
             if ours is not None:
                 own, theirs = ({f"bucket {n}": sum_ for n, sum_ in enumerate(sums)} for sums in (ours, report["sums"]))
                 yield from self.parts.trainer.watcher.compare_weights(report["version"], own, theirs, step)
