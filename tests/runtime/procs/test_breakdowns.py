@@ -41,7 +41,7 @@ def test_a_reward_that_always_hangs_ends_the_run(start: Start) -> None:
 @pytest.mark.slow
 def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> None:
     run = start("letters", "--steps", "4", "--reward", "deadly")
-    run.assert_refused("ordinal", "9", "reward-0", "took down 10 of its makers", "--resume runs/run")
+    run.assert_refused("ordinal", "9", "reward-0", "10 workers in a row died", "--resume runs/run")
     assert len(run.notes("role restarted")) >= 1
     assert sorted(e["step"] for e in events(run.run) if e["kind"] == "metrics") == [1, 2]
 

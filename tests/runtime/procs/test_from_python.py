@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from runs import events
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import asyncio, sys
 import penstock
@@ -98,7 +100,6 @@ def test_a_cell_trains_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     assert resumed.returncode == 130
 
 
-@pytest.mark.slow
 def test_a_notebook_trains_with_processes(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
     nbformat = pytest.importorskip("nbformat")
