@@ -171,7 +171,7 @@ def test_log_probs_are_those_of_the_learner(using, tiny):
 
 
 @pytest.mark.parametrize("limits", [{"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}])
-def test_limits_cut_what_is_drawn_but_not_the_log_probs(using, tiny, limits):
+def test_limits_cut_what_is_sampled_but_not_the_log_probs(using, tiny, limits):
     samples = using(lambda g: generate(g, requests(**limits)))
     units = [(row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]),) for s in samples]
     expected = Scoring(LanguagePolicy(tiny())).score(units, frozenset({"logp"}))["logp"]

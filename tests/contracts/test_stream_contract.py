@@ -228,7 +228,7 @@ def test_a_published_batch_opens_its_slots(play):
     assert play(scene, Rules(2)) == [Ticket(2, min_version=1), Ticket(3, min_version=1)]
 
 
-def test_columns_are_written_beside_the_group_and_come_back_with_it(play):
+def test_columns_are_written_next_to_the_group_and_come_back_with_it(play):
     async def scene(stream):
         learner, worker, columns = await stream.learner(), await stream.worker("g"), await stream.worker("r")
         await fill(worker, 1)

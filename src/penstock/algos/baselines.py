@@ -51,8 +51,8 @@ class ReMax(WithoutCritic):
         """Whether some answer was worth more or less than the greedy one."""
         scored = [sample for sample in group.samples if sample.valid]
         greedy = [_total(sample) for sample in scored if sample.extras.get("greedy")]
-        drawn = [_total(sample) for sample in scored if not sample.extras.get("greedy")]
-        return bool(greedy) and any(reward != greedy[0] for reward in drawn)
+        sampled = [_total(sample) for sample in scored if not sample.extras.get("greedy")]
+        return bool(greedy) and any(reward != greedy[0] for reward in sampled)
 
 
 def _total(sample: Sample) -> float:

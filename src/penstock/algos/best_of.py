@@ -15,7 +15,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     """``1 - C(n - c, k) / C(n, k)``: the chance that one of ``k`` samples is right (Chen et al. 2021, arXiv 2107.03374).
 
     Args:
-        samples: n, samples drawn of a prompt.
+        samples: n, samples of a prompt.
         right: c, how many of them are right.
         k: samples that may be handed in, from 1 to n.
 
@@ -28,7 +28,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def best_of_k(score_G: ArrayLike, value_G: ArrayLike, k: int) -> float:
-    """The expected value of the sample with the highest score among ``k`` drawn without replacement from ``n``.
+    """The expected value of the sample with the highest score among ``k`` taken without replacement from ``n``.
 
     With samples ordered by score, ``Σ_i C(i - 1, k - 1) / C(n, k) · value_i`` (Nakano et al. 2021, arXiv 2112.09332, appendix
     I). Samples of equal score stand in every order: each counts the mean value of them all. Where the value is the score,

@@ -32,7 +32,7 @@ def covariances(units: Sequence[Unit]) -> list[Array]:
 
 
 def within_band(covariance: Sequence[Array], units: Sequence[Unit], share: float, low: float, high: float) -> list[FloatArray]:
-    """1 for ``share`` of all tokens (at least one), drawn among those with ``low <= covariance <= high``; 0 for others."""
+    """1 for ``share`` of all tokens (at least one), sampled among those with ``low <= covariance <= high``; 0 for others."""
 
     def rank(value: Array, draw: Array) -> Array:
         return np.where((value >= low) & (value <= high), draw, np.inf)

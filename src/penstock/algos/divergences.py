@@ -1,7 +1,7 @@
 """Divergences of whole next-token distributions, ``student`` from ``teacher``, per position.
 
 Arguments are log-probs ``[A, V]``; the result is ``[A]``, in nats, never below 0 and 0 only where both agree. Unlike an
-estimate from the drawn token alone, each has no noise except that of the texts, and a gradient at every token.
+estimate from the sampled token alone, each has no noise except that of the texts, and a gradient at every token.
 """
 
 from __future__ import annotations

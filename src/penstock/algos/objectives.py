@@ -201,16 +201,16 @@ class DPPO(Objective):
 class ClipCov(Objective):
     """PPO's surrogate without the gradient of a few tokens that would cost most entropy (Cui et al. 2025, arXiv 2505.22617).
 
-    Those are drawn among the tokens whose log-prob and advantage covary strongly. Which ones is settled when the batch is
+    Those are sampled among the tokens whose log-prob and advantage covary strongly. Which ones is settled when the batch is
     labelled, from the log-probs before the update and over the whole batch, so no split of it changes the choice.
     """
 
     share: float = 2e-4
-    """Share of the batch's tokens that is drawn (at least one token)."""
+    """Share of the batch's tokens that is sampled (at least one token)."""
     low: float = 1.0
-    """Least covariance of a token that may be drawn."""
+    """Least covariance of a token that may be sampled."""
     high: float = 5.0
-    """Largest covariance of a token that may be drawn."""
+    """Largest covariance of a token that may be sampled."""
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, f"objective.share={self.share} is outside (0, 1]")
