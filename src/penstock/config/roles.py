@@ -1,4 +1,4 @@
-"""The kinds of processes that a run has: what each needs, registered by name by whoever brings it.
+"""The kinds of processes that a run has: what each needs, registered by name by the module that brings it.
 
 What a role does is one file, ``runtime/roles/NAME.py``, or the function that it names itself.
 """

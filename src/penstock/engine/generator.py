@@ -195,7 +195,7 @@ class EmbeddedGenerator:
         self._drop_unused()
 
     def _renew_cache(self, policy: CachePolicy) -> None:
-        if policy in ("keep", "drain"):  # whoever drains has let every group end
+        if policy in ("keep", "drain"):  # a drain has let every group end
             return
         if policy == "abort":
             everything = self._all()

@@ -227,7 +227,7 @@ def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path
     temporary.mkdir(parents=True)
     with quiet_transformers():
         implementation = model.config._attn_implementation
-        model.network.set_attn_implementation("eager")  # our registry name means nothing to whoever loads the folder
+        model.network.set_attn_implementation("eager")  # our registry name means nothing to a program that loads the folder
         try:
             state = model.network.state_dict()
             if model.adapter is not None:

@@ -1,4 +1,4 @@
-"""What a language model computes for a loss, by name; whoever brings an output registers it here.
+"""What a language model computes for a loss, by name; a module that brings an output registers it here.
 
 An output is a function of a :class:`View`, one pass over a laid out batch. Built in are "logp", "entropy", "value", "step",
 "score" and "divergence"; :mod:`penstock.models.q_heads` brings "q".

@@ -258,7 +258,7 @@ class Client:
 
     Attributes:
         server: name and address of the server, for errors.
-        lost: set once the connection has ended, whoever ended it.
+        lost: set once the connection has ended, by either end.
         reason: why it ended.
     """
 

@@ -1,7 +1,7 @@
 """From product signals to labels, with little trust: several people must agree, nobody counts for much, and what is true is
 not held against a response because it was unwelcome.
 
-Thumbs are easy to give, to fake and to please. A policy that is rewarded by them learns to flatter whoever clicks (Williams et
+Thumbs are easy to give, to fake and to please. A policy that is rewarded by them learns to flatter those who click (Williams et
 al. 2024, arXiv 2411.02306), so they are never the only reward of a run (``runtime/check.py`` refuses it).
 """
 

@@ -133,7 +133,7 @@ class ProductRoutes:
         return reply({"corrections": made})
 
     def _told(self, correction: Correction, call: Call) -> dict[str, Any]:
-        """A correction as whoever decides sees it. Whose it is, administrators alone are told: a user's hash, cut."""
+        """A correction as an adjudicator sees it. Whose it is, administrators alone see: a user's hash, cut."""
         kind, _, name = correction.author.partition(":")
         named = f"{kind} {name[:8] if kind == 'user' else name}" if call.who.role == "admin" else kind
         return {

@@ -1,6 +1,6 @@
 """What products tell of their users: signals on responses, checked, and as the log keeps them.
 
-A signal is no vote. Nobody was shown a guideline, nobody was asked, and who clicks is whoever wants to; what becomes of it is
+A signal is no vote. Nobody was shown a guideline, nobody was asked, and anybody may click; what becomes of it is
 decided in ``product.py``.
 """
 

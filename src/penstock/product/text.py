@@ -119,7 +119,7 @@ def block(found: Sequence[Mapping[str, str]], mark: str, special: Sequence[str] 
 
 
 def suspicions(text: str) -> tuple[str, ...]:
-    """What whoever approves a correction should look at twice. It decides nothing: words can always be found that pass."""
+    """What an adjudicator should look at twice. It decides nothing: words can always be found that pass."""
     found = []
     if visible(text) != text:
         found.append("has characters that nobody sees")

@@ -1,4 +1,4 @@
-"""Blobs between the processes of a run: whoever lacks one is sent it, once.
+"""Blobs between the processes of a run: a process that lacks one is sent it, once.
 
 A role calls the hub through a :class:`BlobCaller`, so blobs go where the groups go that refer to them. The hub keeps them in
 the run's folder while a group in the stream or a lease refers to them, and beyond that while there is room. Where a role's

@@ -64,7 +64,7 @@ class Hub:
         deadline: float = DEADLINE,
         further: Mapping[str, Handler] | None = None,
     ) -> None:
-        """``further``: verbs of whoever made the hub."""
+        """``further``: verbs of the hub's owner."""
         self.rules, self.deadline = rules, deadline
         self.open_stage, self.close_stage = open_stage, close_stage
         served = (

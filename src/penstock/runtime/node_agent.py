@@ -77,7 +77,7 @@ class NodeAgent:
         pipes = {"out": self._process.stdout, "err": self._process.stderr}
         self._readers = [asyncio.ensure_future(self._read(kind, pipe)) for kind, pipe in pipes.items() if pipe is not None]
         assert self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # it died at once: whoever waits for it finds out
+        with contextlib.suppress(ConnectionError):  # it died at once: a caller that waits for it finds out
             self._process.stdin.write(json.dumps({**bootstrap, "die_with_parent": True}).encode() + b"\n")
             await self._process.stdin.drain()
         return address

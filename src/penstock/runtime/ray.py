@@ -170,7 +170,7 @@ class Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # else a call that comes after the end joins a cluster again
         if not os.environ.get("RAY_ADDRESS") and "RAY_AUTH_MODE" not in os.environ:
-            # Ray listens on every interface, and whoever is let in can run code; it reads these when it is imported.
+            # Ray listens on every interface, and a client that is let in can run code; it reads these when it is imported.
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         try:
             import ray  # noqa: F401

@@ -1,6 +1,6 @@
 """What users of a product click is never all that a run learns from.
 
-A policy that is rewarded by thumbs alone learns to please whoever clicks. So wherever product signals are learned from, people
+A policy that is rewarded by thumbs alone learns to please those who click. So wherever product signals are learned from, people
 who were asked or answers that were checked must have a say too: in the same reward, in a stage that this one starts from or
 that goes on from it, or at least in the evaluation by which its weights are judged.
 """
@@ -27,7 +27,7 @@ def require_more_than_signals(run: Run) -> None:
             continue
         if stage.uses_stream and OTHER not in own:
             raise SpecError(
-                f"{stage.name}: all its rewards were learned from product signals, and a policy learns to please whoever clicks"
+                f"{stage.name}: all its rewards were learned from product signals, and a policy learns to please its users"
                 "; add a reward that was learned from votes, or that checks answers"
             )
         if stage.imitates:

@@ -154,7 +154,7 @@ async def spawn(role: Role) -> ProcessChild:
     try:
         process.stdin.write(json.dumps(dict(role.bootstrap)).encode() + b"\n")
         await process.stdin.drain()
-    except ConnectionError:  # it died at once: whoever waits for it finds out
+    except ConnectionError:  # it died at once: a caller that waits for it finds out
         pass
     except BaseException:
         child.signal(signal.SIGKILL)
@@ -201,7 +201,7 @@ class Supervisor:
             task.cancel()
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-        # Shielded: whoever asked for it may be gone before they are, and a second cancel would leave them behind.
+        # Shielded: the caller may be gone before they are, and a second cancel would leave them behind.
         await asyncio.shield(asyncio.gather(*self._ending, return_exceptions=True))
 
     async def _keep(self, role: Role) -> None:

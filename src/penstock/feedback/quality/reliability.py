@@ -153,7 +153,7 @@ def shared(found: Iterable[Comparison]) -> list[Comparison]:
     """Judgements that take a side, on units where two or more annotators do; repeats left out.
 
     Only these compare anybody with somebody else. A unit that one annotator alone has judged agrees with them by itself: enough
-    of those, and whoever contradicts all others would be estimated to be the one who is right.
+    of those, and one who contradicts all others would be estimated to be the one who is right.
     """
     sided = [comparison for comparison in found if comparison.sign and comparison.purpose != "repeat"]
     judges: dict[Unit, set[str]] = defaultdict(set)

@@ -40,7 +40,7 @@ def templates() -> jinja2.Environment:
 
 
 def page(template: str, session: Session | None = None, status: int = 200, **values: Any) -> Response:
-    """A template with what it speaks of, for whoever is signed in."""
+    """A template with what it speaks of, for the person who is signed in."""
     known = {"name": session.who.name, "role": session.who.role, "csrf": session.csrf} if session else {}
     html = templates().get_template(f"{template}.html.jinja").render(EVERY_PAGE | known | values)
     return Response(html, status, media_type="text/html; charset=utf-8")
@@ -145,7 +145,7 @@ class Pages:
         answer.delete_cookie(FORM, path="/", secure=settings.https, httponly=True, samesite="strict")
         return answer
 
-    # Forms of people who are not signed in: a hidden field that only whoever holds the cookie can have
+    # Forms of people who are not signed in: a hidden field that only the holder of the cookie can have
 
     def _form(self, call: Call, template: str, status: int = 200, **values: Any) -> Response:
         cookie = call.cookies.get(FORM, "")
