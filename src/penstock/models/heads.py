@@ -17,7 +17,7 @@ class Head(nn.Module):
     """A module that reads the hidden states of a trunk. It is trained with the model, saved and restored with it.
 
     A subclass is made as ``make(width, vocabulary, **settings)`` and read by outputs (``models/outputs.py``).
-    Parameters without gradient are its slow variables: :meth:`follow` moves them, and checkpoints hold them.
+    Parameters without gradient and buffers are its slow variables: :meth:`follow` moves them, and checkpoints hold them.
     """
 
     settings: Mapping[str, Any]
@@ -31,6 +31,7 @@ class Head(nn.Module):
     def slow(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the slow variables."""
         yield from ((name, tensor.detach()) for name, tensor in self.named_parameters() if not tensor.requires_grad)
+        yield from self.named_buffers()
 
 
 _heads: dict[str, Callable[..., Head]] = {}

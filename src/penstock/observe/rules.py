@@ -219,7 +219,7 @@ def effective_samples(metrics: Metrics, context: Context) -> Reading:
     value, bound = metrics["policy/effective_sample_size"], context.thresholds.effective_samples
     text = (
         f"importance weights leave {value:.0%} of the tokens as the effective sample size (bound {bound:.0%}): the samples are "
-        "too far from the learner; lower max_lag or learner.learning_rate, or truncate the weights (algorithm.correction)"
+        "too far from the learner; lower max_lag or learner.learning_rate, or truncate weights (algorithm.importance_weights)"
     )
     return Reading(value, bound, not value >= bound, text)
 
