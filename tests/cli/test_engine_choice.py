@@ -72,7 +72,7 @@ def test_a_python_without_vllm_is_refused(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    with pytest.raises(SpecError, match="has no vLLM with Penstock beside it; make vllm"):
+    with pytest.raises(SpecError, match="has no vLLM with Penstock installed; make vllm"):
         check_engine(on_vllm(str(bare)))
 
 

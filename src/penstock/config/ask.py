@@ -1,6 +1,6 @@
 """A stage that asks people: about samples of a policy, before the next stage learns from what they say.
 
-Who answers beside people are registered specs, so that a run names them by plain values.
+Annotators other than people are registered specs, so that a run names them by plain values.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Ask(Stage):
     store: str = OWN_STORE
     """A file, a PostgreSQL URL, or ``@run``: ``feedback.db`` in the run's folder."""
     annotators: tuple[AnySpec, ...] = ()
-    """Who answers beside people: ``Simulated``, ``Judge``, ``ServedJudge``. With a simulated one, no person is waited for."""
+    """Annotators besides people: ``Simulated``, ``Judge``, ``ServedJudge``. With a simulated one, no person is waited for."""
     truth: RewardSpec | None = None
     """What simulated annotators think before their faults."""
     prompts: int = 64

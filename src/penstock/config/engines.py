@@ -47,7 +47,7 @@ class Engine:
         return tuple(usual)
 
     def takes_adapters(self) -> bool:
-        """Whether it can apply low-rank adapters beside matrices that never change."""
+        """Whether it can apply low-rank adapters to matrices that never change."""
         return False
 
     def last_leg(self) -> str:
@@ -112,7 +112,7 @@ class VLLM(Engine):
             done = subprocess.run([python, "-c", _QUESTION], capture_output=True, timeout=ASKING)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SpecError(f"roles.engine.python={python} does not run ({error}); {remedy}") from error
-        require(not done.returncode, f"{python} has no vLLM with Penstock beside it; {remedy}")
+        require(not done.returncode, f"{python} has no vLLM with Penstock installed; {remedy}")
 
     def command(self, usual: Sequence[str]) -> tuple[str, ...]:
         """In its own Python."""
@@ -158,7 +158,7 @@ class SGLang(Engine):
     timeout: float = 600.0
     """Seconds that one request may take."""
     weights: Literal["disk", "process group"] = "disk"
-    """How a generator hands weights to its server: by a folder that both see, or by a process group of the two."""
+    """How a generator sends weights to its server: by a folder that both see, or by a process group of the two."""
 
     def __post_init__(self) -> None:
         _require_server(self.url, self.timeout)

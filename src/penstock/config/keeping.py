@@ -16,7 +16,7 @@ class CheckpointSpec:
     every: int = 50
     """Steps between checkpoints (0: only at the end of a stage)."""
     keep: int = 2
-    """Newest checkpoints kept, beside the best one and the last good one."""
+    """Newest checkpoints kept, besides the best one and the last good one."""
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"checkpoint.every={self.every} is negative; 0 saves at the end of a stage only")
@@ -25,7 +25,7 @@ class CheckpointSpec:
 
 @spec
 class RolesSpec:
-    """The processes of ``runtime="procs"`` and ``runtime="ray"`` beside the learner."""
+    """The processes of ``runtime="procs"`` and ``runtime="ray"`` other than the learner."""
 
     generators: int = 1
     """Processes that generate, each with a model and a cache of its own."""

@@ -10,7 +10,7 @@ from penstock.config.strategies import STRATEGIES, OneDevice, refuse
 
 @spec
 class LoRA:
-    """Low-rank adapters beside frozen matrices (Hu et al. 2021, arXiv:2106.09685), through the peft package."""
+    """Low-rank adapters on frozen matrices (Hu et al. 2021, arXiv:2106.09685), through the peft package."""
 
     rank: int = 16
     """Rank of the update of each adapted matrix."""
@@ -97,7 +97,7 @@ class LearnerSpec:
             require(self.unfrozen_layers == -1, "lora freezes all of the model's own weights; leave unfrozen_layers=-1")
             require(
                 self.critic in ("none", "shared"),
-                f"critic={self.critic} trains whole layers beside lora's adapters; use critic=shared, or lora=null",
+                f"critic={self.critic} trains whole layers besides lora's adapters; use critic=shared, or lora=null",
             )
             require(
                 not (self.lora.dropout and self.gradient_checkpointing),

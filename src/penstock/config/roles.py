@@ -64,7 +64,7 @@ def columns(run: Run, stage: Stage) -> list[str]:
 
 
 def processes(run: Run) -> Iterator[tuple[str, str]]:
-    """(role, name) of all processes that a run has in any of its stages, beside the supervisor."""
+    """(role, name) of all processes that a run has in any of its stages, except the supervisor."""
     for role in _ROLES.values():
         yield from ((role.name, name) for name in role.names(run))
 

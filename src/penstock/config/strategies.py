@@ -130,10 +130,10 @@ def refuse_shape(strategy: Any, heads: int, keys: int, vocabulary: int = 0, enco
             raise ModelError(f"strategy.tensor_parallel={tensor} does not divide the model's {name}={count}; set one that does")
     own = heads // tensor
     if own % sequence:
-        beside = f" after strategy.tensor_parallel={tensor}" if tensor > 1 else ""
+        within = f" after strategy.tensor_parallel={tensor}" if tensor > 1 else ""
         fitting = ", ".join(str(ranks) for ranks in range(1, own + 1) if own % ranks == 0)
         raise ModelError(
-            f"strategy.sequence_parallel={sequence} does not divide the model's {own} attention heads{beside}; "
+            f"strategy.sequence_parallel={sequence} does not divide the model's {own} attention heads{within}; "
             f"set one of {fitting}"
         )
     if vocabulary and -(-vocabulary // tensor) * (tensor - 1) >= vocabulary:

@@ -37,7 +37,7 @@ class Answered:
 
 
 def candidates(answered: Sequence[Answered]) -> list[tuple[Answered, int, int]]:
-    """Each two samples in a row of one prompt whose texts differ; no sample stands in two pairs."""
+    """Each two samples in a row of one prompt whose texts differ; no sample is in two pairs."""
     return [
         (one, first, first + 1)
         for one in answered
@@ -152,7 +152,7 @@ def _by_item(asked: Sequence[Asked], votes: Votes, purpose: str) -> Iterator[tup
 
 
 class Tally:
-    """How many judgements stand on some tasks, kept up as a log grows."""
+    """How many judgements in force some tasks have, kept up as a log grows."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.wanted = {task.id: task.overlap for task in tasks}
@@ -171,7 +171,7 @@ class Tally:
 
     @property
     def votes(self) -> int:
-        """Judgements that stand."""
+        """Judgements in force."""
         return len(self._standing)
 
     @property

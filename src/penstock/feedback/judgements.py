@@ -52,7 +52,7 @@ class Comparison:
 
 
 def comparisons(events: Iterable[Event], tasks: Mapping[str, Task], axis: str = "overall") -> list[Comparison]:
-    """The comparisons in judgements that stand (``State.judgements``), on one axis.
+    """The comparisons in judgements in force (``State.judgements``), on one axis.
 
     A vote's and a ranking's own preference counts for ``overall``; other axes are read from a vote's ``axes`` and a
     rating's ``scores``. Judgements that say nothing of the axis are left out.
@@ -123,7 +123,7 @@ class Rating:
 
 
 def ratings(events: Iterable[Event], tasks: Mapping[str, Task], axis: str = "overall") -> list[Rating]:
-    """The ratings in judgements that stand, on one axis."""
+    """The ratings in judgements in force, on one axis."""
     found = []
     for event in events:
         values = event.body["scores"].get(axis, ()) if event.kind == "rating" else ()

@@ -73,7 +73,7 @@ def place_share(asked: Sequence[BothOrders]) -> Share:
 
 @dataclass(frozen=True)
 class JudgeReport:
-    """A judge beside people, on the pairs that both judged."""
+    """A judge compared with people, on the pairs that both judged."""
 
     judge: str
     units: int
@@ -116,7 +116,7 @@ def compare(
     place: Share,
     skipped: int,
 ) -> JudgeReport:
-    """A judge's sides (1, 0, -1) of units beside people's; units of one of them alone are left out."""
+    """A judge's sides (1, 0, -1) of units and people's; units of one of them alone are left out."""
     shared = sorted(said.keys() & people.keys())
     mine, theirs = [said[unit] for unit in shared], [people[unit] for unit in shared]
     sided = [(a, b) for a, b in zip(mine, theirs, strict=True) if a and b]

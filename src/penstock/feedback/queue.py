@@ -1,6 +1,6 @@
 """Who is asked what next: seats, leases, and gold and repeats mixed in without a sign.
 
-A task of overlap k has k seats. A judgement that stands fills one; a lease holds one until its deadline. Seats are only given
+A task of overlap k has k seats. A judgement in force fills one; a lease holds one until its deadline. Seats are only given
 and filled by a writer that holds the head of the log, so filled and held seats together never exceed k.
 """
 
@@ -151,7 +151,7 @@ def display_order(task: str, annotator: str, responses: int, seed: int) -> tuple
 
 
 def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
-    """The task to hand to an annotator, added first if it is a repeat; None if nothing is left for them.
+    """The task to give an annotator, added first if it is a repeat; None if nothing is left for them.
 
     Raises:
         NotAllowed: they are switched off, or hold as many leases as they may.
@@ -202,7 +202,7 @@ class Seats:
     role: str
     enabled: bool
     judged: int
-    """Judgements that stand."""
+    """Judgements in force."""
     done: str | None
     """The kind of event by which the annotator is done with the task."""
     lease: Lease | None
@@ -218,11 +218,11 @@ class Seats:
 
     @property
     def free(self) -> bool:
-        """Whether a seat is left beside those filled and those of others."""
+        """Whether a seat is left besides those filled and those of others."""
         return not self.task.overlap or self.judged + len(self.others) < self.task.overlap
 
     def require_open(self) -> None:
-        """Refuse whom the task is not open to: done with it already, not theirs, or no seat left beside those of others.
+        """Refuse whom the task is not open to: done with it already, not theirs, or no seat left besides those of others.
 
         Raises:
             AlreadyAnswered, NotAllowed, SeatTaken: as their names say.

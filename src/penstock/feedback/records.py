@@ -33,7 +33,7 @@ JUDGEMENTS = frozenset(JUDGEMENT.values())
 PASSES = frozenset({"skip", "flag"})
 """Kinds that close a task for one annotator and leave its seat to others."""
 REMARKS = frozenset({"edit", "critique"})
-"""Kinds that may come beside an answer, any number of them."""
+"""Kinds that may come with an answer, any number of them."""
 WITHDRAWALS = frozenset({"undo", "retract"})
 """Kinds that take another event back: one's own, or as an administrator somebody else's."""
 
@@ -75,7 +75,7 @@ class Response:
     """One answer of a policy, with everything that off-policy correction and drift need.
 
     ``tokens`` are the exact ids, prompt included, as the policy saw and drew them; ``logp`` belongs to the last
-    ``len(logp)`` of them, the drawn ones, in nats under ``version``.
+    ``len(logp)`` of them, the generated ones, in nats under ``version``.
     """
 
     text: str
@@ -93,7 +93,7 @@ class Response:
         if len(self.text) > LONGEST_TEXT:
             raise FeedbackError(f"a response of {len(self.text)} characters; {LONGEST_TEXT} is the most")
         if len(self.logp) > len(self.tokens):
-            raise FeedbackError(f"{len(self.logp)} log-probs for {len(self.tokens)} tokens; give one a drawn token, or none")
+            raise FeedbackError(f"{len(self.logp)} log-probs for {len(self.tokens)} tokens; give one for each, or none")
 
     @cached_property
     def body(self) -> bytes:

@@ -166,7 +166,7 @@ head = Table(
     *_integers("events", "tasks"),
 )
 
-# Product signals: a log of its own beside the annotators' log, never mixed into it.
+# Product signals: a log of its own, apart from the annotators' log, never mixed into it.
 
 tenants = Table(
     "tenants",
@@ -241,7 +241,7 @@ rulings = Table(
     *_texts("note"),
     Index("rulings_of_correction", "correction", "sequence"),
 )
-"""What adjudicators decided about corrections; the newest ruling of each stands."""
+"""What adjudicators decided about corrections; the newest ruling of each holds."""
 
 vectors = Table(
     "vectors",

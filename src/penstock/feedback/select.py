@@ -69,7 +69,7 @@ _URGES = {"disagreement": disagreement, "near_tie": near_tie, "large_gap": large
 
 
 def select(score_EU2: ArrayLike, wanted: int, mix: Mix | None = None, seed: int = 0) -> list[tuple[int, str]]:
-    """``wanted`` different pairs as (index, strategy). The random ones are drawn first, evenly from all pairs.
+    """``wanted`` different pairs as (index, strategy). The random ones are chosen first, evenly from all pairs.
 
     Where strategies want the same pair, the next best of the later one is taken. Equal urges fall in an order given by the
     seed.

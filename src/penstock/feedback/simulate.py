@@ -54,8 +54,8 @@ class SimulatedAnnotator:
 def question_of(task: Task) -> str:
     """What a task asks, by hash, without the names of runs and stores: the same in every run of the same seed."""
     item = task.item
-    told = [[response.text, response.stage, response.version] for response in item.responses]
-    return digest([task.form, task.purpose, task.strategy, item.prompt, item.key, told])
+    texts = [[response.text, response.stage, response.version] for response in item.responses]
+    return digest([task.form, task.purpose, task.strategy, item.prompt, item.key, texts])
 
 
 def judge(person: SimulatedAnnotator, task: Task, lease: Lease, truth: Sequence[float], seed: int) -> Submission:
@@ -102,13 +102,13 @@ def answer_all(store: Store, people: Sequence[SimulatedAnnotator], truth: Truth,
 
 
 def vote_on(people: Sequence[SimulatedAnnotator], utility_U2: ArrayLike, overlap: int, seed: int = 0) -> list[Comparison]:
-    """Votes on pairs without a store: each pair is judged by ``overlap`` people drawn at random.
+    """Votes on pairs without a store: each pair is judged by ``overlap`` people chosen at random.
 
     Args:
-        people: who may be drawn.
+        people: who may be chosen.
         utility_U2: how good both responses of each pair really are.
         overlap: judgements a pair.
-        seed: of everything drawn.
+        seed: of everything random.
     """
     utilities, draw = np.asarray(utility_U2, np.float64), random.Random(seed)
     found: list[Comparison] = []

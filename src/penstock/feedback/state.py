@@ -11,17 +11,17 @@ from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, WITHDRAWALS, 
 
 @dataclass
 class State:
-    """What stands after a log: each annotator's judgement or pass of each task, and the remarks; nothing taken back."""
+    """What is in force after a log: each annotator's judgement or pass of each task, and the remarks; nothing taken back."""
 
     standing: dict[tuple[str, str], Event] = field(default_factory=dict)
-    """By (task, annotator): the judgement, skip or flag that stands."""
+    """By (task, annotator): the judgement, skip or flag in force."""
     remarks: dict[int, Event] = field(default_factory=dict)
-    """By sequence: edits and critiques that stand."""
+    """By sequence: edits and critiques in force."""
     retracted: set[tuple[str, str]] = field(default_factory=set)
     """(task, annotator) whose judgement an administrator took back; the annotator is not asked again."""
 
     def judgements(self) -> list[Event]:
-        """Votes, ratings and rankings that stand, in the order of the log."""
+        """Votes, ratings and rankings in force, in the order of the log."""
         kept = [event for event in self.standing.values() if event.kind in JUDGEMENTS]
         return sorted(kept, key=lambda event: event.sequence)
 
@@ -56,7 +56,7 @@ def fold(events: Iterable[Event]) -> State:
 
 def _withdraw(state: State, target: Event | None, event: Event) -> None:
     if target is None:
-        raise FeedbackError(f"event {event.sequence} takes back event {event.target}, which does not stand")
+        raise FeedbackError(f"event {event.sequence} takes back event {event.target}, which is not in force")
     if target.kind in REMARKS:
         del state.remarks[target.sequence]
         return

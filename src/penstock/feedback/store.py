@@ -144,7 +144,7 @@ class Store:
                 task = self._task(connection, found)
                 try:
                     return queue.take_seat(connection, task, annotator, self.policy, now)
-                except SeatTaken:  # the clock has gone back; without this the task would stand at everybody's head of the queue
+                except SeatTaken:  # the clock has gone back; without this the task would be at everybody's head of the queue
                     if not queue.mend(connection, task, annotator, now):
                         raise
             return None
@@ -196,7 +196,7 @@ class Store:
         return self._database.commit(verb)
 
     def record(self, given: Sequence[Submission]) -> None:
-        """Hand out and submit in one transaction, all or none: for labels that were gathered elsewhere.
+        """Assign and submit in one transaction, all or none: for labels that were gathered elsewhere.
 
         Nobody was shown anything, so no order and no latency are recorded. What is in the log already is passed over.
 
@@ -251,7 +251,7 @@ class Store:
         return event
 
     def undo(self, annotator: str, key: str, target: int = 0) -> Event:
-        """Take back one's own event, by default the newest that stands, and lease its task to the annotator again.
+        """Take back one's own event, by default the newest in force, and lease its task to the annotator again.
 
         Raises:
             NothingToUndo: there is no such event of theirs, or it is taken back already.
@@ -316,17 +316,17 @@ class Store:
         return made
 
     def _standing(self, connection: Connection, kind: str, annotator: str, target: int) -> Event:
-        """The event to take back: the target if it stands and may be taken back so, or the annotator's newest."""
+        """The event to take back: the target if it is in force and may be taken back so, or the annotator's newest."""
         table = schema.events.c
         later = schema.events.alias()
-        stands = [~table.kind.in_(WITHDRAWALS), ~sa.exists().where(later.c.target == table.sequence)]
+        in_force = [~table.kind.in_(WITHDRAWALS), ~sa.exists().where(later.c.target == table.sequence)]
         if kind == "undo":
-            stands.append(table.annotator == annotator)
-        query = sa.select(sa.func.max(table.sequence)).where(*stands, *([table.sequence == target] if target else []))
+            in_force.append(table.annotator == annotator)
+        query = sa.select(sa.func.max(table.sequence)).where(*in_force, *([table.sequence == target] if target else []))
         found = connection.execute(query).scalar()
         if found is None:
             what = f"event {target}" if target else "any event"
-            raise NothingToUndo(f"{annotator}: {what} that stands and may be taken back is not in the log")
+            raise NothingToUndo(f"{annotator}: {what} in force and may be taken back is not in the log")
         return rows.load_events(connection, table.sequence == found)[0]
 
     def _known(self, connection: Connection, given: dict[str, Any]) -> Event | None:
@@ -357,7 +357,7 @@ class Store:
             return connection.execute(sa.select(schema.head.c.events)).scalar_one()
 
     def state(self, until: int | None = None) -> State:
-        """What stands after the log, or after its first ``until`` events."""
+        """What is in force after the log, or after its first ``until`` events."""
         return fold(self.events(until=until))
 
     def verify(self) -> State:

@@ -1,6 +1,6 @@
 """One attention function for every decoder architecture of transformers, driven by a plan.
 
-transformers looks its attention up in a registry by name. We register one function, ``penstock``; it hands queries, keys and
+transformers looks its attention up in a registry by name. We register one function, ``penstock``; it gives queries, keys and
 values (after rotary embedding, before any cache) to the *plan* that the caller passed to the model's forward. The learner's
 plan attends within packed rows; the generator's plans read and write its pooled cache. So model classes are reused as they
 are, and who owns the memory is decided outside them.
@@ -71,7 +71,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """The function behind the registry name; refuses whatever it would otherwise silently leave out."""
     if plan is None:
-        raise ModelError(f"{type(module).__name__} did not hand on the attention plan; this architecture is not supported")
+        raise ModelError(f"{type(module).__name__} did not pass on the attention plan; this architecture is not supported")
     window = rest.get("sliding_window")
     if window is not None and plan.longest > window:
         raise ModelError(

@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class FrozenBlock(nn.Module):
-    """Stands in a branch for a frozen block of the policy: runs it, or hands on what the policy's pass left at the border."""
+    """Replaces, in a branch, a frozen block of the policy: runs it, or passes on what the policy's pass left at the border."""
 
     def __init__(self, block: nn.Module, border: Border) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def critic_branch(model: LanguageModel) -> nn.Module:
     """A trainable copy of the policy's trunk above the border, for a critic.
 
     Raises:
-        ModelError: nothing of the model is frozen, or its blocks hand on more than their output.
+        ModelError: nothing of the model is frozen, or its blocks pass on more than their output.
     """
     trunk = _twin(model.network.base_model, _border(model))
     _check(model, trunk)
@@ -74,7 +74,7 @@ def reference_branch(model: LanguageModel) -> LanguageModel:
     """The model as it is now, for good: frozen tensors are shared with it, the others are copied and frozen.
 
     Raises:
-        ModelError: nothing of the model is frozen, or its blocks hand on more than their output.
+        ModelError: nothing of the model is frozen, or its blocks pass on more than their output.
     """
     made = LanguageModel(_twin(model.network, _border(model)), model.text, model.head)
     _check(model, made.network.base_model)
@@ -135,7 +135,7 @@ def _border(model: LanguageModel) -> Border:
 def _check(model: LanguageModel, branch: nn.Module) -> None:
     """Compare a branch that goes on from the border with the same branch run from the tokens.
 
-    Raises ModelError where they differ: blocks of such an architecture hand on more than their output.
+    Raises ModelError where they differ: blocks of such an architecture pass on more than their output.
     """
     tokens = torch.arange(1, 4, device=model.device)[None] % model.config.vocab_size
     position, plan = torch.arange(3, device=model.device)[None], single_row_plan(3, model.device)
@@ -145,6 +145,6 @@ def _check(model: LanguageModel, branch: nn.Module) -> None:
         resumed = model.hidden(tokens, position, plan, branch)
     if not torch.equal(whole, resumed):
         raise ModelError(
-            f"{type(model.network).__name__}: its blocks hand on more than their output, so they cannot be shared; "
+            f"{type(model.network).__name__}: its blocks pass on more than their output, so they cannot be shared; "
             f"set learner.unfrozen_layers=-1"
         )

@@ -71,7 +71,7 @@ class ModelEmbedder:
     def _points(self, texts: Sequence[str]) -> torch.Tensor:
         tokens = [self._tokenizer.encode(text)[: self._longest] for text in texts]
         width = max(1, *map(len, tokens))
-        # What stands beyond a text's end is masked twice: nothing attends to it, and it is not in the mean.
+        # What is beyond a text's end is masked twice: nothing attends to it, and it is not in the mean.
         tokens_BT = torch.tensor([row + [0] * (width - len(row)) for row in tokens])
         read_BT = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in tokens])
         hidden_BTD = self._network(input_ids=tokens_BT, attention_mask=read_BT).last_hidden_state

@@ -50,7 +50,7 @@ class DecoderAttention(Protocol):
 class EncoderDecoderPlan:
     """How the packed tokens of a batch are read by encoder and decoder.
 
-    Rows whose prompts stand at the same packed tokens share one encoding. All their answers together are one segment of
+    Rows whose prompts are at the same packed tokens share one encoding. All their answers together are one segment of
     cross-attention, because there neither order nor position matters.
 
     Args:
@@ -174,7 +174,7 @@ class EncoderDecoderModel(LanguageModel):
                 row, with a plan that has the encoder's keys and the rows' own (:class:`DecoderAttention`).
 
         Returns:
-            ``[1, N, W]``, each where the token stands that was read last; those of prompt tokens before the last are
+            ``[1, N, W]``, each where the token is that was read last; those of prompt tokens before the last are
             meaningless, because no action is predicted from them. Or ``[B, 1, W]``.
         """
         network: Any = trunk if trunk is not None else self.network

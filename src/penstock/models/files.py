@@ -66,7 +66,7 @@ def _says_generic(path: str) -> bool:
 
 
 def _place(path: str) -> dict[str, Any]:
-    """What loaders are told of where to look: a hub name in the cache only, where the hub cannot be reached."""
+    """What loaders get to know where to look: a hub name in the cache only, where the hub cannot be reached."""
     return {"local_files_only": True} if not Path(path).is_dir() and not hub_is_reachable() else {}
 
 

@@ -110,7 +110,7 @@ class LanguagePolicy(Policy):
 class SharedTrunkPolicy(LanguagePolicy):
     """A reference whose lower blocks are a policy's frozen ones.
 
-    Asked for values as well, it gives those of the policy's critic from the same pass, in which the frozen blocks run once.
+    With values asked for too, it gives those of the policy's critic from the same pass, in which the frozen blocks run once.
     """
 
     gives_values = True

@@ -18,7 +18,7 @@ from penstock.core.errors import ModelError
 def _bitsandbytes() -> Any:
     try:
         import bitsandbytes
-    except Exception as error:  # beside a missing package: a library that does not fit the machine
+    except Exception as error:  # besides a missing package: a library that does not fit the machine
         raise ModelError(
             f"lora.quantize=nf4 needs the bitsandbytes package, which does not load here ({error}); "
             f"run: pip install penstock[qlora], or set lora.quantize=none"

@@ -1,7 +1,7 @@
 """Attention with relative position biases, as T5 has it, over packed segments of any length.
 
 A *segment* is a run of packed query tokens that attends to a run of packed key tokens: a source to itself, an answer to what
-stands before each of its tokens, or all answers of a prompt to that prompt. Everything outside attention runs on packed
+comes before each of its tokens, or all answers of a prompt to that prompt. Everything outside attention runs on packed
 tokens, so padding is paid for in attention alone, and there segments of like size share a call.
 """
 

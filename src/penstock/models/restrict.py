@@ -1,4 +1,4 @@
-"""Which of a model's weights are trained, and in what type they stand: done once, before critics and references are made."""
+"""Which of a model's weights are trained, and in what type they are: done once, before critics and references are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was drawn for one request so far, and when it is over: the same for every engine."""
+"""What was generated for one request so far, and when it is over: the same for every engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def require_room(request: Request, context: int) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class SequenceState:
-    """The tokens drawn so far with their log-probs and versions; begins with those that a resumed request brings."""
+    """The tokens generated so far with their log-probs and versions; begins with those that a resumed request brings."""
 
     request: Request
     limit: int
@@ -35,7 +35,7 @@ class SequenceState:
     logps: list[float] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     on_token: OnToken | None = None
-    """Told of every token as it is drawn."""
+    """Called with every token as it is generated."""
 
     def __post_init__(self) -> None:
         resume = self.request.resume
@@ -67,8 +67,8 @@ class SequenceState:
         return min((at for at in found if at >= 0), default=None)
 
     def sample(self, finish: FinishReason, text: Text) -> Sample:
-        """The sample so far. Tokens stay as drawn; the text ends before a stop string or stop token."""
-        prompt, drawn = len(self.request.tokens_T), len(self.tokens)
+        """The sample so far. Tokens stay as generated; the text ends before a stop string or stop token."""
+        prompt, generated = len(self.request.tokens_T), len(self.tokens)
         body = self.tokens[:-1] if self.tokens and self.tokens[-1] in self.stop_tokens else self.tokens
         decoded = text.decode(body)
         if self.request.sampling.stop and (cut := self._stop_at(text)) is not None:
@@ -76,7 +76,7 @@ class SequenceState:
         return Sample(
             key=self.request.key,
             columns={"tokens_T": np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32)},
-            action_T=np.arange(prompt + drawn) >= prompt,
+            action_T=np.arange(prompt + generated) >= prompt,
             logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
             version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),
             finish=finish,

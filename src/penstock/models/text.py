@@ -33,7 +33,7 @@ class Text:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Texts that the tokenizer reads as tokens of their own, such as the borders of turns, wherever they stand."""
+        """Texts that the tokenizer reads as tokens of their own, such as the borders of turns, wherever they are."""
         added = (str(piece) for piece in self.tokenizer.added_tokens_decoder.values())
         return tuple(sorted({piece for piece in (*self.tokenizer.all_special_tokens, *added) if piece.strip()}))
 
@@ -58,7 +58,7 @@ class Text:
 def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Text:
     """A byte-level BPE of at most ``vocabulary`` pieces fitted to a corpus.
 
-    It is a Qwen2 tokenizer (digits stand alone, so numbers keep their places) with Qwen2's marks, because loaders choose
+    It is a Qwen2 tokenizer (each digit is a token, so numbers keep their places) with Qwen2's marks, because loaders choose
     the tokenizer class by the model's type and would otherwise split text in another way than it was trained.
     """
     blank = Qwen2Tokenizer()

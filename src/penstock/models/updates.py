@@ -13,7 +13,7 @@ from penstock.models.language_model import LanguageModel
 
 
 def require_newer(update: WeightUpdate, current: tuple[int, Version]) -> None:
-    """Refuse an update that is not newer than ``current``, an (learner_epoch, version).
+    """Refuse an update that is not newer than ``current``, a (learner epoch, version).
 
     Raises:
         WeightError: it is older, or the same again.

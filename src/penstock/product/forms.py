@@ -1,8 +1,8 @@
-"""Product feedback as training data: the forms of the source ``feedback:STORE`` beside votes, each pinned like them.
+"""Product feedback as training data: the forms of the source ``feedback:STORE`` besides votes, each pinned like them.
 
 - ``product``: rows for KTO, of responses on which enough users agree (``product.Policy``)
 - ``product_corrections``: users' edits that were approved, for SFT and as pairs
-- ``prompts``: rows of another source with the column ``corrections`` for their template, and ``arm`` beside it
+- ``prompts``: rows of another source with the column ``corrections`` for their template, and ``arm`` with it
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Policy:
     share: float = 0.7
     """Of the users who said something of a response, those who must agree."""
     cap: int = 20
-    """Responses on which one user's voice counts, drawn by a hash; so m users alone make at most ``m * cap / users`` labels."""
+    """Responses on which one user's voice counts, by a hash; so m users alone make at most ``m * cap / users`` labels."""
     signals: tuple[SignalKind, ...] = ("thumbs_up", "thumbs_down", "rating")
     """What counts. Copying and asking again say little; name them to use them."""
     tenant: str = ""
@@ -72,7 +72,7 @@ class Voice:
 def voices(taken: Signals, policy: Policy) -> list[Voice]:
     """Each user's newest sign on each response, of at most ``policy.cap`` responses a user, in the order of the log.
 
-    Somebody's newest signal stands alone: who takes a complaint back, or says that it was true but unwelcome, is silent.
+    Somebody's newest signal counts alone: who takes a complaint back, or says that it was true but unwelcome, is silent.
     """
     newest: dict[tuple[User, Place], SignalEvent] = {}
     for event in taken.events:

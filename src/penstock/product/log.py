@@ -129,7 +129,7 @@ def _hash(token: str) -> str:
 def record(store: Store, who: Tenant, given: Sequence[Signal], caps: Caps | None = None) -> list[Recorded]:
     """Record signals of one tenant, all or none. What is in the log already is given as it is there.
 
-    An edit goes into quarantine as a correction beside it.
+    An edit goes into quarantine as a correction with it.
 
     Raises:
         FeedbackError: none or too many at once, or an edit that changes nothing.

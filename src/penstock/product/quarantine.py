@@ -83,7 +83,7 @@ def save(connection: Connection, correction: Correction, now: float) -> bool:
 
 
 def gather(store: Store, tenant: str) -> int:
-    """Put the edits of annotators that stand into quarantine for a tenant; how many of them were new.
+    """Put the annotators' edits in force into quarantine for a tenant; how many of them were new.
 
     Raises:
         NotFound: there is no such tenant.
@@ -110,7 +110,7 @@ def rule(
     store: Store, correction: str, verdict: Verdict, annotator: str, note: str = "", days: float = EXPIRES_DAYS,
     seen: int | None = None,
 ) -> Ruling:  # fmt: skip
-    """Decide about a correction; the newest ruling stands. The same ruling by the same person again changes nothing.
+    """Decide about a correction; the newest ruling holds. The same ruling by the same person again changes nothing.
 
     Args:
         days: after which an approval ends.
@@ -217,7 +217,7 @@ def length(store: Store) -> int:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a correction stands by its newest ruling, and until when that holds if it is an approval."""
+    """The verdict on a correction by its newest ruling, and until when that holds if it is an approval."""
 
     correction: Correction
     verdict: Verdict
@@ -229,7 +229,7 @@ class Standing:
 
 
 RULED = ("verdict", "expires", "sequence", "annotator", "time", "note")
-"""Columns of the ruling that a correction stands by."""
+"""Columns of the ruling that holds for a correction."""
 
 
 def standing(
@@ -238,7 +238,7 @@ def standing(
     """Corrections with a ruling ``after < sequence <= until``, as the newest of those leaves them, in the order of the log.
 
     Args:
-        verdict: only those that stand so; empty: all.
+        verdict: only those with it; empty: all.
         limit: only so many, those ruled on last.
     """
     table, texts = schema.rulings, schema.corrections
@@ -259,7 +259,7 @@ def standing(
 
 
 def approved(store: Store, tenant: str = "", until: int | None = None) -> list[Correction]:
-    """Corrections that stand approved after the first ``until`` rulings, those that have expired among them."""
+    """Corrections approved after the first ``until`` rulings, those that have expired among them."""
     return [one.correction for one in standing(store, tenant, until=until, verdict="approved")]
 
 

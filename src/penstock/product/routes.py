@@ -110,7 +110,7 @@ class ProductRoutes:
         """Corrections that nobody has ruled on, the oldest first, with what is odd about them."""
         found = quarantine.waiting(self._store, call.query.get("tenant", ""), MOST_WAITING)
         made = [
-            {**self._told(one.correction, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0}
+            {**self._shown(one.correction, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0}
             for one in found
         ]
         return reply({"corrections": made})
@@ -120,7 +120,7 @@ class ProductRoutes:
         found = quarantine.standing(self._store, call.query.get("tenant", ""), limit=MOST_WAITING)
         made = [
             {
-                **self._told(one.correction, call),
+                **self._shown(one.correction, call),
                 "verdict": one.verdict,
                 "expires": one.expires - self._store.now(),
                 "seen": one.sequence,
@@ -132,7 +132,7 @@ class ProductRoutes:
         ]
         return reply({"corrections": made})
 
-    def _told(self, correction: Correction, call: Call) -> dict[str, Any]:
+    def _shown(self, correction: Correction, call: Call) -> dict[str, Any]:
         """A correction as an adjudicator sees it. Whose it is, administrators alone see: a user's hash, cut."""
         kind, _, name = correction.author.partition(":")
         named = f"{kind} {name[:8] if kind == 'user' else name}" if call.who.role == "admin" else kind

@@ -53,7 +53,7 @@ class Reply:
             if value:
                 require_name(value, what)
         if self.arm not in ("", "corrections", "control") or bool(self.arm) != bool(self.request and self.arm):
-            raise FeedbackError("response.arm is corrections or control, and needs response.request beside it")
+            raise FeedbackError("response.arm is corrections or control, and needs response.request with it")
 
     @cached_property
     def body(self) -> str:

@@ -1,6 +1,6 @@
-"""Texts of strangers made harmless before they stand in a prompt: quoted, fenced, cut, and looked at for tricks.
+"""Texts of strangers made harmless before they are put into a prompt: quoted, fenced, cut, and looked at for tricks.
 
-A correction is rendered as a JSON string, so no line of it can end the block that it stands in or begin a turn; whatever a
+A correction is rendered as a JSON string, so no line of it can end the block that it is in or begin a turn; whatever a
 tokenizer might read as a mark is escaped, which a model still reads and a tokenizer does not.
 """
 

@@ -18,7 +18,7 @@ from penstock.web.refusals import Refusal, refusal_of
 
 Route = TypeVar("Route")
 UNKNOWN = "other"
-"""How a path that has no route is called: what a client made up stands in no log and in no count."""
+"""How a path that has no route is called: what a client made up is in no log and in no count."""
 
 
 class App(ABC, Generic[Route]):
@@ -82,14 +82,14 @@ class App(ABC, Generic[Route]):
             if status:  # it has begun, so nothing can be said any more
                 raise
             refusal = self.refusal_of(error)
-            if refusal.status >= 500:  # never the path itself: a secret may stand in it
+            if refusal.status >= 500:  # never the path itself: a secret may be in it
                 self.log.error("%s %s failed", scope["method"], path, exc_info=error)
             await self.refused(refusal, request, route)(scope, receive, watched)
         finally:
             self.answered(path, status, time.perf_counter() - began)
 
     def _find(self, path: str) -> tuple[str, dict[str, Any]]:
-        """The route's path, and what stands in it for its names."""
+        """The route's path, and what it has for its names."""
         if path in self.routes and "{" not in path:
             return path, {}
         for pattern, _, convertors, known in self._patterns:

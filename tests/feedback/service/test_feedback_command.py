@@ -72,7 +72,7 @@ def test_votes_are_imported_counted_verified_and_exported(capsys, place, tmp_pat
     exit_code, said, _ = run(capsys, "export", place, "--out", out)
     assert (exit_code, said.startswith("wrote 2 rows after 2 events to ")) == (0, True)
     assert out.read_text().count("\n") == 3
-    assert run(capsys, "verify", place)[1] == "2 events, 2 judgements that stand; the tables agree with the log\n"
+    assert run(capsys, "verify", place)[1] == "2 events, 2 judgements in force; the tables agree with the log\n"
     assert run(capsys, "migrate", place)[0] == 0
     status = run(capsys, "status", place)[1]
     assert "2 events" in status

@@ -72,7 +72,7 @@ def _common_start(first: str, second: str) -> int:
 def as_vote(
     prompt: str, chosen: str, rejected: str, annotator: str, key: str, groups: Mapping[str, str] | None = None
 ) -> tuple[Task, list[Submission]]:
-    """A task and its one vote. Which response comes first is drawn by the content: else the first would always win."""
+    """A task and its one vote. Which response comes first is chosen by the content: else the first would always win."""
     swap = int(digest([prompt, chosen, rejected])[0], 16) % 2 == 1
     texts = (rejected, chosen) if swap else (chosen, rejected)
     item = Item(prompt, tuple(Response(text, source="imported") for text in texts), key, groups or {})

@@ -77,7 +77,7 @@ class Labels:
 
 
 def counted(taken: Snapshot, labels: Labels) -> list[Comparison]:
-    """The comparisons that stand, of annotators whose votes count, repeats and gold among them."""
+    """The comparisons in force, of annotators whose votes count, repeats and gold among them."""
     found = comparisons(fold(taken.events).judgements(), taken.tasks, labels.axis)
     return [comparison for comparison in found if taken.natures[comparison.annotator] in labels.natures]
 
@@ -180,9 +180,9 @@ def _completions(taken: Snapshot, balance: Mapping[tuple[str, int], Sequence[tup
 
 
 def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
-    """One row for each edit that stands: ``prompt``, ``completion`` (what a person made of it), ``original``; for SFT.
+    """One row for each edit in force: ``prompt``, ``completion`` (what a person made of it), ``original``; for SFT.
 
-    With ``chosen`` and ``rejected`` beside them, the rows are preference pairs as well.
+    With ``chosen`` and ``rejected`` next to them, the rows are preference pairs as well.
     """
     labels = labels or Labels()
     rows = []

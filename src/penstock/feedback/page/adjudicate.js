@@ -1,4 +1,4 @@
-// The adjudication page: what annotators differ on waits in a list; one dispute at a time is judged, with their votes beside.
+// The adjudication page: what annotators differ on waits in a list; one dispute at a time is judged, with their votes next to it.
 
 import { Desk } from "./desk.js";
 import { banner, say } from "./dom.js";

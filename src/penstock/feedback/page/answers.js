@@ -1,4 +1,4 @@
-// The answers beside each other, as the server rendered them or with their differences marked.
+// The answers side by side, as the server rendered them or with their differences marked.
 
 import { prose, say } from "./dom.js";
 import { find, make } from "./elements.js";

@@ -213,11 +213,11 @@ async function signals() {
   const { tenants, policy } = await call("/api/admin/product");
   find("#signals-rule").textContent =
     `a label needs ${policy.users} users who agree; ${policy.user_day} signals of a user count a day`;
-  const told = (of) => Object.entries(of).map(([name, count]) => `${name.replaceAll("_", " ")} ${count.toLocaleString("en")}`);
+  const listed = (of) => Object.entries(of).map(([name, count]) => `${name.replaceAll("_", " ")} ${count.toLocaleString("en")}`);
   const rows = Object.entries(tenants).map(([name, each]) => [
     "",
     name,
-    [told(each.signals).join(", ") || "none yet", make("small", {}, told(each.reasons).join(", "))],
+    [listed(each.signals).join(", ") || "none yet", make("small", {}, listed(each.reasons).join(", "))],
     String(each.users),
     String(each.capped),
     ...each.labels.map(String),

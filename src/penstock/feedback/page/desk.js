@@ -1,4 +1,4 @@
-// One task at a time: shown, judged, sent; drafts kept; what goes wrong on the way told and mended.
+// One task at a time: shown, judged, sent; drafts kept; what goes wrong on the way shown and mended.
 
 import { ask, banner, prose, say } from "./dom.js";
 import { all, find, make } from "./elements.js";
@@ -220,10 +220,10 @@ export class Desk {
     return choice !== "";
   }
 
-  async advance(told) {
+  async advance(done) {
     const task = await this.holding.next();
     this.show(task);
-    say(`${told} ${task ? find("#question").textContent : "Nothing is left for you"}`);
+    say(`${done} ${task ? find("#question").textContent : "Nothing is left for you"}`);
   }
 
   // Take a certain task; the one on the screen waits.
@@ -280,8 +280,8 @@ export class Desk {
 
   // The current task cannot be answered any more: whatever was written is offered to be copied, then the next one comes.
   async gone(task, error) {
-    if (task !== this.task || this.parting) return;
-    this.parting = true;
+    if (task !== this.task || this.leaving) return;
+    this.leaving = true;
     const written = textsOf(this.draft());
     if (error.code === "seat_taken" && written) {
       const dialog = find("#lost-dialog"),
@@ -294,7 +294,7 @@ export class Desk {
       await ask(dialog);
     } else this.tell(GONE[error.code] ?? "You held this task for too long, and others have taken it. Here is the next one.");
     this.memory.drop(`draft/${task.id}`);
-    this.parting = false;
+    this.leaving = false;
     this.lock(true);
     await this.guarded(() => this.advance("Next task."), null);
   }

@@ -16,7 +16,7 @@ export function prose(element, html) {
 
 export const key = (name) => make("kbd", {}, name);
 
-// Tell a screen reader; the same words again are told again.
+// Tell a screen reader; the same words again are read again.
 export function say(text) {
   const said = document.getElementById("said");
   said.textContent = "";

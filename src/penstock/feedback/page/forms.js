@@ -6,7 +6,7 @@
 //   press(k)  takes a key, or not
 //   draft()   what to keep while nothing is sent
 //   body()    what to send; null while something is missing
-// `desk.changed()` is told of every change; `desk.send()` sends.
+// `desk.changed()` hears of every change; `desk.send()` sends.
 
 import { key } from "./dom.js";
 import { make } from "./elements.js";

@@ -1,4 +1,4 @@
-// The guideline beside the work. A version that this user has not seen yet opens by itself.
+// The guideline next to the work. A version that this user has not seen yet opens by itself.
 
 import { banner, prose, say } from "./dom.js";
 import { find } from "./elements.js";
@@ -19,11 +19,11 @@ export class Guideline {
     this.open(memory.read("guideline") !== version, false);
   }
 
-  open(yes, told = true) {
+  open(yes, announced = true) {
     this.panel.hidden = !yes;
     this.button.setAttribute("aria-expanded", String(yes));
     if (!yes) this.memory.write("guideline", this.version);
-    if (told) say(yes ? "Guideline shown" : "Guideline hidden");
+    if (announced) say(yes ? "Guideline shown" : "Guideline hidden");
   }
 
   // A task was asked under a version; tell where that is another one than this page has.

@@ -7,7 +7,7 @@ const SHARE = 1 / 3; // of a lease between two renewals
 
 export class Holding {
   // `mine(task)` tells which of the tasks that one holds belong to this page.
-  // `expired(yes)` is told when the hold on the current task has run out or is back; `taken(task)` when others have it;
+  // `expired(yes)` is called when the hold on the current task has run out or is back; `taken(task)` when others have it;
   // `waiting(cause, seconds)` while the server is not heard.
   constructor({ leaseSeconds, most, mine, request, expired, taken, waiting }) {
     Object.assign(this, { leaseSeconds, most, mine, request, expired, taken, waiting });

@@ -19,11 +19,11 @@ export function call(path, body) {
 
 const LONGEST_WAIT = 30; // seconds between two attempts
 
-// Seconds before the next attempt; drawn at random, so that pages that lost one server do not come back at once.
+// Seconds before the next attempt; random, so that pages that lost one server do not come back at once.
 export const wait = (attempt, least = 0) =>
   Math.max(least, Math.min(LONGEST_WAIT, 2 ** attempt) * (0.5 + Math.random() / 2));
 
-// A call that changes nothing if it happens twice: tried until the server is heard. `tell(cause, seconds)` is told of each
+// A call that changes nothing if it happens twice: tried until the server is heard. `tell(cause, seconds)` is called for each
 // wait, and `tell(null)` at the end.
 export async function insist(path, body, tell) {
   for (let attempt = 0; ; attempt += 1) {

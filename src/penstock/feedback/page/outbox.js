@@ -6,7 +6,7 @@ import { call, sessionEnded, wait } from "./http.js";
 import { Unreachable } from "./request.js";
 
 export class Outbox {
-  // `show(cause, seconds)` is told while something is unsaved, and `show(null)` when nothing is.
+  // `show(cause, seconds)` is called while something is unsaved, and `show(null)` when nothing is.
   constructor(memory, show) {
     this.memory = memory;
     this.show = show;

@@ -1,4 +1,4 @@
-// Seconds that a page has been looked at: while it is hidden, they stand still.
+// Seconds that a page has been looked at: while it is hidden, they stop.
 
 export class Stopwatch {
   constructor() {

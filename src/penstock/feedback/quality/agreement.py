@@ -102,7 +102,7 @@ def cohen_kappa(first_U: ArrayLike, second_U: ArrayLike, weights: Literal["none"
 def bootstrap_interval(
     value_AU: ArrayLike, statistic: Callable[[Floats], float], *, samples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """The percentile interval of a statistic of ``[A, U]`` values, with units drawn again with replacement.
+    """The percentile interval of a statistic of ``[A, U]`` values, with units sampled again with replacement.
 
     Draws whose statistic is NaN are left out; (NaN, NaN) if all are. A pure function of the values and the seed.
 
@@ -114,11 +114,11 @@ def bootstrap_interval(
         raise FeedbackError(f"level={level}, samples={samples}; give a level such as 0.95 and at least one sample")
     generator = np.random.Generator(np.random.Philox(seed))
     units = table_AU.shape[1]
-    drawn = np.array([statistic(table_AU[:, generator.integers(0, units, units)]) for _ in range(samples)])
-    drawn = drawn[~np.isnan(drawn)]
-    if not len(drawn):
+    sampled = np.array([statistic(table_AU[:, generator.integers(0, units, units)]) for _ in range(samples)])
+    sampled = sampled[~np.isnan(sampled)]
+    if not len(sampled):
         return float("nan"), float("nan")
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(sampled, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

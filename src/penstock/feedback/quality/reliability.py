@@ -166,7 +166,7 @@ def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], limits: Limi
     """What the judgements say about each annotator, by name.
 
     Args:
-        found: comparisons that stand, gold and repeats among them.
+        found: comparisons in force, gold and repeats among them.
         gold: the right preference of each gold unit.
         limits: when to be concerned.
     """

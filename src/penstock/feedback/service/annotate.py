@@ -46,7 +46,7 @@ def _last_shown(connection: Connection, task: str, annotator: str) -> tuple[int,
 
 
 def stored_key(given: str, annotator: str) -> str:
-    """An idempotency key as the log has it: what the page made, beside a hash of whose it is.
+    """An idempotency key as the log has it: what the page made, and a hash of whose it is.
 
     Nobody can take or try the keys of others.
 
@@ -178,7 +178,7 @@ class Annotate:
         return order, None if seconds is None or seconds < 0 else seconds  # below 0: the clock has gone back
 
     def _done(self, call: Call) -> int:
-        """Judgements of an annotator that stand."""
+        """Judgements of an annotator in force."""
         table = schema.answers.c
         with self._store.database.read() as connection:
             mine, judged = table.annotator == call.who.name, table.kind.in_(JUDGEMENTS)

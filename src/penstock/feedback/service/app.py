@@ -65,7 +65,7 @@ class FeedbackApp(App[Route]):
     log = logging.getLogger("penstock.feedback")
 
     def __init__(self, context: Context, *more: Routes) -> None:
-        """``more``: routes beside those of people, such as those of products."""
+        """``more``: routes besides those of people, such as those of products."""
         self.context = context
         parts: list[Routes] = [*(part(context).routes() for part in (Pages, Annotate, Admin, Adjudicate)), *more]
         super().__init__({path: methods for part in parts for path, methods in part.items()})

@@ -35,7 +35,7 @@ SESSION, FORM = "penstock_session", "penstock_form"
 
 @dataclass(frozen=True)
 class Call:
-    """One request. ``fields`` are of its JSON object or form; ``name`` is what stands in the path for ``{…}``."""
+    """One request. ``fields`` are of its JSON object or form; ``name`` is what the path has for ``{…}``."""
 
     fields: Fields
     query: Mapping[str, str]
@@ -68,7 +68,7 @@ class Route:
 
 
 Routes = Mapping[str, Mapping[str, Route]]
-"""Path to method to route. One ``{…}`` may stand as the last part of a path."""
+"""Path to method to route. One ``{…}`` may be the last part of a path."""
 
 
 def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

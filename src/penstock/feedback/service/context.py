@@ -29,7 +29,7 @@ class Settings:
     https: bool = False
     """Browsers reach it by https: cookies travel no other way."""
     forwarded: bool = False
-    """A proxy of ours stands before it and adds the client's address as the last one of ``X-Forwarded-For``."""
+    """A proxy of ours is in front of it and adds the client's address as the last one of ``X-Forwarded-For``."""
     guideline: str = field(default_factory=lambda: GUIDELINE.read_text(encoding="utf-8"), repr=False)
     """The Markdown text that annotators read."""
     guideline_version: str = "1"
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Context:
-    """One store with everything that the service keeps beside it."""
+    """One store with everything that the service keeps with it."""
 
     store: Store
     settings: Settings = Settings()

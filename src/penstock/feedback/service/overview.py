@@ -146,7 +146,7 @@ def agreement(taken: Snapshot, state: State, axis: str) -> Agreement:
     if not shared_AU.size:
         return Agreement(axis, math.nan, (math.nan, math.nan), 0)
     count_UK, value_K = value_counts(shared_AU)
-    ends = bootstrap_interval(count_UK.T, lambda drawn_KU: alpha_of_counts(drawn_KU.T, value_K), samples=BOOTSTRAP)
+    ends = bootstrap_interval(count_UK.T, lambda sampled_KU: alpha_of_counts(sampled_KU.T, value_K), samples=BOOTSTRAP)
     return Agreement(axis, alpha_of_counts(count_UK, value_K), ends, len(count_UK))
 
 
@@ -163,6 +163,6 @@ def speeds(judged: Sequence[Event]) -> dict[str, float]:
 
 
 def votes_a_day(judged: Sequence[Event]) -> list[tuple[str, int]]:
-    """Judgements that stand of each day that has any, the newest ``DAYS`` of them."""
+    """Judgements in force of each day that has any, the newest ``DAYS`` of them."""
     counted = Counter(datetime.fromtimestamp(event.time, UTC).date().isoformat() for event in judged)
     return sorted(counted.items())[-DAYS:]

@@ -35,7 +35,7 @@ class Transport:
         if not is_loopback(self.host) and not self.https:
             raise SpecError(
                 f"--host {self.host}: passwords would travel in the clear; give --certificate FILE --key FILE, or "
-                "--behind-https where a proxy that speaks https stands before it"
+                "--behind-https where a proxy that speaks https is in front of it"
             )
 
     @property

@@ -14,7 +14,7 @@ from penstock.feedback.records import JUDGEMENT, Lease, Task
 from penstock.feedback.service.markdown import html_of
 
 BESIDE = ("edit", "critique", "skip", "flag")
-"""Kinds that may be sent for every task, beside the judgement that its form asks for."""
+"""Kinds that may be sent for every task, besides the judgement that its form asks for."""
 
 
 def shown(task: Task, lease: Lease, handle: str, now: float) -> dict[str, Any]:
