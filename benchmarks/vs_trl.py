@@ -46,7 +46,7 @@ def ours(model: str, steps: int, dtype: str) -> dict[str, float]:
     from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
     from penstock.core.types import Sampling
     from penstock.runtime.build import Models
-    from penstock.runtime.local import beside
+    from penstock.runtime.local import alongside
     from penstock.runtime.stages import prepare
     from penstock.train.device import set_up
 
@@ -81,7 +81,7 @@ def ours(model: str, steps: int, dtype: str) -> dict[str, float]:
         clock = now
 
     async def main() -> None:
-        async with beside(*ready.background()):
+        async with alongside(*ready.background()):
             async for step in ready.steps(0):
                 note(step)
 

@@ -24,7 +24,7 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, SharedTrunkPolicy
 from penstock.models.scratch import build_model
 from penstock.runtime.build import Models
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.stages import StageRuntime, prepare
 
 FROZEN = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1, critic="branch")
@@ -77,7 +77,7 @@ def walk(ready: StageRuntime, start: int = 0, stop: int = 100) -> list[dict[str,
 
     async def main() -> None:
         try:
-            async with beside(*ready.background()), aclosing(ready.steps(start)) as steps:
+            async with alongside(*ready.background()), aclosing(ready.steps(start)) as steps:
                 async for step in steps:
                     found.append({k: v for k, v in step.metrics.items() if "seconds" not in k and "per_second" not in k})
                     ready.acknowledge()

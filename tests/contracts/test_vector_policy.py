@@ -20,7 +20,7 @@ from penstock.loops.learn import Labeller, Plan, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.draws import uniform_stream
 from penstock.observe.sentinels import Sentinels
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.stream.rules import Rules
 from penstock.stream.stream import Stream
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
@@ -158,7 +158,7 @@ def trained(max_lag: int, steps: int, budget: int = 64):
 
     async def main() -> None:
         trainer = Trainer(learner, algorithm.loss(), watcher=Sentinels())
-        async with beside(rollout(stream, lambda n: Prompt(PromptKey("plane", 0, n), f"episode {n}"), roll)):
+        async with alongside(rollout(stream, lambda n: Prompt(PromptKey("plane", 0, n), f"episode {n}"), roll)):
             async for step in learn(stream, labeller, trainer, Publishing(actor), Plan(steps, epochs=2, minibatches=2)):
                 found.append(step)
 

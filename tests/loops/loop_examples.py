@@ -24,7 +24,7 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.observe.sentinels import Sentinels
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.stream.rules import Rules
 from penstock.stream.stream import LearnerClient, Stream, Worker
 from penstock.train.learner import DeviceLearner, LearnerPlan
@@ -169,7 +169,7 @@ def train(parts: Online, plan: Plan, start: int = 0, on_step: Callable[[Step], N
     parts.stream.source = stream = Stream(parts.stream.rules, kept=parts.stream.ledger)
 
     async def main() -> None:
-        async with beside(rollout(Worker(stream, "g"), prompt_of, parts.roll)):
+        async with alongside(rollout(Worker(stream, "g"), prompt_of, parts.roll)):
             async for step in learn(parts.stream, parts.labeller, parts.trainer, parts.channel, plan, start):
                 found.append(step)
                 if on_step is not None:

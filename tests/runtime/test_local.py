@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.core.errors import RewardError
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 
 
 class Role:
@@ -34,7 +34,7 @@ async def fail(error, turns=3):
 
 
 async def together(main, *others):
-    async with beside(*others):
+    async with alongside(*others):
         return await main
 
 

@@ -31,7 +31,7 @@ def best_of_k(score_G: ArrayLike, value_G: ArrayLike, k: int) -> float:
     """The expected value of the sample with the highest score among ``k`` taken without replacement from ``n``.
 
     With samples ordered by score, ``Σ_i C(i - 1, k - 1) / C(n, k) · value_i`` (Nakano et al. 2021, arXiv 2112.09332, appendix
-    I). Samples of equal score stand in every order: each counts the mean value of them all. Where the value is the score,
+    I). Samples of equal score count in every order: each counts the mean value of them all. Where the value is the score,
     and 0 or 1, it is :func:`pass_at_k`.
 
     Args:

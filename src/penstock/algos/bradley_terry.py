@@ -60,7 +60,7 @@ class BradleyTerry(RewardModel):
 
 @dataclass(frozen=True)
 class PairLoss:
-    """Bradley-Terry loss of the pairs of a batch; reads the per-row field ``preferred``, so rows may stand in any order.
+    """Bradley-Terry loss of the pairs of a batch; reads the per-row field ``preferred``, so rows may be in any order.
 
     Where rows have them, ``margin`` and ``probability`` (equal in both rows of a pair) are read too.
     """

@@ -24,7 +24,7 @@ def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tu
 
     Returns:
         ``tokens_T`` and ``produced_T``, true for the completion and its end. The first token of all is never produced:
-        nothing stands before it that could predict it.
+        nothing comes before it that could predict it.
 
     Raises:
         DataError: a text is missing or is no text.

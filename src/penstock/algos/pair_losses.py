@@ -18,7 +18,7 @@ DISCOPOP_TEMPERATURE = 0.05
 """How sharply DiscoPOP passes from its logistic to its exponential part (Lu et al. 2024, appendix)."""
 
 MOST_LIKELY = -1e-6
-"""The highest mean log-prob whose odds are told apart; at probability 1 they are infinite."""
+"""The highest mean log-prob whose odds are distinguished; at probability 1 they are infinite."""
 
 
 def sigmoid(chosen_U: Tensor, rejected_U: Tensor, beta: float, smoothing: Tensor | float = 0.0) -> Tensor:

@@ -102,7 +102,7 @@ class PairValues:
 
     @classmethod
     def of(cls, value_A: Any, fields: Mapping[str, Any], batch: Any, *, mean: bool) -> PairValues:
-        """From one value an action token, whatever order the rows stand in."""
+        """From one value an action token, whatever order the rows are in."""
         from penstock.algos import preference
 
         reduce = preference.row_means if mean else preference.row_sums

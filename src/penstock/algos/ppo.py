@@ -34,7 +34,7 @@ class PPO(PolicyOptimization):
     """Generalised advantages, or V-trace, which corrects returns for samples of an older policy (arXiv 1802.01561)."""
     bootstrap: bool = False
     """Whether a sample that was cut at its longest length goes on in the critic's mind: its last value is then that of what
-    was cut off. If not, the cut ends the episode, and its reward was given to the text as it stands."""
+    was cut off. If not, the cut ends the episode, and its reward was given to the text as it is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

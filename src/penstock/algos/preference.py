@@ -85,7 +85,7 @@ def label_accuracy(score_B: Tensor, label_B: Tensor, *, denominator: float) -> T
 
 
 def pairs(score_B: Tensor, preferred_B: Tensor, unit_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores of the preferred and the other row of each pair, ``[U]`` each, whatever order the rows stand in.
+    """Scores of the preferred and the other row of each pair, ``[U]`` each, whatever order the rows are in.
 
     Args:
         score_B: score of each row.

@@ -25,7 +25,7 @@ class REINFORCE(WithoutCritic):
     per_token: ClassVar[bool] = True
 
     discount: float = 1.0
-    """Weight of the next step's return; rewards per token count from where they stand."""
+    """Weight of the next step's return; rewards per token count from where they are."""
     baseline: Literal["none", "batch"] = "none"
     """``batch``: the mean return of the other samples of the batch, which leaves the gradient unbiased."""
     clip: tuple[float, float] | None = None

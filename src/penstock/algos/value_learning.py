@@ -1,6 +1,6 @@
 """Learning values from data of another policy: expectiles, one-step targets, conservatism, weighted imitation.
 
-``A`` action tokens, packed; the actions of a row stand together and in order. ``Q`` heads. A loss is a sum divided by the
+``A`` action tokens, packed; the actions of a row are together and in order. ``Q`` heads. A loss is a sum divided by the
 whole batch's count, given as ``denominator``, so that micro-batches add up. Cells of weight 0 are never read.
 """
 

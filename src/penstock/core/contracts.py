@@ -61,7 +61,7 @@ class Generator(Protocol):
 
 
 class StreamingGenerator(Generator, Protocol):
-    """A generator that tells of tokens as they are drawn, and can be stopped between two of them."""
+    """A generator that tells of tokens as they are generated, and can be stopped between two of them."""
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample: ...
 

@@ -42,10 +42,10 @@ def _line(event: Mapping[str, Any]) -> bytes:
 
 
 class EventLog:
-    """Appends events to a file and hands each to the listeners (a progress display). Lines are written whole.
+    """Appends events to a file and passes each to the listeners (a progress display). Lines are written whole.
 
     A last line cut short by a kill is closed when the log is opened again. ``truncate_after`` drops the events of steps
-    that a resume will run again, so that every step stands in the log once.
+    that a resume will run again, so that every step is in the log once.
     """
 
     def __init__(self, path: Path, listeners: Sequence[Callable[[Event], None]] = ()) -> None:

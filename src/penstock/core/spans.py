@@ -1,7 +1,7 @@
 """What each role of a run does when: spans of time in ``RUN/spans/ROLE.jsonl``, readable while the run goes.
 
 A line is a span: ``name``, ``start`` and ``end`` (Unix seconds), ``count`` and ``busy`` where it stands for more than one piece
-of work, and small fields. A line ``{"opened": …}`` stands where a process took the role up, ``{"closed": …}`` where it left
+of work, and small fields. A line ``{"opened": …}`` is where a process took the role up, ``{"closed": …}`` where it left
 in order. Recording is cheap enough for every decode step, and it can never stop a run.
 """
 

@@ -3,7 +3,7 @@ groups each batch was made of. Draws depend on seed, sample and position only, s
 
 A tape is ``RUN/schedule/STAGE/GENERATOR.TAKE.jsonl``; every start of a generator begins a new take. Lines are lists, the turn
 first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sample]``, ``[turn, "load", version,
-learner_epoch]``, ``[turn, "drop", origin]``. ``leases.jsonl`` beside them has one object a batch.
+learner_epoch]``, ``[turn, "drop", origin]``. ``leases.jsonl`` next to them has one object a batch.
 """
 
 from __future__ import annotations

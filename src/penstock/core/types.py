@@ -33,7 +33,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 CachePolicy = Literal["keep", "recompute", "abort", "drain"]
 
 OnToken = Callable[[int, float, Version], None]
-"""Hears of a token when it is drawn: the token, its log-prob, and the version that produced it. Called between two decode
+"""Hears of a token when it is generated: the token, its log-prob, and the version that produced it. Called between two decode
 steps, so it must be quick and must not raise."""
 
 
@@ -72,7 +72,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn.
+    """How tokens are sampled.
 
     ``temperature=0`` is greedy. Log-probs are those of the whole distribution at this temperature, before ``top_k``,
     ``top_p`` and ``min_p`` cut it, which is what a learner can recompute. With ``beta`` above 0 logits are shifted by ``beta``
@@ -195,7 +195,7 @@ class Sample(Stepwise):
 
 @dataclass(frozen=True)
 class Group:
-    """The samples of one prompt. ``origin`` names the generator that drew them and its how-manieth group this was."""
+    """The samples of one prompt. ``origin`` names the generator that drew them and the index of this group among its groups."""
 
     prompt: Prompt
     samples: tuple[Sample, ...]
@@ -220,7 +220,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Request:
-    """What a generator is asked for: prompt tokens, how to draw, and, to resume, the tokens drawn before."""
+    """What a generator is asked for: prompt tokens, how to draw, and, to resume, the tokens generated before."""
 
     key: SampleKey
     tokens_T: IntArray

@@ -1,7 +1,7 @@
 """The pooled key-value cache and the attention plans that read and write it.
 
 There are two pools. A *prefix* row holds the keys and values of prompt tokens, prefilled once however many samples share
-them; an *own* row holds what one running sequence has drawn since. Both kinds of rows are kept dense (the last row moves
+them; an *own* row holds what one running sequence has generated since. Both kinds of rows are kept dense (the last row moves
 into a freed one), so that a decode step reads plain views of the pools and gathers nothing.
 """
 
@@ -193,7 +193,7 @@ class DecodePlan:
         return torch.matmul(weight, values[:rows, :, :window])[:, :, 0]
 
     def cross_attention(self, layer: int, query_BHD: Tensor, module: Any) -> Tensor:
-        """Attention ``[B, H, D]`` to what the encoder read, whose keys and values stand in the prefix pool, unscaled."""
+        """Attention ``[B, H, D]`` to what the encoder read, whose keys and values are in the prefix pool, unscaled."""
         seen, prefixes = self.seen.shape[0], self.row_UG.shape[0]
         key = self.prefixes.keys[layer][:prefixes, :, :seen]
         value = self.prefixes.values[layer][:prefixes, :, :seen]
@@ -202,7 +202,7 @@ class DecodePlan:
         return self._to_rows(torch.matmul(self._to_cells(weight), value))[:, :, 0]
 
     def _to_cells(self, x_BKRD: Tensor) -> Tensor:
-        """``[B, K, R, X]`` → ``[U, K, G · R, X]``: rows stand beside those with whom they share a prefix."""
+        """``[B, K, R, X]`` → ``[U, K, G · R, X]``: rows are next to those with which they share a prefix."""
         if not self.shared:
             return x_BKRD
         prefixes, group = self.row_UG.shape

@@ -33,7 +33,7 @@ class DecodeState:
         self.token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.prefix_length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.own_length = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.drawn = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.generated = torch.zeros(rows, dtype=torch.int64, device=device)
         self.temperature = torch.ones(rows, device=device)
         self.beta = torch.zeros(rows, device=device)
         self.uniform = torch.zeros(rows, 1, dtype=torch.float64, device=device)
@@ -49,11 +49,13 @@ class DecodeState:
         self.uniform = grown
         return True
 
-    def start(self, rows: list[int], samplings: list[Sampling], streams: list[NDArray[np.float64]], drawn: list[int]) -> None:
+    def start(
+        self, rows: list[int], samplings: list[Sampling], streams: list[NDArray[np.float64]], generated: list[int]
+    ) -> None:
         """Set rows up for sequences that are about to draw."""
         self.temperature[rows] = torch.tensor([s.temperature for s in samplings], device=self.device)
         self.beta[rows] = torch.tensor([s.beta for s in samplings], device=self.device)
-        self.drawn[rows] = torch.tensor(drawn, device=self.device)
+        self.generated[rows] = torch.tensor(generated, device=self.device)
         self.own_length[rows] = 0
         for row, sampling, stream in zip(rows, samplings, streams, strict=True):
             self.samplings[row] = sampling
@@ -62,7 +64,8 @@ class DecodeState:
     def copy(self, source: int, target: int) -> None:
         """Move a row's state: the last row takes the place of a finished one."""
         for tensor in (
-            self.token, self.prefix_length, self.own_length, self.drawn, self.temperature, self.beta, self.uniform, self.logp,
+            self.token, self.prefix_length, self.own_length, self.generated,
+            self.temperature, self.beta, self.uniform, self.logp,
         ):  # fmt: skip
             tensor[target] = tensor[source]
         self.samplings[target] = self.samplings[source]
@@ -134,7 +137,7 @@ class DecodeStep:
     def __call__(self, prefix_of_row: Sequence[int], seen: int, longest: int) -> tuple[list[int], list[float]]:
         """Run a step over rows with prefixes of at most ``seen`` tokens and at most ``longest`` own tokens after it.
 
-        Gives the tokens drawn and their log-probs.
+        Gives the tokens generated and their log-probs.
         """
         count = len(prefix_of_row)
         windows = min(round_up(seen, self.step), self.prefixes.positions), min(round_up(longest, self.step), self.own.positions)
@@ -170,8 +173,8 @@ class DecodeStep:
         own_length = state.own_length[:count]
         if self.graphs:  # idle rows of a padded step run on: their writes go to the pool's spare position
             own_length = own_length.clamp(max=self.own.positions)
-        drawn = state.drawn[:count]
-        uniform = state.uniform[:count].gather(1, drawn.clamp(max=state.uniform.shape[1] - 1)[:, None]).squeeze(1)
+        generated = state.generated[:count]
+        uniform = state.uniform[:count].gather(1, generated.clamp(max=state.uniform.shape[1] - 1)[:, None]).squeeze(1)
         arguments = (
             state.token[:count],
             (state.prefix_length[:count], own_length),
@@ -187,7 +190,7 @@ class DecodeStep:
         state.token[:count] = token
         state.logp[:count] = logp
         state.own_length[:count] += 1
-        drawn += 1
+        generated += 1
 
     def _forward(self) -> Forward:
         kind = self._shared, self._shifted
@@ -206,12 +209,12 @@ class DecodeStep:
     def choose(self, rows: Tensor, logits_BV: Tensor, cuts: TokenFilters | None) -> None:
         """Draw the next token of rows from their logits and note it in the state."""
         state = self.state
-        at = state.drawn[rows].clamp(max=state.uniform.shape[1] - 1)
+        at = state.generated[rows].clamp(max=state.uniform.shape[1] - 1)
         uniform = state.uniform[rows].gather(1, at[:, None]).squeeze(1)
         token, logp = draw(logits_BV, uniform, state.temperature[rows], cuts)
         state.token[rows] = token
         state.logp[rows] = logp
-        state.drawn[rows] += 1
+        state.generated[rows] += 1
 
     def _replay(self, shape: tuple[int, ...], row_UG: Tensor, cell_B: Tensor, windows: tuple[int, int]) -> None:
         key = (*shape, *windows, int(self._shifted))
@@ -227,7 +230,7 @@ class DecodeStep:
     ) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         """Record the step after a warm-up on a side stream; the state is put back to where it was."""
         state = self.state
-        moving = (state.token, state.own_length, state.drawn, state.logp)
+        moving = (state.token, state.own_length, state.generated, state.logp)
         kept = [tensor.clone() for tensor in moving]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

@@ -64,7 +64,7 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         return np.concatenate([np.zeros(prompt), logp.cpu().numpy()]).astype(np.float32)
 
     def _prefix_of(self, sequence: Sequence) -> tuple[int, ...]:
-        """The prompt alone: what was drawn before an interruption is the decoder's to read."""
+        """The prompt alone: what was generated before an interruption is the decoder's to read."""
         return tuple(map(int, sequence.request.tokens_T))
 
     def _prefill(self) -> None:
@@ -94,11 +94,11 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         self.prefilled_tokens += len(tokens_S)
 
     def _own_tokens(self, sequence: Sequence) -> int:
-        """The start token, and what was drawn before an interruption."""
+        """The start token, and what was generated before an interruption."""
         return 1 + len(sequence.tokens)
 
     def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
-        """Set rows up to read their last token: the start token, or the last one drawn before an interruption. The next
+        """Set rows up to read their last token: the start token, or the last one generated before an interruption. The next
         decode step draws what follows it.
         """
         new, device = [self.running[row] for row in rows], self.model.device
@@ -117,7 +117,7 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
             self._restore(resumed)
 
     def _restore(self, resumed: list[tuple[int, Sequence]]) -> None:
-        """Read again what resumed rows have drawn, but for the last token, into their own cache."""
+        """Read again what resumed rows have generated, but for the last token, into their own cache."""
         device = self.model.device
         read = [[self.model.start, *sequence.tokens[:-1]] for _, sequence in resumed]
         tokens_M = torch.tensor([token for tokens in read for token in tokens], device=device)

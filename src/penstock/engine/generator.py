@@ -134,7 +134,7 @@ class EmbeddedGenerator:
         return self.version
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples wherever they are; gives what was drawn so far, fit to resume from."""
+        """Stop the named samples wherever they are; gives what was generated so far, fit to resume from."""
         wanted = set(keys)
         found = [s for s in self._all() if s.request.key in wanted]
         self._remove(found)

@@ -19,7 +19,7 @@ class Sequence(SequenceState):
     prefix: Prefix | None = None
     """Whose cache a running sequence reads."""
     own: int = 0
-    """Tokens drawn since the prefix; those before the last are in the sequence's own cache row."""
+    """Tokens generated since the prefix; those before the last are in the sequence's own cache row."""
 
     def append(self, token: int, logp: float, version: Version) -> None:
         self.own += 1

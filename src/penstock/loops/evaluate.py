@@ -17,7 +17,7 @@ from penstock.loops.rollout import Rollout
 async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, list[Group]]:
     """Generate and score held-out prompts; gives ``evaluation/…`` metrics and the groups.
 
-    Beside rewards and lengths: ``distinct_1`` to ``distinct_3``, the share of n-grams of answer tokens that are different; and
+    Besides rewards and lengths: ``distinct_1`` to ``distinct_3``, the share of n-grams of answer tokens that are different; and
     ``arm/NAME``, the reward of each arm of an experiment that the prompts' column ``arm`` names.
 
     Takes no slots and trains nothing. Waits for the generator and the rewards. All tokens of a group must come from one

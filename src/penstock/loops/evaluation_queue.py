@@ -33,7 +33,7 @@ class EvaluationQueue:
     """The request that is open, if any, and the answers that the learner has not heard yet."""
 
     def __init__(self, deadline: float, work: Callable[[], float] = lambda: 0.0) -> None:
-        """``deadline`` is how many seconds a wait may last in which ``work``, a count of generated tokens, stands still."""
+        """``deadline`` is how many seconds a wait may last in which ``work``, a count of generated tokens, does not change."""
         self.deadline, self.work = deadline, work
         self._open: EvaluationRequest | None = None
         self._taken, self._failures = False, 0

@@ -26,7 +26,7 @@ LONGEST_CHARACTER = 8
 """Tokens that one character may need; more without one are no text."""
 
 COLUMNS = ("arm", "corrections_used")
-"""Columns of a prompt's row that are shown, where it has them: which corrections stand in it, and whether any may."""
+"""Columns of a prompt's row that are shown, where it has them: which corrections are in it, and whether any may."""
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -105,19 +105,19 @@ def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) 
 def token_row(sample: Sample, logp_A: FloatArray | None, decode: Decode) -> dict[str, Any]:
     """What the log holds of a sample's tokens.
 
-    ``ids`` (prompt and answer) and ``logp`` (of the drawn ones, when they were drawn, in nats) are exact (``core/packed.py``);
-    of a sample that is long, or whose drawn tokens are not its last ones, there are no ids. Where the learner was asked,
+    ``ids`` (prompt and answer) and ``logp`` (of the generated ones, at generation, in nats) are exact (``core/packed.py``);
+    of a sample that is long, or whose generated tokens are not its last ones, there are no ids. Where the learner was asked,
     ``pieces`` is the text of each of the first actions and ``gap`` the learner's log-prob less the drawing policy's.
     """
-    drawn_A = sample.logp_T[sample.action_T]
+    behaviour_A = sample.logp_T[sample.action_T]
     row: dict[str, Any] = {}
-    if len(drawn_A) and len(sample.tokens_T) <= EXACT and sample.action_T[-len(drawn_A) :].all():
-        row |= {"ids": packed(sample.tokens_T, "<i4"), "logp": packed(drawn_A, "<f4")}
+    if len(behaviour_A) and len(sample.tokens_T) <= EXACT and sample.action_T[-len(behaviour_A) :].all():
+        row |= {"ids": packed(sample.tokens_T, "<i4"), "logp": packed(behaviour_A, "<f4")}
     if logp_A is not None:
-        gap_A = np.asarray(logp_A[:TOKENS], np.float64) - drawn_A[:TOKENS]
+        gap_A = np.asarray(logp_A[:TOKENS], np.float64) - behaviour_A[:TOKENS]
         row["pieces"] = pieces(sample.tokens_T[sample.action_T][:TOKENS], decode)
         row["gap"] = [float(f"{value:.3g}") for value in gap_A]
-        row.setdefault("logp", packed(drawn_A[:TOKENS], "<f4"))
+        row.setdefault("logp", packed(behaviour_A[:TOKENS], "<f4"))
     return row
 
 
@@ -128,7 +128,7 @@ def pieces(tokens_A: IntArray, decode: Decode) -> list[str]:
     """
     found: list[str] = []
     window: list[int] = []
-    told = waiting = 0
+    sent = waiting = 0
     for token in tokens_A.tolist():
         window.append(token)
         text = decode(window)
@@ -136,10 +136,10 @@ def pieces(tokens_A: IntArray, decode: Decode) -> list[str]:
         if 0 < waiting < LONGEST_CHARACTER:
             found.append("")
             continue
-        found.append(text[told:])
+        found.append(text[sent:])
         if len(window) >= 32:
             window, text = window[-4:], decode(window[-4:])
-        told, waiting = len(text), 0
+        sent, waiting = len(text), 0
     if waiting:  # the sample ended within a character
-        found[-1] = decode(window)[told:]
+        found[-1] = decode(window)[sent:]
     return found

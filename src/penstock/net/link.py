@@ -5,7 +5,7 @@ caller that is cancelled leaves no half frame behind. Large arrays go from where
 into the one buffer its arrays then view.
 
 Both ends send heartbeats, from a thread and between two frames, so also while the process computes for minutes or loads a
-model. An end that hears nothing for :data:`SILENCE` seconds knows that the other process stands still or that the network
+model. An end that hears nothing for :data:`SILENCE` seconds knows that the other process stalls or that the network
 between them is cut, and ends the connection. Time in which it stood still itself does not count.
 """
 
@@ -232,7 +232,7 @@ class Link(Outward):
                 sent.set_result(None)
 
     def _listen(self) -> None:
-        """Counts silence in turns of this timer, which stands still when this process does."""
+        """Counts silence in turns of this timer, which stops when this process does."""
         self._quiet += 1
         if self._quiet > BEATS:
             self.lose(f"nothing was heard of it for {SILENCE:g} s")

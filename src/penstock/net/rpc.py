@@ -2,7 +2,7 @@
 
 A :class:`Server` runs handlers for its peers; :func:`connect` gives a :class:`Client` that calls them. Messages are lists:
 ``call`` with a number, a verb and values, ``cancel`` with a number, and exactly one ``value`` or ``error`` for each number,
-after as many ``item`` as the handler gives beside its value. At most :data:`WINDOW` numbers of a client are open at a time,
+after as many ``item`` as the handler gives with its value. At most :data:`WINDOW` numbers of a client are open at a time,
 which bounds what waits at both ends. The server never stops reading, so that it sees a cancel or the end of a connection at
 once.
 """
@@ -70,7 +70,7 @@ class Server:
         handlers: a coroutine function for each verb.
         token: the run's secret, which every peer must know.
         on_leave: awaited once for each peer whose connection ended, after its handlers did.
-        report: told in one line what went wrong without a caller to hear of it: a stranger, garbage, silence.
+        report: gets, in one line, what went wrong without a caller to hear of it: a stranger, garbage, silence.
         name: what peers call this server in their errors.
     """
 

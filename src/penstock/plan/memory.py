@@ -1,6 +1,6 @@
 """Bytes of weights, gradients, optimizer state, activations and cache by arithmetic alone (no torch).
 
-A :class:`Footprint` counts what stands in memory whatever the batch; :func:`stage_memory` adds what depends on it.
+A :class:`Footprint` counts what is in memory whatever the batch; :func:`stage_memory` adds what depends on it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def stage_memory(stage: Online | Offline, shape: Shape) -> StageMemory:
 
 
 def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> RankMemory:
-    """What each rank of a learner holds, and what rank 0 holds beside."""
+    """What each rank of a learner holds, and what rank 0 holds as well."""
     strategy = learner.strategy
     copy = 0.0 if isinstance(strategy, DDP) else footprint(shape, learner).weights
     shared = strategy.sequence_parallel if isinstance(strategy, FSDP2) else 1

@@ -18,6 +18,6 @@ def moved(stage: Online, run: Run, weights: float) -> list[tuple[str, float, str
         (
             "answers",
             float(answers * ways),
-            f"at most: to the hub, and from it to {readers} and the learner; prompts beside them",
+            f"at most: to the hub, and from it to {readers} and the learner; prompts with them",
         ),
     ]

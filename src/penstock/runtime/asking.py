@@ -200,7 +200,7 @@ class Asking:
                     self.context.report("deadline passed", votes=tally.votes, wanted=sum(tally.wanted.values()))
                     return
                 raise FeedbackError(
-                    f"{tally.votes} votes ({_told(tally.by_annotator())}) of at least {wanted} after {stage.deadline:g} s; "
+                    f"{tally.votes} votes ({_counted(tally.by_annotator())}) of at least {wanted} after {stage.deadline:g} s; "
                     f"people answer at: penstock feedback serve {self.place}"
                 )
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, ends - time.monotonic())))
@@ -236,7 +236,7 @@ class Asking:
 
 
 def response(sample: Sample, origin: Mapping[str, Any], sampling: Mapping[str, Any]) -> Response:
-    """A sample as the store keeps it, with its exact tokens and the log-probs of those that were drawn."""
+    """A sample as the store keeps it, with its exact tokens and the log-probs of those that were generated."""
     logp = tuple(map(float, sample.logp_T[sample.action_T]))
     tokens = tuple(map(int, sample.tokens_T))
     return Response(sample.text, tokens, logp, **origin_fields(origin), sampling=dict(sampling))
@@ -270,5 +270,5 @@ def making_rewards(models: Models, model: LanguageModel, base: Path) -> Callable
     return lambda spec: StageRewards((spec,), models, model.text, base)
 
 
-def _told(votes: Mapping[str, int]) -> str:
+def _counted(votes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in votes.items()) or "of nobody"

@@ -21,7 +21,7 @@ from penstock.net.rpc import Many
 from penstock.stream.verbs import Caller, remote, verb
 
 NESTED = 3
-"""How deep groups may lie in what is called and answered: in a list of a lease, beside a ticket."""
+"""How deep groups may lie in what is called and answered: in a list of a lease, with a ticket."""
 
 
 class BlobVerbs:
@@ -72,7 +72,7 @@ class BlobCaller:
         return found
 
     async def _each(self, blobs: Iterable[Blob], move: Callable[[Blob], Any]) -> None:
-        """Move blobs, beside each other; who wants one that is on its way waits for it."""
+        """Move blobs, several at a time; who wants one that is on its way waits for it."""
         for blob in blobs:
             if blob.hash not in self._crossing:
                 self._crossing[blob.hash] = task = asyncio.create_task(move(blob))

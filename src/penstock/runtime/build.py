@@ -60,7 +60,7 @@ class Models:
         self.device = device
         self.seed = seed
         self.policy: LanguageModel | None = None
-        """The model that is being trained; what is loaded beside it may share its frozen part."""
+        """The model that is being trained; what is loaded with it may share its frozen part."""
 
     def path(self, name: str) -> str:
         return str(self.stage_folder(name[1:])) if name.startswith("@") else name
@@ -125,7 +125,7 @@ def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
 
 
 def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel, travel: bool = False) -> None:
-    """Look at every prompt that is about to be drawn; ``travel``: it goes from process to process.
+    """Look at every prompt that is about to be read; ``travel``: it goes from process to process.
 
     Raises:
         DataError: one leaves no room for an answer, or holds what cannot travel.

@@ -16,7 +16,7 @@ from penstock.runtime.folder import RunFolder
 
 COMPARED = ("loss", "gradient_norm", "reward/mean")
 LINES = 20
-"""Lines printed of a whole replay, beside the last."""
+"""Lines printed of a whole replay, besides the last."""
 
 
 def compare(run: Path, name: str = "", steps: int = 0) -> int:
@@ -93,8 +93,8 @@ async def carry_out(
                 unlike = [name for name in COMPARED if step.metrics.get(name) != theirs.get(name)]
                 different += bool(unlike)
                 if unlike and different == 1:
-                    told = ", ".join(f"{name} {step.metrics.get(name)} and not {theirs.get(name)}" for name in unlike)
-                    print(f"step {number} differs first: {told}")
+                    unequal = ", ".join(f"{name} {step.metrics.get(name)} and not {theirs.get(name)}" for name in unlike)
+                    print(f"step {number} differs first: {unequal}")
                 if number % max(1, steps // LINES) == 0:
                     values = "  ".join(f"{name} {step.metrics.get(name, float('nan')):.6g}" for name in COMPARED)
                     print(f"{stage.name} {number}/{steps}  {values}", flush=True)

@@ -15,7 +15,7 @@ from penstock.runtime.bootstrap import Bootstrap
 @dataclass(frozen=True)
 class StageContext:
     """What a stage finds around it: where its spans go, what hears its notes (``report(what, **fields)``), what the learner
-    was told of the run's other processes (None: there are none), the folder in which schedules are recorded, the run's
+    knows of the run's other processes (None: there are none), the folder in which schedules are recorded, the run's
     folder, and whether the run was asked to stop."""
 
     recorder: Recorder = NO_RECORDER

@@ -26,7 +26,7 @@ def with_engine(run: Run, name: str) -> Run:
 
 
 def sends_adapters(run: Run, stage: Stage) -> bool:
-    """Whether weights travel to the generators as low-rank adapters alone, beside matrices that never change."""
+    """Whether weights travel to the generators as low-rank adapters alone, without the matrices that never change."""
     return stage.trains_adapters and run.roles.engine.takes_adapters()
 
 

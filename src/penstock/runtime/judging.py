@@ -1,4 +1,4 @@
-"""Who answers a stage's questions beside people: rewards, models and servers, each as an annotator of nature ``judge``."""
+"""Who answers a stage's questions besides people: rewards, models and servers, each as an annotator of nature ``judge``."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def sample_of(item: Item, key: PromptKey, index: int) -> Sample:
     """One response as the sample that it was made of."""
     found = item.responses[index]
     tokens_T = np.asarray(found.tokens, np.int32)
-    drawn = len(found.logp)
-    action_T = np.arange(len(tokens_T)) >= len(tokens_T) - drawn
+    generated = len(found.logp)
+    action_T = np.arange(len(tokens_T)) >= len(tokens_T) - generated
     logp_T = np.zeros(len(tokens_T), np.float32)
     logp_T[action_T] = found.logp
     version_T = np.where(action_T, found.version, -1).astype(np.int32)
@@ -98,7 +98,7 @@ async def ask_judges(stage: Ask, store: Store, asked: Sequence[Asked], rewards: 
 
 
 def reports(asked: Sequence[Asked], heard: Heard, taken: Snapshot, people: Votes) -> list[JudgeReport]:
-    """Each judge of a stage beside people, on this stage's questions."""
+    """Each judge of a stage compared with people, on this stage's questions."""
     names = {one.task.id for one in asked}
     items = {one.task.id: one.task.item for one in asked}
     lengths = {Unit(name, 0, 1): (len(item.responses[0].text), len(item.responses[1].text)) for name, item in items.items()}

@@ -1,4 +1,4 @@
-"""Work beside other work in one event loop: the first error of any ends all, and none outlives the others."""
+"""Work alongside other work in one event loop: the first error of any ends all, and none outlives the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 @asynccontextmanager
-async def beside(*others: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+async def alongside(*others: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
     """Run coroutines while the block runs; they are cancelled when it ends. The first error of any of them ends the block and
     is raised as it is."""
     here = asyncio.current_task()

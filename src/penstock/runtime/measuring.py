@@ -105,8 +105,8 @@ async def reward_accuracy(data: DataSpec, rewards: Reward, text: Text, base: Pat
         DataError: a row has no label of 0 or 1.
         RewardError: a text could not be scored.
     """
-    drawn = examples(replace(data, shuffle=False), base, 0)
-    rows = [drawn(ordinal) for ordinal in range(len(drawn))]
+    items = examples(replace(data, shuffle=False), base, 0)
+    rows = [items(ordinal) for ordinal in range(len(items))]
     labels = [row.prompt.columns.get("label") for row in rows]
     for row, label in zip(rows, labels, strict=True):
         if label not in (0, 1):

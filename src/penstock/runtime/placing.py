@@ -67,11 +67,11 @@ def placement_lines(run: Run) -> list[str]:
     how = {"PACK": "on as few nodes as there is room", "SPREAD": "on as many nodes as there are"}[plan.strategy]
     return [
         f"  runtime ray: the driver keeps the stream, actors the rest; placement {name}: {len(plan.bundles)} bundles, {how}",
-        *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {told(bundle)}" for index, bundle in enumerate(plan.bundles)),
+        *(f"    bundle {index:<3}{', '.join(bundle.processes)}: {shown(bundle)}" for index, bundle in enumerate(plan.bundles)),
         f"  weights go {weights_way(run)}; the run's folder is one that all nodes see",
     ]
 
 
-def told(bundle: Bundle) -> str:
+def shown(bundle: Bundle) -> str:
     """What a bundle takes, in words."""
     return ", ".join(f"{amount:g} {name}" for name, amount in bundle.total.items()) or "nothing"

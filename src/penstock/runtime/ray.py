@@ -34,7 +34,7 @@ from penstock.runtime.supervisor import SHUTDOWN_GRACE, Child, Role
 ROOM = 900.0
 """Seconds that the cluster may take to find room, as one that grows on demand does."""
 WAITED = 10.0
-"""Seconds after which a wait for room is told of."""
+"""Seconds after which a wait for room is reported."""
 CONNECT_TIMEOUT = 10.0
 """Seconds in which a cluster's head must take a connection."""
 AGAIN = 0.25

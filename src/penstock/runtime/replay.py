@@ -26,7 +26,7 @@ from penstock.loops.columns import column_changes
 from penstock.loops.learn import Step, learn
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.stages.online import OnlineParts
 from penstock.runtime.supervise import rules_of
 from penstock.stream.enrichment import merged
@@ -359,7 +359,7 @@ async def replay(
         await found.put(None)
 
     async def together() -> None:
-        async with beside(*(engine.run(weights) for engine in engines)):
+        async with alongside(*(engine.run(weights) for engine in engines)):
             await main()
 
     running = asyncio.create_task(together())

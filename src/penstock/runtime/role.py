@@ -25,7 +25,7 @@ from penstock.runtime.bootstrap import REFUSED, Bootstrap
 from penstock.runtime.launching import IN_A_ROLE
 from penstock.runtime.roles import program_of
 
-PARTING = 30.0
+SHUTDOWN_GRACE = 30.0
 """Seconds in which a process may end in order once its supervisor is gone."""
 STANDARD_INPUT = 0
 LASTING = (SpecError, DataError, ModelError, DeviceError, WireError)
@@ -42,7 +42,7 @@ def main() -> int:
 
         return train(bootstrap)
     try:
-        asyncio.run(_until_told(program_of(bootstrap)(bootstrap)))
+        asyncio.run(_until_stopped(program_of(bootstrap)(bootstrap)))
     except PenstockError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return exit_code(error)
@@ -77,11 +77,11 @@ def _end_with_parent(at_once: bool) -> None:
     if at_once:
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(PARTING)
+    threading.Event().wait(SHUTDOWN_GRACE)
     os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)
 
 
-async def _until_told(work: Coroutine[Any, Any, None]) -> None:
+async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """Work until SIGTERM, then close everything in order."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -28,7 +28,7 @@ from penstock.runtime.build import Models
 from penstock.runtime.check import check_stages, named
 from penstock.runtime.context import StageContext
 from penstock.runtime.folder import RunFolder, write_json
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.pinning import GROWING, settled
 from penstock.runtime.stages import StageRuntime, prepare
 from penstock.runtime.stopping import Interrupted, StopSignal
@@ -56,7 +56,7 @@ class Session:
     """Carries a run out in a folder, in this process; :func:`penstock.runtime.launch` makes one and calls :meth:`execute`.
 
     ``listeners`` see every event as it is logged. ``base`` is the folder that relative paths of the spec start from.
-    ``bootstrap`` is what the learner of a run of processes was told. ``stop`` says whether the run was asked to stop.
+    ``bootstrap`` is what the learner of a run of processes was started with. ``stop`` says whether the run was asked to stop.
     ``begun`` says whether the first stage was made ready, so that there is something to go on with.
     """
 
@@ -216,7 +216,7 @@ class StageRun:
             self._restore()
             if start == 0 and self.runtime.evaluate is not None:
                 self.progressed.first = await self._evaluate(0)
-            async with beside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:
+            async with alongside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:
                 async for step in steps:  # whatever ends one, a signal among them: what it holds open is closed first
                     await self._after(step)
         except SentinelError as error:

@@ -85,7 +85,7 @@ def weights_folder(run: Run, folder: Path) -> Path:
 
 
 def evaluation_folder(weights: Path) -> Path:
-    """Where weights travel through to the evaluator; beside those of the generators, because they must stay longer."""
+    """Where weights travel through to the evaluator; apart from those of the generators, because they must stay longer."""
     return weights.with_name(f"{weights.name}-evaluation")
 
 

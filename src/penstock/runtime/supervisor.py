@@ -30,7 +30,7 @@ BACK_OFF, LONGEST_BACK_OFF = 0.1, 5.0
 STARTING = 900.0
 """Seconds in which a role must become ready: it may have a large model to load."""
 SHUTDOWN_GRACE = 10.0
-"""Seconds in which a role that was told to stop may end by itself."""
+"""Seconds in which a role that is to stop may end by itself."""
 READING = 4000
 """Bytes of a role's log that are looked at for its last words."""
 
@@ -116,7 +116,7 @@ class ProcessChild:
 
 
 class ThisMachine:
-    """Processes beside this one."""
+    """Processes other than this one."""
 
     host = "127.0.0.1"
 

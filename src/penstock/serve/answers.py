@@ -33,7 +33,7 @@ class Answer:
         count = len(self.request.prompts) * self.request.samples
         stops = {self.service.text.end, *self.request.sampling.stop_tokens}
         self._texts = [Unfolding(self.service.text, self.request.sampling.stop, stops) for _ in range(count)]
-        self._told = [False] * count
+        self._sent = [False] * count
 
     # ---- whole
 
@@ -83,9 +83,9 @@ class Answer:
             piece = text.add(tokens) + (text.end(ended.text) if ended is not None else "")
             choice = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
             choice |= self._common(index, tokens, [event.logp for event in generated], [event.version for event in generated])
-            if self.request.token_ids and not self._told[index]:
+            if self.request.token_ids and not self._sent[index]:
                 choice["prompt_token_ids"] = self._prompt_of(index).tolist()
-                self._told[index] = True
+                self._sent[index] = True
             made.append(self._chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
         return made
 

@@ -59,7 +59,7 @@ class ParsedRequest:
     token_ids: bool
 
     def requests(self) -> list[Request]:
-        """One for each sample; the samples of a prompt stand together. With a seed they are the same every time."""
+        """One for each sample; the samples of a prompt are together. With a seed they are the same every time."""
         return [
             Request(SampleKey(PromptKey(SOURCE, 0, place), sample), tokens, self.sampling)
             for place, tokens in enumerate(self.prompts)

@@ -24,7 +24,7 @@ from penstock.web.server import server_of as plain_server
 ANSWERS = ("/v1/completions", "/v1/chat/completions", "/generate", "/score")
 """Routes that the engine answers: how long others take would hide how long these do."""
 IDLE_CONNECTIONS = 256
-"""Connections beside those whose samples have a place."""
+"""Connections besides those whose samples have a place."""
 
 
 class Route(NamedTuple):

@@ -2,8 +2,8 @@
 
 For every row of ours it draws a token as the embedded engine does, from a random stream that depends on seed, sample and
 position alone, and takes its log-prob at the request's temperature, before top-k, top-p and min-p cut. Then it leaves the
-log-prob at the token drawn and minus infinity elsewhere: vLLM's greedy choice is that token, and the "processed logit" that
-vLLM returns of it is its log-prob in float32. A row of ``forced`` tokens is not drawn but scored.
+log-prob at the token sampled and minus infinity elsewhere: vLLM's greedy choice is that token, and the "processed logit" that
+vLLM returns of it is its log-prob in float32. A row of ``forced`` tokens is not sampled but scored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.core.types import Sampling
 from penstock.models.draws import TokenFilters, draw, needs_filters, uniform_stream
 
 ASKED = "penstock"
-"""Key of a request's ``extra_args`` under which our own stand; rows without it are vLLM's to draw."""
+"""Key of a request's ``extra_args`` under which our own are; rows without it are vLLM's to draw."""
 
 
 def asked(sampling: Sampling, key: str, start: int, forced: Sequence[int] = ()) -> dict[str, Any]:
@@ -40,27 +40,27 @@ class Row:
     stream: NDArray[Any]
     start: int
     forced: Sequence[int]
-    drawn: Sequence[int]
+    generated: Sequence[int]
     """vLLM's own list of the request's tokens, which grows."""
 
     @staticmethod
-    def of(params: SamplingParams, prompt: Any, drawn: Sequence[int]) -> Row | None:
+    def of(params: SamplingParams, prompt: Any, generated: Sequence[int]) -> Row | None:
         ours = (params.extra_args or {}).get(ASKED)
         if ours is None:
             return None
         sampling = Sampling(**ours["sampling"])
         stream = uniform_stream(sampling.seed, ours["key"], sampling.max_new_tokens)
-        return Row(sampling, stream, ours["start"], ours["forced"], drawn)
+        return Row(sampling, stream, ours["start"], ours["forced"], generated)
 
     @property
     def uniform(self) -> float:
         """The random number of the token that is next."""
-        return float(self.stream[min(self.start + len(self.drawn), len(self.stream) - 1)])
+        return float(self.stream[min(self.start + len(self.generated), len(self.stream) - 1)])
 
     @property
     def forced_token(self) -> int:
         """The token to score next, or -1."""
-        return self.forced[min(len(self.drawn), len(self.forced) - 1)] if self.forced else -1
+        return self.forced[min(len(self.generated), len(self.forced) - 1)] if self.forced else -1
 
 
 class Draws(LogitsProcessor):
@@ -89,7 +89,7 @@ class Draws(LogitsProcessor):
         self.scores = any(self.rows[row].forced for row in self.order)
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Logits ``[batch, V]`` with one finite value in each row of ours: the log-prob of the token drawn."""
+        """Logits ``[batch, V]`` with one finite value in each row of ours: the log-prob of the token sampled."""
         if not self.order:
             return logits
         rows = [self.rows[row] for row in self.order]

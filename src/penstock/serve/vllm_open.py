@@ -46,7 +46,7 @@ class Opening:
     """The model that vLLM is opened over.
 
     ``own`` gives shape and type of every weight by name, ``context`` the longest sequence. With an ``adapter`` updates bring
-    such adapters alone, beside the weights of the folder.
+    such adapters alone, with the weights of the folder.
     """
 
     folder: str

@@ -14,7 +14,7 @@ from penstock.net import wire
 @wire.register
 @dataclass(frozen=True, eq=False)
 class Lease:
-    """A batch in the learner's hands: trained, released once its weights are out, forgotten once they are durable."""
+    """A batch that the learner has: trained, released once its weights are out, forgotten once they are durable."""
 
     number: int
     version: Version

@@ -29,7 +29,7 @@ class Rules:
             at once, so that the next prompt's group takes its place, and its prompt is not generated again.
         dynamic_sampling: batches' worth of groups that may be filtered for each batch that may be in flight.
         max_uses: batches that a group may be in, as long as it is young enough.
-        enrichment: columns that a group needs before it is ready, beside its tokens.
+        enrichment: columns that a group needs before it is ready, besides its tokens.
     """
 
     batch: int

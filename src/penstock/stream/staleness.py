@@ -59,7 +59,7 @@ class Staleness:
     # ---- groups that are trained on more than once
 
     def fresh(self, version: Version) -> int:
-        """Groups that the next batch needs beside those that may be in it again."""
+        """Groups that the next batch needs besides those that may be in it again."""
         spare = sum(self._usable(entry, version) for entry in self.used)
         return self.rules.batch - min(spare, self.rules.batch - self.rules.fresh)
 

@@ -119,7 +119,7 @@ class Stream:
 class Worker:
     """What a role asks of a stream that generates groups or writes columns. ``owner`` is its name there.
 
-    A worker for which there is nothing to do is told so when the deadline has passed, and asks again.
+    A worker for which there is nothing to do hears so when the deadline has passed, and asks again.
     """
 
     def __init__(self, stream: Stream, owner: str) -> None:

@@ -38,9 +38,9 @@ class World:
 
     def highest(self, value: float) -> float:
         """The largest of what the ranks give."""
-        told = torch.tensor(value, dtype=torch.float64, device=self.device)
-        distributed.all_reduce(told, distributed.ReduceOp.MAX)
-        return float(told)
+        value_1 = torch.tensor(value, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(value_1, distributed.ReduceOp.MAX)
+        return float(value_1)
 
     def total(self, value: Tensor) -> Tensor:
         """The sum of what the ranks give, in place."""

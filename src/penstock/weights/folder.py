@@ -34,7 +34,7 @@ class OwnedFolder:
     """A folder that this process owns until :meth:`close`; others of the same user can read what lies in it."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder; what dead owners left here and beside it is cleared away first.
+        """Make the folder; what dead owners left here and next to it is cleared away first.
 
         Raises:
             WeightError: another living process owns it, or it cannot be made.

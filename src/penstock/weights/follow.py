@@ -160,7 +160,7 @@ async def follow(
         order = (int(manifest["learner_epoch"]), int(manifest["version"]))
         if order[1] < generator.stats().version:
             continue  # a learner that was started again has not caught up yet
-        told = {"learner_epoch": order[0], "version": order[1]}
+        which = {"learner_epoch": order[0], "version": order[1]}
         began = time.perf_counter()
         try:
             update = await asyncio.to_thread(subscriber.open, manifest)
@@ -171,9 +171,9 @@ async def follow(
         except Superseded:
             continue  # a newer one is there, or about to be
         except WeightError as error:
-            report("weights refused", **told, reason=str(error))
+            report("weights refused", **which, reason=str(error))
             continue
         report(
-            "weights loaded", **told, bytes=int(manifest["bytes"]),
+            "weights loaded", **which, bytes=int(manifest["bytes"]),
             opened_seconds=opened - began, loaded_seconds=time.perf_counter() - loading,
         )  # fmt: skip

@@ -140,7 +140,7 @@ def settle_tied(model: Any, loaded: set[str], lost: set[str]) -> None:
 
 
 class WorkerExtension:
-    """What vLLM's worker class learns beside its own methods (``worker_extension_cls``)."""
+    """What vLLM's worker class learns besides its own methods (``worker_extension_cls``)."""
 
     weight_transfer_engine: Any
     model_runner: Any

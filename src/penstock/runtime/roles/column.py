@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.types import Group
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.remote import joined
 from penstock.stream.enrichment import Change
 from penstock.stream.entry import Ticket
@@ -31,7 +31,7 @@ async def write_column(
         async def one(ticket: Ticket, group: Group) -> None:
             await hub.worker.write(ticket, column, await found(group))
 
-        async with beside(hub.until_lost()):
+        async with alongside(hub.until_lost()):
             await _each(hub.worker, column, one, groups)
 
 

@@ -12,7 +12,7 @@ from penstock.models.files import load_model
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models, StageRewards, environments, seed_of
 from penstock.runtime.folder import RunFolder
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.measuring import measured
 from penstock.runtime.remote import joined
 from penstock.runtime.supervise import evaluation_folder
@@ -64,7 +64,7 @@ async def run(bootstrap: Bootstrap) -> None:
                 await hub.evaluations.answer(number, metrics, list(groups[:SHOWN]))
 
         try:
-            async with beside(hub.until_lost()):
+            async with alongside(hub.until_lost()):
                 await work()
         finally:
             for made in closing:

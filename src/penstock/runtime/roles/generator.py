@@ -16,7 +16,7 @@ from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Unscored, environments, seed_of
 from penstock.runtime.engine_choice import sends_adapters
 from penstock.runtime.engines import EngineStart, Opened, opened
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.remote import HubClient, joined, newest_of
 from penstock.train.device import set_up
 from penstock.weights.channels import open_subscriber
@@ -73,7 +73,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         apart = drained.update if stage.kv == "drain" else contextlib.nullcontext
         following = follow(engine, newest_of(hub.registry, loaded), subscriber, stage.kv, notes, apart)
-        async with beside(following, notes.send(), hub.until_lost()):
+        async with alongside(following, notes.send(), hub.until_lost()):
             await loaded.first()  # a generator that is refused its first weights is not ready
             await hub.role.ready()
             await rollout(hub.worker, source, roll, loaded, groups, drained.group)
@@ -92,8 +92,8 @@ class UpdateNotes:
             self._waiting.put_nowait((what, fields))
 
     async def send(self) -> None:
-        """For ever. Checksums are computed beside it: those who wait for a version must not wait for them."""
-        async with beside(self._send_sums()):
+        """For ever. Checksums are computed alongside: those who wait for a version must not wait for them."""
+        async with alongside(self._send_sums()):
             while True:
                 what, fields = await self._waiting.get()
                 self.barrier.loaded(fields.get("reason", ""))

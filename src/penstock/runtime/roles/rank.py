@@ -7,7 +7,7 @@ import sys
 
 from penstock.core.errors import ConnectionLost, DeadlinePassed, WireError
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.local import beside
+from penstock.runtime.local import alongside
 from penstock.runtime.remote import joined
 from penstock.train.rendezvous import Rendezvous, connect_to_learner
 
@@ -16,10 +16,10 @@ LOOK = 0.1
 
 
 async def run(bootstrap: Bootstrap) -> None:
-    """Keep a rank. Ends when the run does, or when it is told to."""
+    """Keep a rank. Ends when the run does, or when it is to stop."""
     async with joined(bootstrap, bootstrap.name, "rank", dict) as hub:
         await hub.role.ready()
-        async with beside(hub.until_lost()):
+        async with alongside(hub.until_lost()):
             await _serve(bootstrap)
 
 

@@ -51,7 +51,7 @@ class StageRuntime:
         raise NotImplementedError
 
     def background(self) -> list[Any]:
-        """Coroutines that run beside the steps."""
+        """Coroutines that run alongside the steps."""
         return []
 
     def acknowledge(self) -> None:

@@ -67,9 +67,9 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     model = models.load(stage.model, corpus_of(stage.data, base), head)
     seed = seed_of(run.seed, stage.name)
     unit_of, epoch = units_of(stage.data, base, seed, algorithm, model.text, model.context)
-    drawn = (unit_of(ordinal) for ordinal in range(min(epoch, stage.steps * stage.batch)))
-    algorithm = algorithm.fitted(drawn)
-    for _ in drawn:  # a row that cannot be trained on is refused before the first step
+    every = (unit_of(ordinal) for ordinal in range(min(epoch, stage.steps * stage.batch)))
+    algorithm = algorithm.fitted(every)
+    for _ in every:  # a row that cannot be trained on is refused before the first step
         pass
     reference = Scoring(models.reference(stage, model)) if algorithm.reference else None
     model.add_heads(algorithm.heads)

@@ -95,8 +95,8 @@ def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str)
 
 def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
     """How fast and how long was generated between two looks."""
-    drawn, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
-    return {"generation/tokens_per_second": drawn / busy if busy else 0.0, "seconds/generated": busy}
+    generated, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
+    return {"generation/tokens_per_second": generated / busy if busy else 0.0, "seconds/generated": busy}
 
 
 class RefreshingChannel:
