@@ -195,3 +195,23 @@ def test_what_a_learner_that_is_gone_had_evaluated_is_asked_again_by_its_success
         return new.manifest["learner_epoch"], await successor.hub.answers(True)
 
     assert play(scene) == (2, [(4, {"evaluation/reward": 1.0}, [])])
+
+
+def test_the_hub_knows_the_longest_gap_between_the_signs_of_life_of_each_process() -> None:
+    async def scene(peers: Peers) -> list[float]:
+        await peers.learner()
+        now, generator = asyncio.get_running_loop().time(), await peers.connect("g", stage="one")
+        await generator.role.alive({})
+        gaps = []
+        for earlier in (7.0, 3.0):
+            peers.hub.seen["g"] -= earlier
+            await generator.role.alive({})
+            gaps.append(peers.hub.moments["g"]["gap"])
+        await peers.leave("g")
+        peers.hub.seen["g"] = now - 1000
+        await (await peers.connect("g", stage="one")).role.alive({})
+        return [*gaps, peers.hub.moments["g"]["gap"]]
+
+    first, second, third = play(scene)
+    assert 7.0 <= first < 8.0
+    assert first == second == third

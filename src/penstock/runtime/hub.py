@@ -85,7 +85,7 @@ class Hub:
         self.seen: dict[str, float] = {}
         """When each role was last heard of, seconds of the event loop's clock."""
         self.moments: dict[str, dict[str, float]] = {}
-        """When the latest process of each role connected, and when one last left, by the same clock."""
+        """When the latest process of each role connected, when one last left, and the longest gap between signs of life."""
         self.counts: dict[str, dict[str, float]] = {}
         """The latest counts of each role."""
         self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
@@ -227,10 +227,12 @@ class RoleVerbs:
     async def alive(self, counts: Mapping[str, float]) -> None:
         """A sign of life, and what the role has counted so far."""
         hub, name, now = self.hub, self.peer.name, asyncio.get_running_loop().time()
-        hub.seen[name] = now
         known = hub.moments.setdefault(name, {})
         if known.get("peer") != self.peer.id:  # its first sign of life
             known |= {"peer": self.peer.id, "connected": now}
+        else:
+            known["gap"] = max(known.get("gap", 0.0), now - hub.seen[name])
+        hub.seen[name] = now
         hub.counts[name] = dict(counts)
 
     @verb()

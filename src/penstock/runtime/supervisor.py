@@ -25,6 +25,8 @@ FAILED_STARTS = 3
 """Starts in a row that may end before the role was ready; then the run fails."""
 RESTARTS = 12
 """Deaths of a role in a row without a step of the run in between; then the run fails."""
+GAPS = 10
+"""A role is silent once nothing was heard for so many times the longest gap between its signs of life so far."""
 BACK_OFF, LONGEST_BACK_OFF = 0.1, 5.0
 """Seconds before the second restart in a row without a step in between, doubled for each further one, and at most."""
 STARTING = 900.0
@@ -167,8 +169,8 @@ class Supervisor:
 
     A role that dies is started again, after longer and longer times while the run takes no step in between (``reached()`` says
     how far it is). What ends the run: :data:`FAILED_STARTS` deaths in a row before it was ready, :data:`RESTARTS` without a
-    step, or an error that would come again. A role from which nothing was heard for ``silence`` seconds is ended and started
-    again.
+    step, or an error that would come again. A role from which nothing was heard for ``silence`` seconds, or
+    :data:`GAPS` times its longest gap, is ended and started again.
     """
 
     def __init__(
@@ -256,7 +258,8 @@ class Supervisor:
         try:
             while True:
                 ready = self.ready(name).is_set()
-                patience = self.silence if ready else max(self.silence, STARTING)
+                longest = GAPS * self.moments.get(name, {}).get("gap", 0.0)  # a large model may keep it busy for long
+                patience = max(self.silence, longest if ready else STARTING)
                 heard = max(since, self.last_seen.get(name, 0.0)) if ready else since
                 left = heard + patience - loop.time()
                 if left <= 0:

@@ -145,3 +145,12 @@ def dated() -> Run:
     made = letters()
     stage = replace(made.stages[0], data=replace(DATA, source=f"{__file__}:dated_rows"))  # type: ignore[call-arg]
     return replace(made, stages=(stage,))
+
+
+def thorough(seed: int = 0, steps: int = 40, delay: float = 0.02) -> Run:
+    """GRPO with everything that a process can be there for: a reward that takes its time, a reference, evaluations."""
+    made = letters(seed, steps, delay=delay)
+    held_out = EvaluationSpec(data=replace(DATA, size=8, skip=600), every=5)
+    penalty = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
+    grpo = replace(made.stages[0], algorithm=GRPO(clip=(0.2, 0.28), kl=penalty), evaluation=held_out)  # type: ignore[call-arg]
+    return replace(made, stages=(grpo,))
