@@ -59,10 +59,10 @@ SMALL = 1 << 16
 Buffer = bytes | bytearray | memoryview
 Noun = TypeVar("Noun", bound=type)
 
-_TUPLE, _NOUN, _ARRAY, _INTEGER, _SET, _RECORD, _FUNCTION = range(1, 8)  # codes of msgpack extension types
+_TUPLE, _NOUN, _ARRAY, _INTEGER, _SET, _RECORD, _FUNCTION, _EMPTY = range(1, 9)  # codes of msgpack extension types
 _DTYPES = tuple(np.dtype(name) for name in DTYPES)
 _CODE = {name: code for code, name in enumerate(DTYPES)}
-_TUPLE_MARK = msgpack.ExtType(_TUPLE, b"")
+_TUPLE_MARK, _EMPTY_TUPLE = msgpack.ExtType(_TUPLE, b""), msgpack.ExtType(_EMPTY, b"")
 _PADDING = bytes(8)
 
 
@@ -173,10 +173,25 @@ class _Writer:
 
     def default(self, value: Any) -> Any:
         kind = type(value)
-        if kind is np.ndarray:
-            return self.array(value)
+        if kind is not np.ndarray:
+            return self.other(value, kind)
+        described, item = _describe(value.dtype, value.shape)
+        if padding := -self.length % item:
+            self.tail += _PADDING[:padding]
+        size = value.nbytes
+        self.length += padding + size
+        if self.length > MAX_BODY:
+            raise WireError(f"arrays of {self.length} bytes are above {MAX_BODY}; send them in several messages")
+        if size < SMALL:
+            self.tail += value.tobytes()
+        else:
+            self.buffers += [self.tail, np.ascontiguousarray(value).data.cast("B")]
+            self.tail = bytearray()
+        return described
+
+    def other(self, value: Any, kind: type) -> Any:
         if kind is tuple:
-            return [_TUPLE_MARK, *value]
+            return [_TUPLE_MARK, *value] if value else _EMPTY_TUPLE
         if kind in _nouns:
             mark, get = _nouns[kind]
             return [mark, *get(value)]
@@ -184,37 +199,17 @@ class _Writer:
             return msgpack.ExtType(_SET, msgpack.packb(sorted(value)))
         if kind is int:  # beyond 64 bits
             return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
-        if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
-            plain = value.item()
-            return plain if type(plain) in (bool, int, float, str, bytes) else self.refuse(value)
+        if isinstance(value, np.generic) and type(plain := value.item()) in (bool, int, float, str, bytes):
+            return plain
         if self.importable and kind is types.FunctionType:
             return msgpack.ExtType(_FUNCTION, _address(value))
         if self.importable and is_dataclass(value):
             held = {field.name: getattr(value, field.name) for field in fields(value)}
             return [msgpack.ExtType(_RECORD, _address(kind)), held]
-        return self.refuse(value)
-
-    def refuse(self, value: Any) -> Any:
-        kind = type(value)
         raise WireError(
             f"{kind.__module__}.{kind.__qualname__} cannot travel between processes; "
             "make it a plain value, a numpy array or a registered noun"
         )
-
-    def array(self, array: np.ndarray) -> Any:
-        described, item = _describe(array.dtype, array.shape)
-        if padding := -self.length % item:
-            self.tail += _PADDING[:padding]
-        size = array.nbytes
-        self.length += padding + size
-        if self.length > MAX_BODY:
-            raise WireError(f"arrays of {self.length} bytes are above {MAX_BODY}; send them in several messages")
-        if size < SMALL:
-            self.tail += array.tobytes()
-        else:
-            self.buffers += [self.tail, np.ascontiguousarray(array).data.cast("B")]
-            self.tail = bytearray()
-        return described
 
 
 class _Reader:
@@ -225,35 +220,37 @@ class _Reader:
 
     def extension(self, code: int, data: bytes) -> Any:
         if code == _ARRAY:
-            return self.array(data)
-        if code == _INTEGER:
-            return int.from_bytes(data, "little", signed=True)
-        if code == _FUNCTION and self.importable:
-            return _imported(data)
-        if code == _SET:
-            return frozenset(msgpack.unpackb(data))
-        mark = _TUPLES if code == _TUPLE else _marks.get(data) if code == _NOUN else None
+            dtype, shape, item, size = _described(data)
+            offset = self.offset + -self.offset % item
+            self.offset = offset + size
+            return np.ndarray(shape, dtype, self.body, offset) if size else np.empty(shape, dtype)
+        mark = _marks.get(data) if code == _NOUN else _TUPLES if code == _TUPLE else None
         if code == _RECORD and self.importable:
             mark = _Mark(data.decode(), functools.partial(_record, _imported(data)), 1)
         if mark is None:
-            raise ValueError(f"nothing is registered as {data[:40]!r} of kind {code}")
+            return self.value(code, data)
         self.open += 1
         return mark
+
+    def value(self, code: int, data: bytes) -> Any:
+        if code == _EMPTY:
+            return ()
+        if code == _INTEGER:
+            return int.from_bytes(data, "little", signed=True)
+        if code == _SET:
+            return frozenset(msgpack.unpackb(data))
+        if code == _FUNCTION and self.importable:
+            return _imported(data)
+        raise ValueError(f"nothing is registered as {data[:40]!r} of kind {code}")
 
     def list(self, items: list[Any]) -> Any:
         if not items or type(items[0]) is not _Mark:
             return items
-        mark, *rest = items
-        if mark.arity is not None and len(rest) != mark.arity:
-            raise ValueError(f"{mark.name} has {mark.arity} fields, not {len(rest)}")
+        mark = items.pop(0)
+        if mark.arity is not None and len(items) != mark.arity:
+            raise ValueError(f"{mark.name} has {mark.arity} fields, not {len(items)}")
         self.open -= 1
-        return mark.build(*rest)
-
-    def array(self, data: bytes) -> np.ndarray:
-        dtype, shape, item, size = _described(data)
-        offset = self.offset + -self.offset % item
-        self.offset = offset + size
-        return np.ndarray(shape, dtype, self.body, offset) if size else np.empty(shape, dtype)
+        return mark.build(*items)
 
     def check_end(self) -> None:
         if self.open:
