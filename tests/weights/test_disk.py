@@ -8,11 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from weight_examples import Board, Source, assert_equal_tensors, tensors
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import Superseded, WeightError
 from penstock.weights import disk
 from penstock.weights.disk import DiskPublisher, DiskSubscriber
 from penstock.weights.folder import PREFIX
-from penstock.weights.snapshot import Superseded
 
 
 @pytest.fixture

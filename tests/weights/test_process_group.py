@@ -11,11 +11,10 @@ import time
 import pytest
 from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
 
-from penstock.core.errors import ConnectionLost, WeightError
+from penstock.core.errors import ConnectionLost, Superseded, WeightError
 from penstock.weights import process_group
 from penstock.weights.folder import PREFIX
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
-from penstock.weights.snapshot import Superseded
 
 SECONDS = 2.0
 

@@ -9,12 +9,11 @@ import pytest
 import torch
 from weight_examples import OPENING, Board, Source, assert_equal_tensors, sums, tensors
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import Superseded, WeightError
 from penstock.core.files import lock
 from penstock.weights import shared_memory
 from penstock.weights.folder import OWNER, PREFIX, OwnedFolder, clear_leftovers, shared_folder
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
-from penstock.weights.snapshot import Superseded
 
 
 @pytest.fixture

@@ -38,6 +38,10 @@ class WeightError(PenstockError):
     """A weight update was refused; the old weights are still in place."""
 
 
+class Superseded(WeightError):
+    """The weights that a manifest announces have given place to newer ones; ask for the newest manifest."""
+
+
 class RewardError(PenstockError):
     """A reward raised, hung, or returned something that is not a score."""
 

@@ -19,11 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.delta import apply, difference
 from penstock.weights.folder import OwnedFolder
-from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, empty_snapshot, manifest_of
+from penstock.weights.snapshot import Announced, Post, Snapshots, Weights, empty_snapshot, manifest_of
 
 KIND = "disk"
 FULL_EVERY = 16

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from penstock.core.contracts import Generator
-from penstock.core.errors import GenerationError, WeightError
+from penstock.core.errors import GenerationError, Superseded, WeightError
 from penstock.core.types import CachePolicy, Version, WeightUpdate
-from penstock.weights.snapshot import Superseded
 
 Newest = Callable[[int, Version], Awaitable[Mapping[str, Any]]]
 """``(learner_epoch, version)`` → the newest manifest, once there is one after these; waits for it."""

@@ -27,10 +27,10 @@ from typing import Any
 import torch.distributed as distributed
 from torch import Tensor
 
-from penstock.core.errors import ConnectionLost, WeightError
+from penstock.core.errors import ConnectionLost, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.folder import OwnedFolder
-from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, buckets_of, empty_snapshot, manifest_of
+from penstock.weights.snapshot import Announced, Post, Snapshots, Weights, buckets_of, empty_snapshot, manifest_of
 
 KIND = "process group"
 ATTEMPTS = 3

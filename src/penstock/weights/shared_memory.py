@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import Superseded, WeightError
 from penstock.core.files import lock, unlock
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.folder import OwnedFolder
-from penstock.weights.snapshot import Announced, Post, Snapshots, Superseded, Weights, empty_snapshot, manifest_of
+from penstock.weights.snapshot import Announced, Post, Snapshots, Weights, empty_snapshot, manifest_of
 
 KIND = "shared memory"
 BUFFERS = 3

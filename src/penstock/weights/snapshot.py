@@ -36,10 +36,6 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 )}  # fmt: skip
 
 
-class Superseded(WeightError):
-    """The weights that a manifest announces have given place to newer ones; ask for the newest manifest."""
-
-
 @dataclass(frozen=True)
 class TensorSlot:
     """Where a tensor lies in the snapshot."""

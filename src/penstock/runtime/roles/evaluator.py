@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from penstock.core.errors import Superseded
 from penstock.core.spans import Spans
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.rollout import Rollout
@@ -18,7 +19,6 @@ from penstock.runtime.remote import joined
 from penstock.runtime.supervise import evaluation_folder
 from penstock.train.device import set_up
 from penstock.weights.channels import open_subscriber
-from penstock.weights.snapshot import Superseded
 
 SHOWN = 8
 """Groups of an evaluation that the learner is given to look at."""
