@@ -22,7 +22,7 @@ from penstock.models.draws import uniform_stream
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime.local import alongside
 from penstock.stream.rules import Rules
-from penstock.stream.stream import Stream
+from penstock.stream.stream import LearnerClient, Stream, Worker
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 
 OBSERVED, MOVED, STEPS = 3, 2, 4
@@ -152,14 +152,19 @@ def trained(max_lag: int, steps: int, budget: int = 64):
     actor = Actor(policy.net)
     algorithm = PPO(clip=(0.2, 0.2), discount=0.0, lam=0.0)
     learner = DeviceLearner(policy, LearnerSpec(learning_rate=0.03, token_budget=budget), LearnerPlan(total_steps=steps))
-    labeller, stream = Labeller(algorithm, learner, None), Stream(Rules(8, max_lag))
+    labeller, rules = Labeller(algorithm, learner, None), Rules(8, max_lag)
+    stream = Stream(rules)
     roll = Episodes(actor, lambda prompt: None, Distance(), None, 4)
     found = []
 
+    def prompt(ordinal: int) -> Prompt:
+        return Prompt(PromptKey("plane", 0, ordinal), f"episode {ordinal}")
+
     async def main() -> None:
         trainer = Trainer(learner, algorithm.loss(), watcher=Sentinels())
-        async with alongside(rollout(stream, lambda n: Prompt(PromptKey("plane", 0, n), f"episode {n}"), roll)):
-            async for step in learn(stream, labeller, trainer, Publishing(actor), Plan(steps, epochs=2, minibatches=2)):
+        plan, client = Plan(steps, epochs=2, minibatches=2), LearnerClient(rules, stream)
+        async with alongside(rollout(Worker(stream, "actor"), prompt, roll)):
+            async for step in learn(client, labeller, trainer, Publishing(actor), plan):
                 found.append(step)
 
     asyncio.run(main())
