@@ -148,7 +148,7 @@ def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, s
     assert run.wait() == 2, run.everything()
     said = [line for line in run.text.splitlines() if "penstock: error" in line]
     assert len(said) == 1
-    assert "reward-0 ended 3 times before it was ready" in said[0]
+    assert "reward-0 cannot do its work (exit code 2)" in said[0]
     assert "no licence on this node" in said[0]
     assert left_in(three_nodes) == ([], [])
 
