@@ -68,7 +68,7 @@ test-slow: develop
 
 test-vllm: vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
-	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_group.py tests/serve/test_vllm_run.py
+	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_run.py
 
 format: develop
 	$(BIN)/ruff check --fix .
