@@ -96,13 +96,13 @@ class EventSender:
     """A listener in the learner's process: sends events to the hub, and with it to the process that launched the run.
 
     In a thread with an event loop of its own, because stages are made ready without one. Where the hub is gone, nothing is
-    sent; the run's log holds everything.
+    sent; the run's log holds everything. The thread ends with the block, whatever ends that.
     """
 
     def __init__(self, bootstrap: Bootstrap) -> None:
         self.bootstrap = bootstrap
         self._waiting: queue.Queue[Event | None] = queue.Queue(CAPACITY)
-        self._outcome: dict[str, Any] = {}
+        self._outcome: dict[str, str] | None = None
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
@@ -110,12 +110,18 @@ class EventSender:
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(event)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """Send what still waits, and how the run ended; at most :data:`DRAINING` seconds."""
-        self._outcome = {"kind": type(error).__name__, "message": str(error)} if error else {"kind": "", "message": ""}
+    def __enter__(self) -> EventSender:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Send what still waits, and how the run ended if it has; at most :data:`DRAINING` seconds."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=DRAINING)
         self._thread.join(DRAINING)
+
+    def ended(self, error: BaseException | None = None) -> None:
+        """The run is over, by ``error`` if there was one; a learner that will be started again does not say so."""
+        self._outcome = {"kind": type(error).__name__, "message": str(error)} if error else {"kind": "", "message": ""}
 
     def _run(self) -> None:
         with contextlib.suppress(PenstockError):
@@ -128,4 +134,5 @@ class EventSender:
             events = remote(EventVerbs, hub.client)
             while (event := await asyncio.to_thread(self._waiting.get)) is not None:
                 await events.event(event)
-            await events.outcome(**self._outcome)
+            if self._outcome is not None:
+                await events.outcome(**self._outcome)

@@ -21,8 +21,7 @@ def train(bootstrap: Bootstrap) -> int:
     """
     if bootstrap.rank_threads:
         launch_ranks_by(RemoteLauncher(bootstrap.folder, host_of_this_node(), bootstrap.token, bootstrap.rank_threads))
-    sender = EventSender(bootstrap)
-    with StopSignal() as stop:
+    with StopSignal() as stop, EventSender(bootstrap) as sender:
         session = Session(bootstrap.run, bootstrap.folder, [sender], bootstrap.base, stop=stop, bootstrap=bootstrap)
         try:
             session.execute(bootstrap.resuming)
@@ -30,7 +29,7 @@ def train(bootstrap: Bootstrap) -> int:
             print(f"penstock: {lost}", file=sys.stderr, flush=True)
             return RANKS_LOST
         except (Interrupted, PenstockError) as error:
-            sender.close(error)
+            sender.ended(error)
             return 130 if isinstance(error, Interrupted) else 2
-        sender.close()
+        sender.ended()
     return 0
