@@ -173,7 +173,7 @@ def test_a_misspelt_member_is_refused_where_it_is_defined() -> None:
 
 def test_a_column_that_nobody_has_registered_is_named() -> None:
     made = type("Needy", (Foreseeing,), {"needs": frozenset({"certainty"})})
-    with pytest.raises(SpecError, match='nobody has registered a column "certainty"; known are bootstrap, doubt'):
+    with pytest.raises(SpecError, match=r'nobody has registered a column "certainty"; known are .*\bdoubt\b'):
         _ = made().reference
 
 

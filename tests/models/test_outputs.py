@@ -82,7 +82,7 @@ def test_an_output_of_ones_own_is_computed_where_a_loss_needs_it(monkeypatch):
 
 
 def test_an_output_that_nobody_registered_is_refused():
-    with pytest.raises(TrainingError, match='nobody has registered an output "lopg"; known are divergence, entropy, logp'):
+    with pytest.raises(TrainingError, match=r'nobody has registered an output "lopg"; known are .*\blogp\b'):
         computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2), frozenset({"lopg"}))
 
 
