@@ -10,13 +10,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import DataError
 from penstock.core.events import EventLog
-from penstock.ui.curves import BOTTOM, HEIGHT, LARGEST, POINTS, TOP, WIDTH, curve, nice_ticks, smooth, thin, tick_label
+from penstock.ui.curves import BOTTOM, HEIGHT, LARGEST, TOP, WIDTH, curve, nice_ticks, tick_label
 from penstock.ui.report import write_report
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
@@ -217,27 +218,12 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @given(st.lists(FINITE | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=50), st.integers(0, 10**7))
 def test_any_curve_stays_inside_its_frame(values: list[float], first: int) -> None:
-    drawn = curve("loss", [(float(first + i), value) for i, value in enumerate(values)])
+    drawn = curve("loss", np.arange(first, first + len(values)), np.array(values))
     for y in re.findall(r"[ML][\d.]+ ([-\d.naif]+)", drawn.line):
         assert TOP - 0.1 <= float(y) <= BOTTOM + 0.1
     for tick in (*drawn.x_ticks, *drawn.y_ticks):
         assert -0.1 <= tick.at <= max(WIDTH, HEIGHT)
     assert drawn.bad_count == sum(not abs(value) < LARGEST for value in values)
-
-
-def test_thinning_keeps_peaks_ends_and_order() -> None:
-    points = [(float(i), math.sin(i / 300)) for i in range(10_000)]
-    points[5003] = (5003.0, 99.0)
-    points[7001] = (7001.0, -99.0)
-    kept = thin(points)
-    assert len(kept) <= POINTS
-    assert {points[0], points[-1], points[5003], points[7001]} <= set(kept)
-    assert kept == sorted(kept)
-
-
-def test_smoothing_keeps_a_straight_line() -> None:
-    points = [(float(i), 2.0 * i) for i in range(400)]
-    assert [value for _, value in smooth(points)] == pytest.approx([value for _, value in points])
 
 
 def test_ticks_are_round_numbers() -> None:

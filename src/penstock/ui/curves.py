@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.ui.metrics import shown, text_of, value_of
+from penstock.ui.text import spread
 
 POINTS = 600
 """Most points of a drawn curve."""
@@ -22,6 +26,8 @@ DOTS_TO = 40
 """Most points that are marked one by one."""
 
 Point = tuple[float, float]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -52,28 +58,26 @@ class Curve:
     """``step,value,x,y`` of every drawn point, parted by spaces, for the page's tooltip."""
 
 
-def thin(points: Sequence[Point], limit: int = POINTS) -> list[Point]:
-    """At most ``limit`` points that keep every peak: the lowest and the highest of each bucket, in order."""
-    if len(points) <= limit:
-        return list(points)
-    buckets, kept = max(1, (limit - 2) // 2), [points[0]]
-    for index in range(buckets):
-        bucket = points[index * len(points) // buckets : (index + 1) * len(points) // buckets]
-        extremes = {min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])}
-        kept += sorted(extremes - {kept[-1]})
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+def thin_places(value_N: Floats, points: int) -> Ints:
+    """Places of at most ``points`` values that keep every peak: first, last, and each bucket's lowest and highest, in order."""
+    count = len(value_N)
+    if count <= points:
+        return np.arange(count)
+    buckets = max(1, (points - 2) // 2)
+    size = math.ceil(count / buckets)
+    padded = np.concatenate([value_N, np.full(-count % size, value_N[-1])]).reshape(-1, size)
+    starts = np.arange(len(padded)) * size
+    kept = np.concatenate([[0], starts + padded.argmin(1), starts + padded.argmax(1), [count - 1]])
+    return np.unique(np.minimum(kept, count - 1))
 
 
-def smooth(points: Sequence[Point]) -> list[Point]:
-    """Running mean over a fortieth of the points, centred; the window shrinks at the ends."""
-    half = max(1, len(points) // 80)
-    sums = list(itertools.accumulate((value for _, value in points), initial=0.0))
-    means = []
-    for index, (step, _) in enumerate(points):
-        reach = min(half, index, len(points) - 1 - index)
-        low, high = index - reach, index + reach + 1
-        means.append((step, (sums[high] - sums[low]) / (high - low)))
-    return means
+def smoothed(value_N: Floats) -> Floats:
+    """Running mean over a fortieth of the values, centred; the window shrinks at the ends."""
+    count = len(value_N)
+    place_N = np.arange(count)
+    reach_N = np.minimum(max(1, count // 80), np.minimum(place_N, count - 1 - place_N))
+    sums = np.concatenate([[0.0], np.cumsum(value_N)])
+    return (sums[place_N + reach_N + 1] - sums[place_N - reach_N]) / (2 * reach_N + 1)
 
 
 def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list[float]:
@@ -112,16 +116,12 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return 0.0 if 0 <= low < high * 0.25 else low - air, high + air
 
 
-def path(points: Iterable[Point]) -> str:
-    """An SVG path through points in drawing units."""
-    return "".join(f"{'L' if index else 'M'}{x:.1f} {y:.1f}" for index, (x, y) in enumerate(points))
-
-
-def curve(name: str, points: Sequence[Point]) -> Curve:
-    """The drawing of a metric from its (step, value) points in order of steps; values may be non-finite, points not none."""
-    finite = [(step, value if abs(value) > SMALLEST else 0.0) for step, value in points if abs(value) < LARGEST]
-    first, final = points[0][0], points[-1][0]
-    low, high = limits([value for _, value in finite] or [0.0])
+def curve(name: str, step_N: Ints, value_N: Floats) -> Curve:
+    """The drawing of a metric, steps in order; values may be non-finite, but there is one at least."""
+    good_N = np.abs(value_N) < LARGEST
+    finite_N = np.where(np.abs(value_N) > SMALLEST, value_N, 0.0)[good_N]
+    first, final = float(step_N[0]), float(step_N[-1])
+    low, high = limits(finite_N.tolist() or [0.0])
 
     share = shown(name).share
 
@@ -134,22 +134,28 @@ def curve(name: str, points: Sequence[Point]) -> Curve:
     def y_of(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low)
 
-    drawn = thin(finite)
-    smoothed = thin(smooth(finite)) if len(finite) >= SMOOTHED_FROM else []
-    raw_line = path((x_of(step), y_of(value)) for step, value in drawn)
-    bad = [step for step, value in points if not abs(value) < LARGEST]
+    def thinned(value_N: Floats) -> list[Point]:
+        places = thin_places(value_N, POINTS)
+        return list(zip(step_N[good_N][places].tolist(), value_N[places].tolist(), strict=True))
+
+    def path(points: Sequence[Point]) -> str:
+        return "".join(f"{'L' if i else 'M'}{x_of(step):.1f} {y_of(value):.1f}" for i, (step, value) in enumerate(points))
+
+    drawn = thinned(finite_N)
+    smooth = thinned(smoothed(finite_N)) if len(finite_N) >= SMOOTHED_FROM else []
+    bad = step_N[~good_N].tolist()
     x_marks = nice_ticks(first, final, 4, whole=True)
     y_marks = nice_ticks(low, high, 5)
     return Curve(
         name=name,
         label=shown(name).label,
-        last=value_of(name, points[-1][1]),
-        low=written(min(value for _, value in finite)) if finite else "",
-        high=written(max(value for _, value in finite)) if finite else "",
-        line=path((x_of(step), y_of(value)) for step, value in smoothed) or raw_line,
-        faint=raw_line if smoothed else "",
+        last=value_of(name, float(value_N[-1])),
+        low=written(finite_N.min()) if len(finite_N) else "",
+        high=written(finite_N.max()) if len(finite_N) else "",
+        line=path(smooth or drawn),
+        faint=path(drawn) if smooth else "",
         dots=tuple((round(x_of(s), 1), round(y_of(v), 1)) for s, v in drawn) if len(drawn) <= DOTS_TO else (),
-        bad=tuple(round(x_of(step), 1) for step, _ in thin([(step, 0.0) for step in bad], 100)),
+        bad=tuple(round(x_of(step), 1) for step in spread(bad, 100)),
         bad_count=len(bad),
         x_ticks=tuple(Tick(round(x_of(mark), 1), tick_label(mark, x_marks)) for mark in x_marks),
         y_ticks=tuple(Tick(round(y_of(mark), 1), tick_label(mark, y_marks, share)) for mark in y_marks),

@@ -15,7 +15,7 @@ from live_examples import log_of, row, run_folder, small_run
 from penstock.core.events import read_events
 from penstock.ui.live import index as index_module
 from penstock.ui.live.index import LogIndex, Series
-from penstock.ui.report import StageView, gather
+from penstock.ui.metrics import numbers
 
 
 def series(index: LogIndex, stage: str, metric: str) -> dict[int, float]:
@@ -197,9 +197,25 @@ EVENTS = st.lists(
 )
 
 
+def gathered(path: Path) -> dict[str, tuple[dict[str, dict[int, float]], dict[int, list[Any]]]]:
+    """Values by metric and step, and samples by step, of each stage, from the whole log at once."""
+    stages: dict[str, tuple[dict[str, dict[int, float]], dict[int, list[Any]]]] = {}
+    for event in read_events(path):
+        name, step = str(event.get("stage") or ""), event.get("step")
+        if not name or not isinstance(step, int):
+            continue
+        values, samples = stages.setdefault(name, ({}, {}))
+        if event["kind"] == "metrics":
+            for metric, value in numbers(event.get("values")).items():
+                values.setdefault(metric, {})[step] = value
+        elif event["kind"] == "samples" and isinstance(event.get("rows"), list):
+            samples.setdefault(step, []).extend(event["rows"])
+    return stages
+
+
 @settings(max_examples=25, deadline=None)
 @given(events=EVENTS, cuts=st.lists(st.integers(0, 4000), max_size=4), noise=st.binary(max_size=20))
-def test_reading_in_any_parts_gives_what_the_report_gathers(
+def test_reading_in_any_parts_gives_what_the_log_holds(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], cuts: list[int], noise: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "events.jsonl"
@@ -210,15 +226,14 @@ def test_reading_in_any_parts_gives_what_the_report_gathers(
         with open(path, "ab") as file:
             file.write(whole[start:end])
         index.refresh()
-    stages: dict[str, StageView] = {}
-    gather(stages, read_events(path))
+    stages = gathered(path)
     expected = {
-        name: {metric: repr(sorted(found.items())) for metric, found in view.series.items()} for name, view in stages.items()
+        name: {metric: repr(sorted(found.items())) for metric, found in series.items()} for name, (series, _) in stages.items()
     }
     found = {
         name: {metric: repr(sorted(series(index, name, metric).items())) for metric in stage.series}
         for name, stage in index.stages.items()
     }
     assert found == expected
-    for name, view in stages.items():
-        assert {step: index.rows(name, step) for step in view.samples} == view.samples
+    for name, (_, samples) in stages.items():
+        assert {step: index.rows(name, step) for step in samples} == samples

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ui import curves
+from penstock.ui.curves import smoothed, thin_places
 from penstock.ui.live.index import Series, StageIndex
-from penstock.ui.live.series import band_of, compared, copied, curve_of, smoothed, thin_places
+from penstock.ui.live.series import band_of, compared, copied, curve_of
 
 
 def series_of(*values: float, first: int = 1) -> Series:
@@ -42,9 +42,10 @@ def test_thinning_keeps_ends_extremes_and_the_bound(values: list[float], points:
     assert {value_N[places].min(), value_N[places].max()} == {min(values), max(values)}
 
 
-def test_the_running_mean_is_the_reports() -> None:
+def test_the_running_mean_is_that_of_a_window_which_shrinks_at_the_ends() -> None:
     values = [float((7 * place) % 31) for place in range(200)]
-    expected = [mean for _, mean in curves.smooth([(float(step), value) for step, value in enumerate(values)])]
+    reach = [min(2, place, 199 - place) for place in range(200)]
+    expected = [np.mean(values[place - far : place + far + 1]) for place, far in enumerate(reach)]
     assert smoothed(np.array(values)).tolist() == pytest.approx(expected)
 
 

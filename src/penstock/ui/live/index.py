@@ -13,11 +13,15 @@ import stat
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from penstock.core.events import Event
+from penstock.ui.curves import Floats, Ints
 from penstock.ui.metrics import moment, numbers
 
 BLOCK = 1 << 20
@@ -51,6 +55,10 @@ class Series:
         else:
             self.steps.insert(place, step)
             self.values.insert(place, value)
+
+    def columns(self) -> tuple[Ints, Floats]:
+        """Steps and values as arrays that do not change when the index reads on."""
+        return np.array(self.steps, np.int64), np.array(self.values, np.float64)
 
 
 @dataclass
@@ -254,27 +262,20 @@ def parsed(line: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-class opened:  # noqa: N801 - used like the built-in
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO | None]:
     """A regular file to read, or None where there is none; never waits (a pipe) and never follows a link at its end."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file: BinaryIO | None = None
-
-    def __enter__(self) -> BinaryIO | None:
-        try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return None
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            return None
-        self.file = os.fdopen(handle, "rb")
-        return self.file
-
-    def __exit__(self, *_: object) -> None:
-        if self.file is not None:
-            self.file.close()
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        yield None
+        return
+    with open(handle, "rb") as file:
+        yield file
 
 
 def _identity(file: BinaryIO) -> tuple[int, int]:

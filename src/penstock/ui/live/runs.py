@@ -17,7 +17,7 @@ from typing import Any
 from penstock.observe.lanes import Lane, lanes_of
 from penstock.ui import metrics
 from penstock.ui.live.index import LogIndex, opened, parsed
-from penstock.ui.report import clean
+from penstock.ui.text import clean
 from penstock.web.refusals import Refusal
 
 MOST_RUNS = 2000

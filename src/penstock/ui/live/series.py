@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.ui import metrics
-from penstock.ui.curves import LARGEST, SMOOTHED_FROM
+from penstock.ui.curves import LARGEST, SMOOTHED_FROM, Floats, Ints, smoothed, thin_places
 from penstock.ui.live.index import Series, StageIndex
+from penstock.ui.text import spread
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 POINTS, MOST_POINTS = 400, 4000
 BAD = 100
 """Most places of non-finite values that are named."""
-
-
-def columns(series: Series) -> tuple[Ints, Floats]:
-    """A series as arrays of its own."""
-    return np.array(series.steps, np.int64), np.array(series.values, np.float64)
-
-
-def thin_places(value_N: Floats, points: int) -> Ints:
-    """Places of at most ``points`` values that keep every peak: first, last, and each bucket's lowest and highest, in order."""
-    count = len(value_N)
-    if count <= points:
-        return np.arange(count)
-    buckets = max(1, (points - 2) // 2)
-    size = math.ceil(count / buckets)
-    padded = np.concatenate([value_N, np.full(-count % size, value_N[-1])]).reshape(-1, size)
-    starts = np.arange(len(padded)) * size
-    kept = np.concatenate([[0], starts + padded.argmin(1), starts + padded.argmax(1), [count - 1]])
-    return np.unique(np.minimum(kept, count - 1))
-
-
-def smoothed(value_N: Floats) -> Floats:
-    """Running mean over a fortieth of the values, centred; the window shrinks at the ends."""
-    count = len(value_N)
-    place_N = np.arange(count)
-    reach_N = np.minimum(max(1, count // 80), np.minimum(place_N, count - 1 - place_N))
-    sums = np.concatenate([[0.0], np.cumsum(value_N)])
-    return (sums[place_N + reach_N + 1] - sums[place_N - reach_N]) / (2 * reach_N + 1)
 
 
 def short(value_N: Floats) -> list[float]:
@@ -66,12 +36,12 @@ def named(name: str) -> dict[str, Any]:
 
 def curve_of(name: str, series: Series, points: int, smooth: bool) -> dict[str, Any]:
     """One metric as the page draws it. ``bad`` are steps whose value was not finite (or beyond 1e100)."""
-    step_N, value_N = columns(series)
+    step_N, value_N = series.columns()
     good_N = np.abs(value_N) < LARGEST
     found = named(name) | points_of(step_N[good_N], value_N[good_N], points)
     bad = step_N[~good_N].tolist()
-    found |= {"last": metrics.value_of(name, series.values[-1]), "count": len(step_N), "bad_count": len(bad)}
-    found["bad"] = [bad[round(i * (len(bad) - 1) / (BAD - 1))] for i in range(BAD)] if len(bad) > BAD else bad
+    found |= {"last": metrics.value_of(name, series.values[-1]), "count": len(step_N)}
+    found |= {"bad": spread(bad, BAD), "bad_count": len(bad)}
     if smooth and good_N.sum() >= SMOOTHED_FROM:
         found["smooth"] = points_of(step_N[good_N], smoothed(value_N[good_N]), points)
     return found
@@ -98,7 +68,7 @@ def copied(stage: StageIndex, smooth: bool = False) -> dict[str, tuple[Ints, Flo
     """A stage's finite values by metric, as arrays that do not change when the index reads on; many are smoothed if asked."""
     found = {}
     for name, series in stage.series.items():
-        step_N, value_N = columns(series)
+        step_N, value_N = series.columns()
         good_N = np.abs(value_N) < LARGEST
         step_N, value_N = step_N[good_N], value_N[good_N]
         found[name] = step_N, smoothed(value_N) if smooth and len(value_N) >= SMOOTHED_FROM else value_N

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.config.spec import difference
+from penstock.core.events import Event
 from penstock.core.packed import unpacked
 from penstock.observe.alarms import tripped, verdict
 from penstock.observe.lanes import Lane
@@ -17,7 +18,8 @@ from penstock.ui.lanes import pictures
 from penstock.ui.live.index import LogIndex, StageIndex
 from penstock.ui.live.runs import RunFiles, seed_of, state_of
 from penstock.ui.live.series import gains_of
-from penstock.ui.report import clean, plain_text, stages_of, summary_rows, timeline_view
+from penstock.ui.progress import troubled
+from penstock.ui.text import clean, plain_text, spread, written
 from penstock.ui.timeline_text import account_view
 from penstock.web.refusals import Refusal
 
@@ -29,6 +31,8 @@ KNOWN = ("prompt", "text", "reward", "rewards", "length", "finish", "error", "ke
 """Fields of a row that have a place on the page; others are shown by their names."""
 MOST_BLOBS = 16
 """Blobs of a sample that are shown."""
+EVENTS = 400
+"""Lifecycle events that are sent."""
 DIFFERENCES = 60
 """Most lines in which two specs are compared."""
 
@@ -46,8 +50,7 @@ def run_view(run: RunFiles, index: LogIndex, now: float) -> dict[str, Any]:
     """A run's head: stages and how far they are, what tripped, what happened."""
     spec, summary = run.spec(), run.summary()
     alarms = {name: tripped(stage.alarms) for name, stage in index.stages.items()}
-    kinds = stages_of(spec)
-    names = [*kinds, *(name for name in index.stages if name not in kinds)]
+    specs = {str(stage.get("name")): stage for stage in spec.get("stages", ()) if isinstance(stage, Mapping)}
     return reading(index) | {
         "id": run.id,
         "name": clean(spec.get("name") or run.name),
@@ -56,34 +59,64 @@ def run_view(run: RunFiles, index: LogIndex, now: float) -> dict[str, Any]:
         "headline": clean(summary.get("headline") or ""),
         "sentinels": verdict(list(alarms.values()), spec),
         "seed": seed_of(spec),
-        "stages": [
-            stage_view(name, kinds[name].kind if name in kinds else "", kinds[name].steps if name in kinds else 0, index)
-            for name in names
-        ],
+        "stages": [stage_view(name, specs.get(name, {}), index) for name in {**specs, **index.stages}],
         "alarms": [
             {"stage": clean(name), "name": clean(one.name), "severity": clean(one.severity), "step": one.step,
              "until": one.until, "message": clean(one.message), "fatal": one.fatal}
             for name, found in alarms.items() for one in found
         ],
-        "events": timeline_view(index.lifecycle),
-        "events_left_out": index.left_out,
+        "events": timeline_view(index.lifecycle[:EVENTS]),
+        "events_left_out": index.left_out + max(0, len(index.lifecycle) - EVENTS),
         "summary": summary_rows(summary),
     }  # fmt: skip
 
 
-def stage_view(name: str, kind: str, steps: int, index: LogIndex) -> dict[str, Any]:
+def stage_view(name: str, spec: Mapping[str, Any], index: LogIndex) -> dict[str, Any]:
     """One stage: steps done of how many, time, first and last evaluation."""
     stage = index.stages.get(name) or StageIndex(name)
     seconds = stage.last - stage.first if stage.first is not None and stage.last is not None else None
     return {
         "name": name,
-        "kind": kind,
-        "steps": steps,
+        "kind": str(spec.get("kind", "")),
+        "steps": metrics.count(spec.get("steps")),
         "done": stage.done,
         "took": "" if seconds is None else metrics.duration(seconds),
         "gains": gains_of(stage),
         "sampled": len(stage.steps),
     }
+
+
+def timeline_view(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Lifecycle events as rows, with times relative to the first."""
+    start = next((t for event in events if (t := metrics.moment(event.get("time"))) is not None), 0.0)
+    rows = []
+    for event in events:
+        fields = {k: v for k, v in event.items() if k not in ("kind", "time", "stage", "step", "what")}
+        time = metrics.moment(event.get("time"))
+        what = clean(event.get("what", ""))
+        rows.append(
+            {
+                "after": "" if time is None else f"+{metrics.duration(time - start)}",
+                "stage": clean(event.get("stage") or ""),
+                "step": plain_text(event.get("step")),
+                "what": what,
+                "fields": [(clean(k), plain_text(v)) for k, v in fields.items()],
+                "trouble": troubled(what),
+            }
+        )
+    return rows
+
+
+def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """The summary's leaves by dotted name."""
+    rows: list[tuple[str, str]] = []
+    for key, value in summary.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping):
+            rows += summary_rows(value, f"{name}.")
+        elif name != "headline":
+            rows.append((clean(name), plain_text(value)))
+    return rows
 
 
 def stage_in(index: LogIndex, name: str) -> StageIndex:
@@ -94,14 +127,14 @@ def stage_in(index: LogIndex, name: str) -> StageIndex:
     return index.stages[name]
 
 
-def sample_view(row: Any, place: int) -> dict[str, Any]:
-    """One sample as the page shows it; ``row`` is its place among those of its step."""
+def sample_view(row: Any, place: int, limit: int = LONGEST_TEXT) -> dict[str, Any]:
+    """One sample as a page shows it; ``row`` is its place among those of its step, ``limit`` characters of a text are shown."""
     row = row if isinstance(row, Mapping) else {"text": row}
     rewards = row.get("rewards")
     return {
         "row": place,
-        "prompt": clean(row.get("prompt") or "", LONGEST_TEXT),
-        "text": clean(row.get("text") or "", LONGEST_TEXT),
+        "prompt": clean(row.get("prompt") or "", limit),
+        "text": clean(row.get("text") or "", limit),
         "reward": written(row.get("reward")),
         "rewards": {clean(k): written(v) for k, v in rewards.items()} if isinstance(rewards, Mapping) else {},
         "length": written(row.get("length")),
@@ -125,12 +158,6 @@ def blobs_view(found: Any) -> list[dict[str, str]]:
 def other(name: str, value: Any) -> bool:
     """Whether a field of a row is one that the page has no place for, and small enough to be sent as it is."""
     return name not in KNOWN and isinstance(value, str | int | float | bool)
-
-
-def written(value: Any) -> str:
-    """A number as people read it; "" where there is none."""
-    found = metrics.number(value)
-    return "" if found is None else metrics.text_of(found)
 
 
 def tokens_view(tokens: Any) -> dict[str, list[Any]] | None:
@@ -176,9 +203,7 @@ def same_prompt(index: LogIndex, stage: str, step: int, row: int, most: int = 20
         return {"steps": []}
     wanted = b'"prompt": ' + json.dumps(prompt, ensure_ascii=False).encode("utf-8", "surrogatepass") + b","
     found = sorted(set(index.steps_with(stage, wanted)))
-    if len(found) > most:
-        found = [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
-    return {"steps": found}
+    return {"steps": spread(found, most)}
 
 
 def time_view(lanes: Sequence[Lane]) -> dict[str, Any]:
