@@ -51,7 +51,7 @@ from async_gain_task import LONGEST, Conditions, drawn, share_named
 from penstock.algos.grpo import GRPO
 from penstock.algos.objectives import CISPO
 from penstock.algos.sft import SFT
-from penstock.config.environment import EnvironmentSpec
+from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.config.spec import plain
 from penstock.core.events import read_events

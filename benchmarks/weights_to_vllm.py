@@ -24,7 +24,7 @@ import numpy as np
 
 from penstock.config.engines import VLLM
 from penstock.config.run import ModelSpec
-from penstock.core.spans import NoSpans
+from penstock.core.spans import Spans
 from penstock.core.types import PromptKey, Request, SampleKey, Sampling
 from penstock.models.files import save_model
 from penstock.models.scratch import build_model
@@ -42,7 +42,7 @@ and into the file that the workers map."""
 CLIENTS = 4
 
 
-class Stalls(NoSpans):
+class Stalls(Spans):
     """Notes how long requests wait while weights change."""
 
     def __init__(self) -> None:

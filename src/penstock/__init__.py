@@ -36,23 +36,6 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.core.types import Sampling
 
-_HOMES = {
-    "penstock.api": ("Result", "reward", "rows"),
-    "penstock.core.errors": ("PenstockError",),
-    "penstock.config.run": (
-        "CheckpointSpec",
-        "DataSpec",
-        "EvaluationSpec",
-        "LearnerSpec",
-        "ModelSpec",
-        "Offline",
-        "Online",
-        "RewardSpec",
-        "Run",
-    ),
-    "penstock.core.types": ("Sampling",),
-}
-
 __all__ = [
     "CheckpointSpec",
     "DataSpec",
@@ -71,11 +54,19 @@ __all__ = [
     "train",
 ]
 
+_HOMES = {
+    "Result": "penstock.api",
+    "reward": "penstock.api",
+    "rows": "penstock.api",
+    "PenstockError": "penstock.core.errors",
+    "Sampling": "penstock.core.types",
+}
+"""Where names come from, if not from ``penstock.config.run``."""
+
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(home), name)
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "penstock.config.run")), name)
     algorithms = importlib.import_module("penstock.algos")
     if name in algorithms.__all__:
         return getattr(algorithms, name)

@@ -18,11 +18,11 @@ COMMANDS = {
     "generate": "generate:Generate",
     "serve": "serve:Serve",
     "feedback": "feedback:FEEDBACK",
-    "report": "report:Report",
+    "report": "runs:Report",
     "ui": "ui:Ui",
-    "timeline": "timeline:Timeline",
-    "replay": "replay:Replay",
-    "explain": "explain:Explain",
+    "timeline": "runs:Timeline",
+    "replay": "runs:Replay",
+    "explain": "recipes:Explain",
     "recipes": "recipes:Recipes",
 }
 """The module and class of each command."""

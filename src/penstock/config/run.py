@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from penstock.config.environment import EnvironmentSpec
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import LearnerSpec
-from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, SIGNALS, Stage
 from penstock.core.algorithm import Algorithm

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from penstock.config.environment import EnvironmentSpec
-from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.strategies import OneDevice
 
 SIGNALS, OTHER = "signals", "other"

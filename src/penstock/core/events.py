@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.core.errors import DataError
-from penstock.core.files import json_lines
+from penstock.core.files import append_to, json_lines
 from penstock.core.sentinels import Alarm
 
 EventKind = Literal["metrics", "lifecycle", "samples", "sentinel"]
@@ -52,16 +52,7 @@ class EventLog:
         self.path = path
         self.listeners = list(listeners)
         self.stage = ""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 - lives as long as the run
-        self._close_cut_line()
-
-    def _close_cut_line(self) -> None:
-        size = self._file.seek(0, os.SEEK_END)
-        if size:
-            self._file.seek(size - 1)
-            if self._file.read(1) != b"\n":
-                self._file.write(b"\n")
+        self._file = append_to(path)
 
     def emit(self, kind: EventKind, step: int, **fields: Any) -> None:
         """Append one event."""
@@ -99,7 +90,7 @@ class EventLog:
         temporary.write_bytes(b"".join(map(_line, kept)))
         self._file.close()
         os.replace(temporary, self.path)
-        self._file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
+        self._file = append_to(self.path)
 
     def close(self) -> None:
         self._file.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def json_lines(path: Path) -> Iterator[Any]:
@@ -20,6 +21,22 @@ def json_lines(path: Path) -> Iterator[Any]:
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 yield json.loads(line)
+
+
+def append_to(path: Path) -> BinaryIO:
+    """A log to append to, unbuffered, so that what is written at once is there at once. A last line that a kill or a full disk
+    cut short ends here.
+
+    Raises:
+        OSError: it cannot be opened or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller's to close
+    if log.seek(0, os.SEEK_END):
+        log.seek(-1, os.SEEK_END)
+        if log.read(1) != b"\n":
+            log.write(b"\n")
+    return log
 
 
 def lock(handle: int, shared: bool = False) -> bool:

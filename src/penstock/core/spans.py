@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock.core.files import append_to
+
 SpanName = Literal["generate", "reward", "train", "label", "publish", "update", "wait", "evaluate", "save"]
 
 FLUSH_SECONDS = 1.0
@@ -87,10 +89,10 @@ class Spans:
     A process that goes on with a role appends to its file. Memory is bounded by ``BUFFER`` spans; a file grows with the
     logarithm of the run's time, because spans of one name are joined over longer and longer times. Where the file cannot
     be written (a full disk) the recording ends with a warning and the run goes on. A process that ends in order closes its
-    files.
+    files. Without a path nothing is recorded.
     """
 
-    def __init__(self, path: Path, role: str, clock: Callable[[], float] = now, chunk: int = CHUNK) -> None:
+    def __init__(self, path: Path | None = None, role: str = "", clock: Callable[[], float] = now, chunk: int = CHUNK) -> None:
         self.path, self.role, self.clock, self.chunk = path, role, clock, chunk
         self._open: dict[str, Span] = {}
         self._periods: dict[str, _Period] = {}
@@ -100,15 +102,16 @@ class Spans:
         self._process = os.getpid()
         self._file: Any = None
         self._size = 0
+        if path is None:
+            return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until closed
+            self._file = append_to(path)
             self._size = self._file.tell()
         except OSError as error:
             self._give_up(error)
         opened = json.dumps({"opened": round(self._flushed, 6), "role": role, "process": self._process})
         atexit.register(self._at_exit)
-        self._lines.append(b"\n" * bool(self._size) + opened.encode() + b"\n")  # a line that a kill cut short ends here
+        self._lines.append(opened.encode() + b"\n")
         self._write()
 
     @contextmanager
@@ -150,6 +153,8 @@ class Spans:
 
     def flush(self) -> None:
         """Write everything that was recorded so far."""
+        if self._file is None:
+            return
         for name, period in self._periods.items():
             if period.active:
                 self._cut(name, period, flush=False)
@@ -213,34 +218,8 @@ class Spans:
         warnings.warn(f"{self.path}: the timeline is not recorded any more: {error.strerror}", stacklevel=2)
 
 
-class NoSpans(Spans):
-    """Records nothing: for code that runs without a run's folder."""
-
-    def __init__(self) -> None:
-        self.role, self.clock = "", now
-
-    @contextmanager
-    def span(self, name: SpanName, **fields: Any) -> Iterator[None]:
-        yield
-
-    @contextmanager
-    def overlapping(self, name: SpanName) -> Iterator[None]:
-        yield
-
-    def add(self, name: SpanName, start: float, end: float, **fields: Any) -> None:
-        return None
-
-    def extend(self, name: SpanName, start: float, end: float, **fields: Any) -> None:
-        return None
-
-    def flush(self) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
-
-
-NO_SPANS = NoSpans()
+NO_SPANS = Spans()
+"""Records nothing: for code that runs without a run's folder."""
 
 
 class Recorder:

@@ -9,13 +9,12 @@ learner_epoch]``, ``[turn, "drop", origin]``. ``leases.jsonl`` next to them has 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import DataError
-from penstock.core.files import json_lines
+from penstock.core.files import append_to, json_lines
 from penstock.core.types import Group, SampleKey, Version
 
 LEASES = "leases.jsonl"
@@ -87,8 +86,6 @@ class LeaseLog:
         """``threads`` of the process's matrix products go into the record: sums depend on them."""
         self.path = folder / LEASES if folder else None
         self.threads = threads
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
 
     def note(self, version: Version, groups: Sequence[Group]) -> None:
         """The batch that weights of ``version`` are trained on, with the samples that failed: these depend on the clock."""
@@ -101,11 +98,8 @@ class LeaseLog:
             if sample.error is not None
         ]
         line = {"version": version, "threads": self.threads, "groups": [group.origin for group in groups], "failed": failed}
-        with open(self.path, "a+b") as out:
-            if out.tell():
-                out.seek(-1, os.SEEK_END)
-            torn = out.read(1) not in (b"", b"\n")  # by a full disk or a machine that went down
-            out.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
+        with append_to(self.path) as out:
+            out.write(json.dumps(line).encode() + b"\n")
 
 
 NO_LEASES = LeaseLog()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.algos.process_reward import marks, step_tokens
-from penstock.config.environment import EnvironmentSpec
+from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm, FromData
 from penstock.core.contracts import Env, RewardFunction

@@ -125,8 +125,7 @@ def test_lanes_roles_and_lag_come_as_numbers(asked, tmp_path: Path) -> None:
     small_run(tmp_path)
     found = asked("/api/runs/small/time").json()
     assert [(one["lag"], one["tokens"], one["share"]) for one in found["lags"]] == [(0, 30, 0.75), (1, 10, 0.25)]
-    assert found["roles"][0]["role"] == "learner"
-    assert found["roles"][0]["seconds"] == {"train": 3.0, "wait": 1.0}
+    assert found["account"]["roles"][0][0] == "learner"
 
 
 def test_the_time_is_drawn_again_when_more_is_recorded(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from penstock.cli.command import called, flags_of
+from penstock.cli.commands.generate import model_path
 from penstock.cli.recipe import RecipeCommand, build
 from penstock.core.errors import SpecError
 
@@ -51,11 +52,7 @@ class Eval(RecipeCommand):
 
             if self.flags:
                 raise SpecError(f'"{self.flags[0]}": a run is evaluated as it was made; give a recipe to change fields')
-            target = RunFolder(folder)
-            made = target.read()
-            if not self.model and not target.model.is_dir():
-                raise SpecError(f"{folder}: the run has no model yet; finish it with penstock train --resume {folder}")
-            return made, self.model or str(target.model)
+            return RunFolder(folder).read(), self.model or model_path(str(folder))
         if folder.is_dir() or (len(folder.parts) > 1 and ":" not in self.recipe):
             raise SpecError(f"{folder}: no run.json here; this is not a run folder")
         made = build(self.recipe, self.flags, known=flags_of(Eval))

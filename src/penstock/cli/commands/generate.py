@@ -92,10 +92,9 @@ def read_prompts(prompt: str, file: str) -> list[str]:
         return [prompt]
     if not Path(file).is_file():
         raise DataError(f"{Path(file).absolute()}: no such file")
-    try:
-        found = [line for line in Path(file).read_text(encoding="utf-8").split("\n") if line.strip()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from error
+    from penstock.data.sources import text_rows
+
+    found = [row["text"] for row in text_rows(Path(file))]
     if not found:
         raise DataError(f"{file}: no prompts in it")
     return found

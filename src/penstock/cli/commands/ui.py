@@ -10,7 +10,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from penstock.cli.command import Command, called, require
+from penstock.cli.command import Command, address, called, require
 from penstock.core.errors import DataError, SpecError
 
 CONNECTIONS = 256
@@ -55,11 +55,8 @@ class Ui(Command):
             asking = described(self.store)
             store = stack.enter_context(open_store(self.store)) if self.store else None
             listening = stack.enter_context(listen(self.host, self.port))
-            host, port = listening.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            print(
-                f"live page of {self.runs} at http://{shown}:{port}/#token={access.token} · {asking} · Ctrl-C ends", flush=True
-            )
+            link = f"http://{address(listening)}/#token={access.token}"
+            print(f"live page of {self.runs} at {link} · {asking} · Ctrl-C ends", flush=True)
             app = app_of(self.runs, access, store)
             server_of(app, head_seconds=10.0, connections=CONNECTIONS).run(sockets=[listening])
 

@@ -213,10 +213,6 @@ def time_view(lanes: Sequence[Lane]) -> dict[str, Any]:
     return {
         "pictures": [asdict(picture) for picture in pictures(lanes)],
         "account": account_view(found),
-        "roles": [
-            {"role": clean(role.role), "alive": role.alive, "work": role.work, "idle": role.idle, "seconds": role.seconds}
-            for role in found.roles
-        ],
         "lags": [{"lag": lag, "tokens": count, "share": count / total} for lag, count in found.lags.items()],
         "mean_lag": found.mean_lag if found.lags else None,
     }
