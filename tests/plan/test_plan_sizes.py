@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.config.strategies import FSDP2
 from penstock.models.presets import shape_behind
-from penstock.plan.memory import footprint, stage_memory
+from penstock.plan.memory import footprint, rank_footprint, stage_memory
 from penstock.plan.traffic import moved
 from penstock.recipes.quickstart import quickstart
 
@@ -16,14 +16,14 @@ def test_a_stage_takes_what_stands_in_memory_and_what_its_batch_needs() -> None:
     stage = run.stages[-1]
     shape = shape_behind(stage.model, run)
     assert shape is not None
-    found = stage_memory(stage, shape)
+    found = {what: count for what, count, _ in stage_memory(stage, shape)}
+    own = footprint(shape, stage.learner)
     kept = stage.learner.token_budget * shape.layers * (34 * shape.width + 6 * shape.hidden)
     logits = min(stage.learner.token_budget * shape.vocabulary, 1 << 24) * 4 * 3
-    assert found.own == footprint(shape, stage.learner)
-    assert found.activations == kept + logits
-    assert found.cache == stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token
-    assert found.total == found.own.total + found.reference + found.activations + found.cache
-    assert found.ranks is None
+    held = {"weights": own.weights + own.masters, "optimizer": own.gradients + own.moments, "reference": 0.0}
+    held["activations"] = kept + logits
+    held["cache"] = stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token
+    assert found == held | {"total": sum(held.values())}
 
 
 def test_a_step_moves_weights_to_every_generator_and_answers_three_times() -> None:
@@ -41,7 +41,6 @@ def test_ranks_of_a_sequence_share_its_activations() -> None:
     shape = shape_behind(stage.model, run)
     assert shape is not None
     spread = replace(stage, learner=replace(stage.learner, strategy=FSDP2(ranks=2, sequence_parallel=2)))
-    alone, ranks = stage_memory(stage, shape), stage_memory(spread, shape).ranks
-    assert ranks is not None
-    assert ranks.activations == alone.activations / 2
-    assert ranks.copy == alone.own.weights, "rank 0 gathers the whole model beside its share"
+    found = {what: count for what, count, _ in stage_memory(spread, shape)}
+    assert found["each of 2 ranks"] == rank_footprint(shape, spread.learner).total + found["activations"] / 2
+    assert found["rank 0 as well"] == footprint(shape, stage.learner).weights, "rank 0 gathers the whole model beside its share"

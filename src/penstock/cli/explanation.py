@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.config.run import Online, Run
 from penstock.models.presets import Shape, shape_behind
-from penstock.plan.memory import RankMemory, cache, footprint, stage_memory, trained_parameters
+from penstock.plan.memory import cache, footprint, size_text, stage_memory, trained_parameters
 from penstock.plan.traffic import moved
 from penstock.runtime.check import check_shapes
 from penstock.runtime.engine_choice import sends_adapters, weights_way
@@ -93,12 +93,12 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.dtype}"))
     if sized is not None:
-        found += memory(stage, sized)
+        found += [(f"memory: {what}", text) for what, _, text in stage_memory(stage, sized)]
         if made.runtime != "local" and stage.uses_stream:
             weights = footprint(sized, learner).weights
             sent = FLOAT_BYTES * trained_parameters(sized, learner) if sends_adapters(made, stage) else weights
-            found.append(("memory: a generator", f"about {_size(weights + cache(stage, sized))} of its own"))
-            found += [("moved a step", f"{what} {_size(count)} {way}") for what, count, way in moved(stage, made, sent)]
+            found.append(("memory: a generator", f"about {size_text(weights + cache(stage, sized))} of its own"))
+            found += [("moved a step", f"{what} {size_text(count)} {way}") for what, count, way in moved(stage, made, sent)]
     return found
 
 
@@ -122,40 +122,5 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     ]
 
 
-def memory(stage: Any, sized: Shape) -> list[tuple[str, str]]:
-    """Bytes that weights, optimizer, cache and activations take."""
-    held = stage_memory(stage, sized)
-    sharing = " (the rest is the policy's)" if held.shares_reference else ""
-    bits = "8 bits" if stage.learner.optimizer == "adamw8bit" else "float32"
-    found = [
-        ("memory: weights", _size(held.own.weights + held.own.masters)),
-        ("memory: optimizer", f"{_size(held.own.gradients + held.own.moments)} (gradients, and two moments in {bits})"),
-        ("memory: reference", _size(held.reference) + sharing if held.reference else "none"),
-        ("memory: activations", f"about {_size(held.activations)} at a full micro-batch"),
-    ]
-    if held.ranks is not None:
-        found += rank_memory(stage.learner.strategy.ranks, held.ranks)
-    if held.cache:
-        found.append(("memory: cache", f"{_size(held.cache)} for {stage.max_running} rows, and the prompts once each"))
-    return [*found, ("memory: total", f"about {_size(held.total)}")]
-
-
-def rank_memory(count: int, held: RankMemory) -> list[tuple[str, str]]:
-    """What each rank of a learner holds, and what rank 0 holds as well."""
-    each, copy = held.each, held.copy
-    optimizer, weights = _size(each.masters + each.gradients + each.moments), _size(each.weights)
-    text = f"about {_size(each.total + held.activations)}: {optimizer} of masters, gradients and moments, {weights} of weights"
-    found = [(f"memory: each of {count} ranks", text)]
-    return found + ([("memory: rank 0 as well", f"{_size(copy)}, a copy to generate, evaluate and save from")] if copy else [])
-
-
 def _parameters(sized: Shape | None) -> str:
     return "size known only to the hub" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit in ("B", "kB") else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -117,62 +117,59 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     return dataclasses.replace(shares, weights=number * (shape.parameters / ranks + shape.layer_parameters + outside))
 
 
-@dataclass(frozen=True)
-class RankMemory:
-    """Bytes of a learner that is spread over ranks."""
-
-    each: Footprint
-    activations: float
-    """Of one rank: ranks of a sequence share them."""
-    copy: float
-    """Held by rank 0 besides its share, to generate, evaluate and save from; 0 where every rank has the whole model."""
+Taken = tuple[str, float, str]
+"""What takes memory, its bytes, and how they are said."""
 
 
-@dataclass(frozen=True)
-class StageMemory:
-    """Bytes of one stage; activations are a rule of thumb."""
-
-    own: Footprint
-    reference: float
-    shares_reference: bool
-    """Whether the reference holds only what differs from the policy."""
-    activations: float
-    """At a full micro-batch, logits included."""
-    cache: float
-    """The generator's, for answers; 0 in a stage that generates nothing."""
-    ranks: RankMemory | None
-
-    @property
-    def total(self) -> float:
-        return self.own.total + self.reference + self.activations + self.cache
-
-
-def stage_memory(stage: Online | Offline, shape: Shape) -> StageMemory:
-    """What weights, optimizer, cache and activations of a stage take."""
-    learner = stage.learner
-    reference = stage.algorithm.reference
-    own, held = footprint(shape, learner), footprint(shape, learner, reference=reference)
+def stage_memory(stage: Online | Offline, shape: Shape) -> list[Taken]:
+    """What weights, optimizer, reference, activations and cache of a stage take, what each rank holds where there are several,
+    and the total. Activations are a rule of thumb."""
+    learner, reference = stage.learner, stage.algorithm.reference
+    own = footprint(shape, learner)
+    referred = footprint(shape, learner, reference=reference).weights - own.weights
+    sharing = " (the rest is the policy's)" if learner.lora is not None or learner.unfrozen_layers >= 0 else ""
+    bits = "8 bits" if learner.optimizer == "adamw8bit" else "float32"
+    optimizer = own.gradients + own.moments
     kept = 34 * shape.width + 6 * shape.hidden
     activations = float(learner.token_budget * max(shape.layers, shape.encoder_layers) * kept)
-    activations += min(learner.token_budget * shape.vocabulary, 1 << 24) * 4 * 3
-    return StageMemory(
-        own=own,
-        reference=held.weights - own.weights,
-        shares_reference=reference and (learner.lora is not None or learner.unfrozen_layers >= 0),
-        activations=activations,
-        cache=cache(stage, shape) if isinstance(stage, Online) else 0.0,
-        ranks=None if isinstance(learner.strategy, OneDevice) else rank_memory(learner, shape, activations),
-    )
+    activations += min(learner.token_budget * shape.vocabulary, 1 << 24) * 4 * 3  # logits
+    found = [
+        ("weights", own.weights + own.masters, size_text(own.weights + own.masters)),
+        ("optimizer", optimizer, f"{size_text(optimizer)} (gradients, and two moments in {bits})"),
+        ("reference", referred, size_text(referred) + sharing if referred else "none"),
+        ("activations", activations, f"about {size_text(activations)} at a full micro-batch"),
+    ]
+    if isinstance(stage, Online):
+        held = cache(stage, shape)
+        found.append(("cache", held, f"{size_text(held)} for {stage.max_running} rows, and the prompts once each"))
+    total = sum(count for _, count, _ in found)
+    return [*found, *rank_memory(learner, shape, activations), ("total", total, f"about {size_text(total)}")]
 
 
-def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> RankMemory:
-    """What each rank of a learner holds, and what rank 0 holds as well."""
+def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> list[Taken]:
+    """What each rank of a learner holds, and what rank 0 holds as well; nothing where there is one device."""
     strategy = learner.strategy
-    copy = 0.0 if isinstance(strategy, DDP) else footprint(shape, learner).weights
-    shared = strategy.sequence_parallel if isinstance(strategy, FSDP2) else 1
-    return RankMemory(rank_footprint(shape, learner), activations / shared, copy)
+    if isinstance(strategy, OneDevice):
+        return []
+    each, shared = rank_footprint(shape, learner), strategy.sequence_parallel if isinstance(strategy, FSDP2) else 1
+    held, optimizer = each.total + activations / shared, size_text(each.masters + each.gradients + each.moments)
+    text = f"about {size_text(held)}: {optimizer} of masters, gradients and moments, {size_text(each.weights)} of weights"
+    found = [(f"each of {strategy.ranks} ranks", held, text)]
+    if not isinstance(strategy, DDP):
+        copy = footprint(shape, learner).weights
+        found.append(("rank 0 as well", copy, f"{size_text(copy)}, a copy to generate, evaluate and save from"))
+    return found
 
 
 def cache(stage: Online, shape: Shape) -> float:
     """Bytes of a generator's cache for answers."""
     return float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
+
+
+def size_text(count: float) -> str:
+    """Bytes in a unit that suits them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "kB") else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
