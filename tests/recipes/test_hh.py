@@ -4,7 +4,8 @@ import json
 
 from penstock.cli.recipe import build
 from penstock.data.sources import open_source
-from penstock.recipes.hh import HELD_OUT, hh
+from penstock.recipes.chat_preferences import HELD_OUT
+from penstock.recipes.hh import hh
 from penstock.runtime import launch
 
 

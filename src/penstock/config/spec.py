@@ -6,6 +6,7 @@ types by their dotted path; :func:`plain` is its inverse; :func:`difference` lis
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import difflib
@@ -245,10 +246,7 @@ def read_value(kind: Any, text: str, path: str) -> Any:
     try:
         return convert(kind, value, path)
     except SpecError:
-        if isinstance(value, str) or value is None:
-            raise
-        try:
-            return convert(kind, text, path)
-        except SpecError:
-            pass
+        if value is not None and not isinstance(value, str):
+            with contextlib.suppress(SpecError):
+                return convert(kind, text, path)
         raise

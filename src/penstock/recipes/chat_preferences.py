@@ -3,6 +3,7 @@ preferred (Bai et al. 2022, arXiv 2204.05862). Some of the texts are offensive."
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,28 @@ def dialogues(file: str, longest: int = 600) -> list[dict[str, Any]]:
     return rows
 
 
+def imitation(dialogues: Mapping[str, Any], steps: int) -> tuple[Offline, DataSpec, DataSpec]:
+    """SFT on the dialogues with the reply that people preferred; and the pairs to go on with, and those that are held out.
+
+    Args:
+        dialogues: arguments of :func:`dialogues`.
+        steps: SFT steps of 32 dialogues.
+    """
+    pairs = DataSpec(source="penstock.recipes.chat_preferences:dialogues", name="pairs", options=dialogues, skip=HELD_OUT)
+    held_out = replace(pairs, name="held-out", skip=0, size=HELD_OUT)
+    dialogue = "{{ prompt }}{{ chosen }}"
+    sft = Offline(
+        name="sft",
+        model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
+        data=replace(pairs, prompt="", completion=dialogue),
+        algorithm=SFT(),
+        learner=LearnerSpec(learning_rate=3e-3, schedule="cosine", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
+        steps=steps,
+        evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
+    )
+    return sft, pairs, held_out
+
+
 def chat_preferences(data: str, seed: int = 0) -> Run:
     """SFT on dialogues, then a Bradley-Terry reward model on the pairs; minutes on a laptop CPU.
 
@@ -40,22 +63,12 @@ def chat_preferences(data: str, seed: int = 0) -> Run:
         data: FILE.jsonl or FILE.jsonl.gz with the dialogues chosen and rejected, such as HH-RLHF's harmless-base/test.jsonl.gz.
         seed: seed of weights and order.
     """
-    pairs = DataSpec(source="penstock.recipes.chat_preferences:dialogues", name="pairs", options={"file": data}, skip=HELD_OUT)
-    held_out = replace(pairs, name="held-out", skip=0, size=HELD_OUT)
-    dialogue = "{{ prompt }}{{ chosen }}"
+    sft, pairs, held_out = imitation({"file": data}, steps=60)
     return Run(
         name="chat_preferences",
         seed=seed,
         stages=(
-            Offline(
-                name="sft",
-                model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
-                data=replace(pairs, prompt="", completion=dialogue),
-                algorithm=SFT(),
-                learner=LearnerSpec(learning_rate=3e-3, schedule="cosine", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
-                steps=60,
-                evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
-            ),
+            sft,
             Offline(
                 name="reward",
                 model=ModelSpec(path="@sft"),

@@ -3,13 +3,9 @@ preferred (Bai et al. 2022, arXiv 2204.05862; Rafailov et al. 2023, arXiv 2305.1
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from penstock.algos import DPO, SFT
-from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
-
-HELD_OUT = 400
-"""Pairs at the front of the file that are never trained on."""
+from penstock.algos import DPO
+from penstock.config.run import EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
+from penstock.recipes.chat_preferences import imitation
 
 
 def hh(data: str, seed: int = 0, steps: int = 120) -> Run:
@@ -20,27 +16,12 @@ def hh(data: str, seed: int = 0, steps: int = 120) -> Run:
         seed: seed of weights and order.
         steps: DPO steps of 32 pairs.
     """
-    pairs = DataSpec(
-        source="penstock.recipes.chat_preferences:dialogues",
-        name="pairs",
-        options={"file": data, "longest": 400},
-        skip=HELD_OUT,
-    )
-    held_out = replace(pairs, name="held-out", skip=0, size=HELD_OUT)
-    dialogue = "{{ prompt }}{{ chosen }}"
+    sft, pairs, held_out = imitation({"file": data, "longest": 400}, steps=120)
     return Run(
         name="hh",
         seed=seed,
         stages=(
-            Offline(
-                name="sft",
-                model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
-                data=replace(pairs, prompt="", completion=dialogue),
-                algorithm=SFT(),
-                learner=LearnerSpec(learning_rate=3e-3, schedule="cosine", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
-                steps=120,
-                evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
-            ),
+            sft,
             Offline(
                 name="dpo",
                 model=ModelSpec(path="@sft"),

@@ -138,11 +138,6 @@ def value_of(name: str, value: float) -> str:
     return f"{text_of(value)} {known.unit}".rstrip()
 
 
-def named_value(name: str, value: float) -> dict[str, str]:
-    """A metric's label and its value with the unit."""
-    return {"label": shown(name).label, "value": value_of(name, value)}
-
-
 def numbers(values: Any) -> dict[str, float]:
     """The numeric entries of a metrics event; anything else is left out."""
     if not isinstance(values, Mapping):

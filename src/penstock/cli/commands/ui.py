@@ -11,6 +11,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from penstock.cli.command import Command, address, called, require
+from penstock.cli.commands.feedback import opened
 from penstock.core.errors import DataError, SpecError
 
 CONNECTIONS = 256
@@ -46,14 +47,13 @@ class Ui(Command):
         if self.store:
             require("penstock ui --store", "feedback", "sqlalchemy", "alembic")
         from penstock.ui.live.app import Access, app_of
-        from penstock.ui.live.ask import open_store
         from penstock.web.guard import is_loopback
         from penstock.web.server import listen, server_of
 
         access = Access(secrets.token_urlsafe(24), local=is_loopback(self.host))
         with contextlib.ExitStack() as stack:
             asking = described(self.store)
-            store = stack.enter_context(open_store(self.store)) if self.store else None
+            store = stack.enter_context(opened(self.store, new=True)) if self.store else None
             listening = stack.enter_context(listen(self.host, self.port))
             link = f"http://{address(listening)}/#token={access.token}"
             print(f"live page of {self.runs} at {link} · {asking} · Ctrl-C ends", flush=True)

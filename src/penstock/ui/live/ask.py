@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.packed import unpacked
@@ -114,10 +113,3 @@ def sampling_of(spec: Mapping[str, Any], stage: str, held_out: bool) -> dict[str
 def plain(value: Any) -> Mapping[str, Any]:
     """The mapping, or an empty one where there is none."""
     return value if isinstance(value, Mapping) else {}
-
-
-def open_store(place: str | Path) -> Any:
-    """The feedback store of a place; see ``Store.open``."""
-    from penstock.feedback.store import Store
-
-    return Store.open(place)

@@ -217,8 +217,8 @@ class Runs:
             "time": end["time"],
             "alarms": end["alarms"],
             "values": [
-                metrics.named_value(name, end["values"][name]) for name in sorted(end["values"], key=metrics.order)
-                if name in LISTED
+                {"label": metrics.shown(name).label, "value": metrics.value_of(name, end["values"][name])}
+                for name in sorted(end["values"], key=metrics.order) if name in LISTED
             ],
             "seed": seed_of(spec),
             "family": family_of(spec),
