@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import ClassVar
 
-from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.core.types import Sampling
@@ -189,9 +189,8 @@ class Ask(Stage):
 
     def models(self) -> list[str]:
         """The models that the stage names."""
-        found = [self.model.path] + ([self.against.path] if self.against else [])
-        found += self.scorers.split("+") if self.scorers else []
-        return found + [model for reward in self.all_rewards() for model in models_behind(reward)]
+        against = [self.against.path] if self.against else []
+        return super().models() + against + (self.scorers.split("+") if self.scorers else [])
 
 
 ANNOTATORS = (Simulated, Judge, ServedJudge)

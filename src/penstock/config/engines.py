@@ -129,26 +129,32 @@ class VLLM(Engine):
         return f"vLLM in {self.python or 'this Python'}, {dtype} arithmetic, with processes of its own for each generator"
 
 
-def _check_servers(url: str, key: str, generators: int) -> None:
-    """There must be a server for each generator, and its token."""
-    servers = len([one for one in url.split(",") if one.strip()])
-    require(
-        servers >= generators,
-        f"roles.engine.url names {servers} server and there are {generators} generators; name one for each",
-    )
-    require(
-        not key or bool(os.environ.get(key, "").strip()),
-        f"roles.engine.key: set the environment variable {key} to the server's token",
-    )
+class OverHTTP:
+    """What engines on servers have in common: one server for each generator."""
 
+    url: str
+    key: str
+    timeout: float
 
-def _require_server(url: str, timeout: float) -> None:
-    require(url.startswith(("http://", "https://")), f"engine.url={url!r}; give http://HOST:PORT")
-    require(timeout > 0, f"engine.timeout={timeout}; give a positive number of seconds")
+    def __post_init__(self) -> None:
+        require(self.url.startswith(("http://", "https://")), f"engine.url={self.url!r}; give http://HOST:PORT")
+        require(self.timeout > 0, f"engine.timeout={self.timeout}; give a positive number of seconds")
+
+    def check(self, generators: int) -> None:
+        """There must be a server for each generator, and its token."""
+        servers = len([one for one in self.url.split(",") if one.strip()])
+        require(
+            servers >= generators,
+            f"roles.engine.url names {servers} server and there are {generators} generators; name one for each",
+        )
+        require(
+            not self.key or bool(os.environ.get(self.key, "").strip()),
+            f"roles.engine.key: set the environment variable {self.key} to the server's token",
+        )
 
 
 @spec
-class SGLang(Engine):
+class SGLang(OverHTTP, Engine):
     """An SGLang server, over its HTTP API."""
 
     url: str = "http://127.0.0.1:30000"
@@ -160,12 +166,9 @@ class SGLang(Engine):
     weights: Literal["disk", "process group"] = "disk"
     """How a generator sends weights to its server: by a folder that both see, or by a process group of the two."""
 
-    def __post_init__(self) -> None:
-        _require_server(self.url, self.timeout)
-
     def check(self, generators: int) -> None:
         """There must be enough servers, in reach of the process group where that is asked for."""
-        _check_servers(self.url, self.key, generators)
+        super().check(generators)
         far = [url.strip() for url in self.url.split(",") if not _LOOPBACK.match(url.strip())]
         require(
             self.weights != "process group" or not far or bool(os.environ.get("PENSTOCK_HOST")),
@@ -178,7 +181,7 @@ class SGLang(Engine):
 
 
 @spec
-class Served(Engine):
+class Served(OverHTTP, Engine):
     """A server that ``penstock serve`` runs, on this or another machine; it must have been started with a token."""
 
     url: str = "http://127.0.0.1:8000"
@@ -187,13 +190,6 @@ class Served(Engine):
     """Name of the environment variable that holds the server's token."""
     timeout: float = 600.0
     """Seconds that a server may be silent while an answer is due."""
-
-    def __post_init__(self) -> None:
-        _require_server(self.url, self.timeout)
-
-    def check(self, generators: int) -> None:
-        """There must be enough servers, and the token."""
-        _check_servers(self.url, self.key, generators)
 
     def last_leg(self) -> str:
         return "one HTTP upload"

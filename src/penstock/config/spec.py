@@ -56,14 +56,13 @@ def field_types(cls: type) -> dict[str, Any]:
     return _field_types(cls)
 
 
-def suggestion(name: str, known: typing.Iterable[str], before: str = "") -> str:
-    """``; did you mean "x"?`` if something known has ``name`` as a word or is close to it, else the list of what is known; each
-    with ``before`` before it."""
+def suggestion(name: str, known: typing.Iterable[str]) -> str:
+    """``; did you mean "x"?`` if something known has ``name`` as a word or is close to it, else the list of what is known."""
     options = list(known)
     close = [option for option in options if name in option.split("_")] or difflib.get_close_matches(name, options, n=1)
     if close:
-        return f'; did you mean "{before}{close[0]}"?'
-    return f"; known are: {', '.join(before + option for option in options)}"
+        return f'; did you mean "{close[0]}"?'
+    return f"; known are: {', '.join(options)}"
 
 
 def parse(cls: type[SpecType], value: Any, path: str = "") -> SpecType:

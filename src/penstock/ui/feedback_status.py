@@ -12,9 +12,9 @@ from penstock.feedback.quality.reliability import Share
 from penstock.feedback.service.overview import Overview
 
 
-def show(found: Overview, console: Console | None = None) -> None:
+def show(found: Overview) -> None:
     """Print progress, annotators and agreement."""
-    console = console or (Console() if sys.stdout.isatty() else Console(width=120))
+    console = Console() if sys.stdout.isatty() else Console(width=120)
     console.print(f"{found.events} events · {found.skipped} skipped · {found.flagged} flagged")
     console.print(progress_table(found))
     console.print(annotator_table(found))

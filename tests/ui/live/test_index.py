@@ -62,7 +62,7 @@ def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
     index = read(log.path)
     log.metrics(2, {"loss": 0.5})
     offset = index.offset
-    assert index.refresh()
+    index.refresh()
     assert series(index, "grpo", "loss") == {1: 1.0, 2: 0.5}
     assert 0 < offset < index.offset
     assert index.generation == 0
@@ -70,7 +70,9 @@ def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 def test_nothing_new_is_no_change(tmp_path: Path) -> None:
     index = read(small_run(tmp_path) / "events.jsonl")
-    assert not index.refresh()
+    before = index.changes
+    index.refresh()
+    assert (index.changes, index.generation) == (before, 0)
 
 
 def test_a_line_that_is_being_written_is_taken_once_it_is_whole(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_a_log_that_vanishes_is_an_empty_one(tmp_path: Path) -> None:
     folder = small_run(tmp_path)
     index = read(folder / "events.jsonl")
     (folder / "events.jsonl").unlink()
-    assert index.refresh()
+    index.refresh()
     assert index.stages == {}
 
 

@@ -123,14 +123,13 @@ class LogIndex:
         """Whether everything that was in the file at the last look has been read, but for a line that is being written."""
         return self.size - self.offset < BLOCK
 
-    def refresh(self, budget: int = 1 << 62) -> bool:
-        """Read on, at most ``budget`` bytes and the rest of a line; gives whether anything is new. A missing file is empty."""
-        before = (self.changes, self.generation)
+    def refresh(self, budget: int = 1 << 62) -> None:
+        """Read on, at most ``budget`` bytes and the rest of a line. A missing file is empty."""
         with opened(self.path) as file:
             if file is None:
                 if self._file is not None:
                     self._start_over()
-                return before != (self.changes, self.generation)
+                return
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self._file is not None and not self._same(file, identity, status.st_size):
@@ -138,7 +137,6 @@ class LogIndex:
             self._file, self.size = identity, status.st_size
             file.seek(self.offset)
             self._read(file, budget)
-        return before != (self.changes, self.generation)
 
     def rows(self, stage: str, step: int) -> list[Any]:
         """The samples of a step, evaluated ones included, as the log holds them."""
