@@ -213,9 +213,29 @@ class Scorer(Protocol):
     def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores: ...
 
 
+@dataclass
+class State:
+    """What a holder gives the checkpoint store: named arrays (numpy or torch) and JSON-like values. Never pickled.
+
+    Arrays that are in pieces elsewhere are a read-only mapping with a ``table`` (type and shape by name): it fetches an array
+    when it is read, so the store never has all of them in memory.
+    """
+
+    arrays: dict[str, Any]
+    values: dict[str, Any]
+
+
+class Holder(Protocol):
+    """Anything whose state belongs in a checkpoint."""
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
 @runtime_checkable
-class Learner(Protocol):
-    """The training contract."""
+class Learner(Holder, Protocol):
+    """The training contract. Its state is everything that a resume needs."""
 
     def lay_out(self, units: Sequence[Unit]) -> Sequence[Batch]:
         """Units as micro-batches of its policy, under its budget."""
@@ -239,32 +259,6 @@ class Learner(Protocol):
         ...
 
     def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores: ...
-
-    def state(self) -> State:
-        """Everything that a resume needs; ``load_state`` takes it back."""
-        ...
-
-    def load_state(self, state: State) -> None: ...
-
-
-@dataclass
-class State:
-    """What a holder gives the checkpoint store: named arrays (numpy or torch) and JSON-like values. Never pickled.
-
-    Arrays that are in pieces elsewhere are a read-only mapping with a ``table`` (type and shape by name): it fetches an array
-    when it is read, so the store never has all of them in memory.
-    """
-
-    arrays: dict[str, Any]
-    values: dict[str, Any]
-
-
-class Holder(Protocol):
-    """Anything whose state belongs in a checkpoint."""
-
-    def state(self) -> State: ...
-
-    def load_state(self, state: State) -> None: ...
 
 
 Columns = Mapping[str, Sequence[Sequence[Any]]]
