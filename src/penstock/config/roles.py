@@ -5,13 +5,19 @@ What a role does is one file, ``runtime/roles/NAME.py``, or the function that it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-
-from penstock.config.modules import is_listed
 
 if TYPE_CHECKING:
     from penstock.config.run import Run, Stage
+
+
+def is_listed(module: str, names: Iterable[str]) -> bool:
+    """Whether a module that is imported is among ``names``."""
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    return any(name == module or (name.endswith(".py") and file.resolve().match(Path(name).name)) for name in names)
 
 
 class Role:

@@ -12,7 +12,7 @@ import importlib.util
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -98,13 +98,30 @@ def resolve(reference: str, base: Path | None = None) -> Callable[..., Any]:
         if not is_reference(reference):
             raise SpecError(f'"{reference}" is not the name of a function; write MODULE:FUNCTION or FILE.py:FUNCTION')
         place, _, name = reference.rpartition(":")
-        if place.endswith(".py"):
-            path = ((base or Path.cwd()) / Path(place).expanduser()).resolve()
-            absolute = f"{path}:{name}"
-            if absolute in _REGISTERED:
-                return _REGISTERED[absolute]
-            return _member(_file_module(path, reference), name, reference)
-        return _member(_named_module(place, reference), name, reference)
+        if place.endswith(".py") and (absolute := f"{_path(place, base)}:{name}") in _REGISTERED:
+            return _REGISTERED[absolute]
+        return _member(_module(place, base, reference), name, reference)
+
+
+def load_modules(names: Iterable[str], base: Path | None = None) -> None:
+    """Import ``MODULE`` or ``FILE.py`` (relative to ``base``), once in a process, so that what they register is known by name.
+
+    Raises:
+        SpecError: it is not there, or importing it failed.
+    """
+    for name in names:
+        with _LOCK:
+            _module(name, base, f"modules: {name}")
+
+
+def _path(file: str, base: Path | None) -> Path:
+    return ((base or Path.cwd()) / Path(file).expanduser()).resolve()
+
+
+def _module(place: str, base: Path | None, reference: str) -> ModuleType:
+    if place.endswith(".py"):
+        return _file_module(_path(place, base), reference)
+    return _named_module(place, reference)
 
 
 def _named_module(place: str, reference: str) -> ModuleType:

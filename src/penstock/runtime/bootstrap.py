@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.config.modules import load_modules
 from penstock.config.run import Online, Run
 from penstock.config.spec import parse, plain
+from penstock.data.resolve import load_modules
 
 RANKS_LOST = 75
 """Exit code of a learner whose ranks are gone, and which goes on from its last checkpoint when it is started again."""

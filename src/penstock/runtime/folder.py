@@ -9,11 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from penstock.config.modules import load_modules
 from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.core.files import lock
+from penstock.data.resolve import load_modules
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.config.modules import load_modules
 from penstock.config.run import Run
 from penstock.core.errors import SpecError
 from penstock.core.events import Event, read_events
+from penstock.data.resolve import load_modules
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.listeners import Delivery, Listener, delivering
 from penstock.runtime.pinning import pinned
