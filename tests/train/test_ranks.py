@@ -22,7 +22,7 @@ from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import idle_batch, lay_out
 from penstock.net.blocking import BlockingLink
 from penstock.train import fleet as fleets
-from penstock.train.launcher import LocalLauncher
+from penstock.train.launcher import Launcher
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
 
@@ -93,9 +93,9 @@ def test_ranks_that_tensor_does_not_divide_are_refused():
 def test_threads_are_shared_unless_they_were_set(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert LocalLauncher().threads(4) == 2
+    assert Launcher().threads(4) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert LocalLauncher().threads(4) == 3
+    assert Launcher().threads(4) == 3
 
 
 def test_micro_batches_wait_until_each_copy_has_one(tiny):

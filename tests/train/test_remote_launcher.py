@@ -101,7 +101,7 @@ def test_a_rank_whose_connection_ended_is_gone_with_its_last_words(tmp_path: Pat
     here, there = socket.socketpair()
     log = tmp_path / "rank-1.log"
     log.write_text("Traceback\nMemoryError: no room\n\n")
-    rank = RankHandle(1, BlockingLink(here, "rank 1"), log)
+    rank = RankHandle(BlockingLink(here, "rank 1"), log)
     BlockingLink(there, "learner").beat()
     assert rank.ended() == ""
     there.close()

@@ -241,6 +241,12 @@ class EncoderDecoderModel(LanguageModel):
         return self.score_head(hidden_BH.to(self.score_head.weight.dtype)).squeeze(-1).float()
 
 
+def faced(network: Any, text: Text, head: Head = "lm") -> LanguageModel:
+    """A network behind the face of its kind."""
+    kind = EncoderDecoderModel if network.config.is_encoder_decoder else LanguageModel
+    return kind(network, text, head)
+
+
 def cross_keys(module: Any, encoded_SW: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values ``[S, H, D]`` that a cross-attention makes of the encoder's hidden states."""
     return _heads(module, module.k(encoded_SW)), _heads(module, module.v(encoded_SW))

@@ -5,6 +5,8 @@ All ranks of a copy hold the same loss. What each adds to a parameter's gradient
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,37 +17,22 @@ from torch.distributed import ProcessGroup
 
 def exchanged(sent_R: Tensor, group: ProcessGroup) -> Tensor:
     """Send part ``sent_R[r]`` to rank r of the group; gives ``[R, …]``, one part from each. It is its own inverse."""
-    found: Tensor = _Exchanged.apply(sent_R, group)
-    return found
-
-
-def gathered(own: Tensor, place: Tensor, count: int, group: ProcessGroup) -> Tensor:
-    """``[count]`` values on all ranks, of which this rank gives those at ``place``; each place belongs to one rank."""
-    found: Tensor = _Gathered.apply(own, place, count, group)
-    return found
+    return _through(sent_R, partial(_exchange, group=group), partial(_exchange, group=group))
 
 
 def summed(share: Tensor, group: ProcessGroup) -> Tensor:
     """The sum of what the ranks give, on all of them."""
-    found: Tensor = _Summed.apply(share, group)
-    return found
+    return _through(share, partial(_total, group=group), _same)
 
 
 def common(whole: Tensor, group: ProcessGroup) -> Tensor:
     """A tensor that all ranks hold, on its way into what each computes a share of: its gradient is the sum of theirs."""
-    found: Tensor = _Common.apply(whole, group)
-    return found
+    return _through(whole, _same, partial(_total, group=group))
 
 
-class _Exchanged(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, sent_R: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _exchange(sent_R, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _exchange(gradients[0], ctx.group), None
+def gathered(own: Tensor, place: Tensor, count: int, group: ProcessGroup) -> Tensor:
+    """``[count]`` values on all ranks, of which this rank gives those at ``place``; each place belongs to one rank."""
+    return summed(own.new_zeros(count).index_copy(0, place, own), group)
 
 
 def _exchange(sent_R: Tensor, group: ProcessGroup) -> Tensor:
@@ -55,41 +42,31 @@ def _exchange(sent_R: Tensor, group: ProcessGroup) -> Tensor:
     return found
 
 
-class _Gathered(torch.autograd.Function):
+def _total(share: Tensor, group: ProcessGroup) -> Tensor:
+    total = share.clone()
+    distributed.all_reduce(total, group=group)
+    return total
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor.view_as(tensor)
+
+
+Step = Callable[[Tensor], Tensor]
+
+
+def _through(tensor: Tensor, there: Step, back: Step) -> Tensor:
+    """``there`` of a tensor, whose gradient goes through ``back``."""
+    found: Tensor = _Through.apply(tensor, there, back)
+    return found
+
+
+class _Through(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, place: Tensor, count: int, group: ProcessGroup) -> Tensor:
-        ctx.save_for_backward(place)
-        whole = own.new_zeros(count)
-        whole[place] = own
-        distributed.all_reduce(whole, group=group)
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (place,) = ctx.saved_tensors
-        return gradients[0][place], None, None, None
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, share: Tensor, group: ProcessGroup) -> Tensor:
-        total = share.clone()
-        distributed.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
-
-
-class _Common(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return whole.view_as(whole)
+    def forward(ctx: Any, tensor: Tensor, there: Step, back: Step) -> Tensor:
+        ctx.back = back
+        return there(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].clone()
-        distributed.all_reduce(total, group=ctx.group)
-        return total, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradients[0]), None, None

@@ -7,7 +7,6 @@ averages gradients over ranks; losses have the whole batch's denominator, so eac
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,9 +17,7 @@ from penstock.config.strategies import DeepSpeed
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.core.types import Metrics
-from penstock.models.language_policy import LanguagePolicy
-from penstock.train.learner import LearnerPlan
-from penstock.train.optimizer import decays_of
+from penstock.train.optimizer import groups_of
 from penstock.train.part import Part, Pass, Table
 from penstock.train.schedule import rate_at
 from penstock.train.skeleton import fill, materialise, tensors_of
@@ -61,14 +58,7 @@ def imported(world: World) -> Any:
 
 
 class ZeroPart(Part):
-    """A rank's part in DeepSpeed's engine. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
-
-    def __init__(
-        self, policy: LanguagePolicy, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
-    ) -> None:
-        self._source = source
-        super().__init__(policy, spec, world, plan)
-        self._source = None
+    """A rank's part in DeepSpeed's engine."""
 
     def _made_ready(self) -> Any:
         assert isinstance(self.spec.strategy, DeepSpeed)
@@ -77,7 +67,7 @@ class ZeroPart(Part):
         fill(tensors_of(self.model), self._source, self.world)
         passing = Pass(self.policy)
         self.names = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
-        groups = self._groups(list(self.names.values()))
+        groups = groups_of(self.model, [(p, p) for p in self.names.values()], self.spec.weight_decay)
         if self.spec.strategy.stage == 3:
             head = self.model.network.get_output_embeddings()  # read where its module is not called
             if head is not None:
@@ -91,15 +81,6 @@ class ZeroPart(Part):
         self.engine = engine
         self._gathered = 0
         return Gradients(self)
-
-    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
-        decays = decays_of(self.model, parameters)
-        groups = []
-        for wanted, decay in ((True, self.spec.weight_decay), (False, 0.0)):
-            members = [p for p, yes in zip(parameters, decays, strict=True) if yes == wanted]
-            if members:
-                groups.append({"params": members, "weight_decay": decay})
-        return groups
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.engine(self.policy.tensors(batch), needs)

@@ -19,8 +19,8 @@ import torch
 from penstock.core import errors
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RanksLost, TrainingError
 from penstock.train import world
-from penstock.train.launcher import Launcher, LocalLauncher, RankHandle
-from penstock.train.verbs import Parts, perform
+from penstock.train.launcher import Launcher, RankHandle
+from penstock.train.verbs import Parts
 
 SECONDS = 600.0
 """How long one verb may take on any rank before the learner gives up."""
@@ -42,7 +42,7 @@ class Fleet:
 
     def __init__(self, size: int, device: torch.device, launcher: Launcher | None = None, seconds: float = SECONDS) -> None:
         self.size, self.device, self.seconds = size, device, seconds
-        self.launcher = launcher or LocalLauncher()
+        self.launcher = launcher or Launcher()
         self.threads = self.launcher.threads(size)
         self.broken = ""
         self.holders = 0
@@ -90,7 +90,7 @@ class Fleet:
             try:
                 for handle, given in zip(self.handles, others or [mine] * len(self.handles), strict=True):
                     handle.link.send([verb, given])
-                found = perform(self.parts, verb, mine)
+                found = self.parts.perform(verb, **mine)
             except ConnectionLost as error:
                 raise self._fail(verb, error) from error
             except PenstockError:

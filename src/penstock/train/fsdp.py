@@ -10,25 +10,24 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2
 from penstock.core.types import Metrics
 from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
-from penstock.models.language_policy import LanguagePolicy
-from penstock.train.learner import LearnerPlan
 from penstock.train.optimizer import Masters
 from penstock.train.part import Part, Pass
 from penstock.train.sequence import Sequence, check_heads
-from penstock.train.skeleton import fill, materialise, parts_of, tensors_of
+from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.tensor_parallel import check_plan, split_block
 from penstock.train.vocabulary import SplitHead, split_vocabulary
 from penstock.train.world import World
@@ -74,25 +73,19 @@ class ShardMasters(Masters):
 
 
 class ShardedPart(Part):
-    """A rank's shards. ``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
-
-    def __init__(
-        self, policy: LanguagePolicy, spec: LearnerSpec, world: World, source: Mapping[str, Tensor] | None, plan: LearnerPlan
-    ) -> None:
-        assert isinstance(spec.strategy, FSDP2)
-        self.strategy, self._source = spec.strategy, source
-        super().__init__(policy, spec, world, plan)
-        self._source = None
+    """A rank's shards of parameters, gradients and moments."""
 
     def _made_ready(self) -> Masters:
-        self.mesh = mesh_of(self.world, self.strategy.tensor_parallel)
-        self.sequence = sequence_of(self.world, self.strategy, self.model.config)
-        head = sharded(self.model, self.strategy, self.spec.dtype, self.mesh, self._source, self.world)
+        assert isinstance(self.spec.strategy, FSDP2)
+        strategy = self.spec.strategy
+        self.mesh = mesh_of(self.world, strategy.tensor_parallel)
+        self.sequence = sequence_of(self.world, strategy, self.model.config)
+        head = sharded(self.model, self.spec, self.mesh, self._source, self.world)
         if head is not None:
             self.policy.vocabulary = head
         self.passing: Any = Pass(self.policy)
-        shard(self.passing, self.strategy, self.spec.dtype, self.mesh[DATA], keep=True)
-        return ShardMasters(self.model, self.spec, self.world, self.strategy.tensor_parallel)
+        shard(self.passing, self.spec, self.mesh[DATA], keep=True)
+        return ShardMasters(self.model, self.spec, self.world, strategy.tensor_parallel)
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
         tensors = self.policy.tensors(batch)
@@ -137,7 +130,11 @@ class ShardedPart(Part):
     def share(self, name: str, array: Tensor) -> Tensor:
         kind, _, of = name.partition(".")
         parameter = self._parameters().get(of)
-        return array if parameter is None or kind == "step" else own_part(array, parameter).to(local(parameter).device)
+        if parameter is None or kind == "step":
+            return array
+        like: Any = parameter
+        made = distribute_tensor(array, like.device_mesh, like.placements, src_data_rank=None)
+        return made.to_local().to(local(parameter).device)
 
     def table(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters().items()}
@@ -161,20 +158,6 @@ def is_split(tensor: Tensor) -> bool:
     return any(axis == TENSOR and hasattr(placement, "dim") for axis, placement in axes)
 
 
-def own_part(whole: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a whole tensor that is to be cut as ``like`` is."""
-    assert isinstance(like, DTensor)
-    mesh, coordinate = like.device_mesh, like.device_mesh.get_coordinate()
-    assert coordinate is not None
-    for axis in reversed(range(mesh.ndim)):  # tensor parallelism cut first, data parallelism what it left
-        dimension = getattr(like.placements[axis], "dim", None)
-        if dimension is not None:
-            pieces = whole.chunk(mesh.size(axis), dimension)
-            here = coordinate[axis]
-            whole = pieces[here] if here < len(pieces) else whole.narrow(dimension, 0, 0)
-    return whole
-
-
 def mesh_of(world: World, tensor: int) -> DeviceMesh:
     """The ranks as those that hold shards × those that split matrices. Ranks of a sequence hold shards like any others: each
     gives a parameter's gradient over its own tokens, and all are summed."""
@@ -195,9 +178,10 @@ def sequence_of(world: World, strategy: FSDP2, config: Any) -> Sequence | None:
     return Sequence(mesh.get_group(), mesh.get_local_rank(), strategy.sequence_parallel)
 
 
-def shard(module: nn.Module, strategy: FSDP2, compute: str, mesh: DeviceMesh, keep: bool = False) -> None:
+def shard(module: nn.Module, spec: LearnerSpec, mesh: DeviceMesh, keep: bool = False) -> None:
     """Shard what a module holds and no module within it does. ``keep`` what was gathered until the backward pass."""
-    half = torch.bfloat16 if compute == "bfloat16" else None
+    strategy: Any = spec.strategy
+    half = torch.bfloat16 if spec.dtype == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half and torch.float32, cast_forward_inputs=False)
     more: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if strategy.offload and mesh.device_type == "cuda" else {}
     made: Any = fully_shard(module, mesh=mesh, reshard_after_forward=strategy.reshard and not keep, mp_policy=policy, **more)
@@ -206,12 +190,7 @@ def shard(module: nn.Module, strategy: FSDP2, compute: str, mesh: DeviceMesh, ke
 
 
 def sharded(
-    model: LanguageModel,
-    strategy: FSDP2,
-    compute: str,
-    mesh: DeviceMesh,
-    source: Mapping[str, Tensor] | None,
-    world: World,
+    model: LanguageModel, spec: LearnerSpec, mesh: DeviceMesh, source: Mapping[str, Tensor] | None, world: World
 ) -> SplitHead | None:
     """Fill a model without memory from rank 0 and shard it, block by block: no rank but the first ever holds it whole.
 
@@ -220,33 +199,21 @@ def sharded(
     Raises:
         ModelError: blocks cannot be found, or there is no plan that splits them.
     """
-    if strategy.tensor_parallel > 1:
-        check_plan(model.config, strategy.tensor_parallel)
-    trunks = [model.network.base_model] + ([model.critic_trunk] if model.critic_trunk is not None else [])
-    blocks = [block for trunk in trunks for block in blocks_of(trunk)]
-    names = list(tensors_of(model))
-    taken: set[str] = set()
-    for block, own in parts_of(model, blocks):
-        materialise(block, world.device)
-        found = tensors_of(block)
-        fill({own[name]: tensor for name, tensor in found.items()}, source, world)
-        taken |= set(own.values())
-        if strategy.tensor_parallel > 1:
-            split_block(block, model.config.model_type, mesh[TENSOR])
-        shard(block, strategy, compute, mesh[DATA])
-    left = [name for name in names if name not in taken]
-    materialise_rest(model, blocks, world.device)
-    found = tensors_of(model)
-    fill({name: found[name] for name in left}, source, world)
-    head = split_vocabulary(model, mesh[TENSOR]) if strategy.tensor_parallel > 1 else None
+    split = mesh[TENSOR].size() > 1
+    if split:
+        check_plan(model.config, mesh[TENSOR].size())
+    trunks = [trunk for trunk in (model.network.base_model, model.critic_trunk) if trunk is not None]
+    blocks = {id(block) for trunk in trunks for block in blocks_of(trunk)}
+    for name, block in list(model.named_modules()):
+        if id(block) in blocks:
+            materialise(block, world.device)
+            fill({f"{name}.{own}": tensor for own, tensor in tensors_of(block).items()}, source, world)
+            if split:
+                split_block(block, model.config.model_type, mesh[TENSOR])
+            shard(block, spec, mesh[DATA])
+    materialise(model, world.device)
+    fill({name: tensor for name, tensor in tensors_of(model).items() if not isinstance(tensor, DTensor)}, source, world)
+    head = split_vocabulary(model, mesh[TENSOR]) if split else None
     if model.value_head is not None:
-        shard(model.value_head, strategy, "float32", mesh[DATA])
+        shard(model.value_head, replace(spec, dtype="float32"), mesh[DATA])
     return head
-
-
-def materialise_rest(model: nn.Module, blocks: list[nn.Module], device: torch.device) -> None:
-    """:func:`materialise` all but the blocks."""
-    inside = {id(module) for block in blocks for module in block.modules()}
-    rest = nn.Module()
-    rest.__dict__["modules"] = lambda: [module for module in model.modules() if id(module) not in inside]
-    materialise(rest, device)

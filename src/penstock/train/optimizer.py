@@ -42,10 +42,13 @@ class AdamW:
             self.inner.state[master] = {key: value.to(master.device).clone() for key, value in arrays.items()}
 
 
-def decays_of(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[bool]:
-    """Whether weight decay acts on each of a module's parameters: on matrices, but not on embeddings."""
+def groups_of(module: nn.Module, masters: Sequence[tuple[nn.Parameter, Tensor]], decay: float) -> list[dict[str, Any]]:
+    """An optimizer's groups of the masters of a module's parameters: weight decay acts on matrices, but not on embeddings."""
     embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-    return [p.ndim >= 2 and id(p) not in embeddings for p in parameters]
+    groups: dict[bool, list[Tensor]] = {True: [], False: []}
+    for parameter, master in masters:
+        groups[parameter.ndim >= 2 and id(parameter) not in embeddings].append(master)
+    return [{"params": members, "weight_decay": decay if yes else 0.0} for yes, members in groups.items() if members]
 
 
 class Masters:
@@ -65,10 +68,7 @@ class Masters:
             self.names.append(name)
             self.parameters.append(parameter)
             self.masters.append(self._master_of(parameter))
-        decays = decays_of(module, self.parameters)
-        decayed = [master for master, yes in zip(self.masters, decays, strict=True) if yes]
-        plain = [master for master, yes in zip(self.masters, decays, strict=True) if not yes]
-        groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        groups = groups_of(module, list(zip(self.parameters, self.masters, strict=True)), spec.weight_decay)
         self.adam = AdamW8bit(groups, spec) if spec.optimizer == "adamw8bit" else AdamW(groups, spec)
 
     def _master_of(self, parameter: nn.Parameter) -> Tensor:

@@ -19,6 +19,8 @@ from penstock.core.types import FloatArray, Metrics
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import idle_batch
 from penstock.train.learner import DeviceLearner, LearnerPlan
+from penstock.train.optimizer import Masters
+from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.world import World
 
 Item = tuple[Batch, Loss, Denominator]
@@ -51,9 +53,13 @@ class Part(DeviceLearner, ABC):
     together = True
     """Whether a forward pass needs all ranks, so that one without a micro-batch computes as well."""
 
-    def __init__(self, policy: LanguagePolicy, spec: LearnerSpec, world: World, plan: LearnerPlan) -> None:
-        self.world, self.model = world, policy.model
+    def __init__(
+        self, policy: LanguagePolicy, spec: LearnerSpec, world: World, plan: LearnerPlan, source: Mapping[str, Tensor] | None
+    ) -> None:
+        """``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
+        self.world, self.model, self._source = world, policy.model, source
         super().__init__(policy, spec, plan)
+        self._source = None
 
     def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> Metrics:
         """Forward and backward this rank's micro-batch, or an empty one next to those of the others.
@@ -118,8 +124,13 @@ class Part(DeviceLearner, ABC):
     def share(self, name: str, array: Tensor) -> Tensor:
         """This rank's share of a whole array of the state."""
 
+    def gather(self, names: list[str]) -> list[Tensor] | None:
+        """Whole arrays, on rank 0."""
+        found = [self.whole(name) for name in names]
+        return found if self.world.rank == 0 else None
+
     @torch.no_grad()
-    def load_from_first(self, table: Table, source: Mapping[str, Any] | None, values: dict[str, Any]) -> None:
+    def load_from_first(self, table: Table, values: dict[str, Any], source: Mapping[str, Any] | None = None) -> None:
         """Take a state that rank 0 has (``source``, on rank 0 only); whole arrays come one by one.
 
         Raises:
@@ -138,6 +149,11 @@ class Replica(Part):
     """A whole copy of the model: ranks sum their gradients before each step."""
 
     together = False
+
+    def _made_ready(self) -> Masters:
+        materialise(self.model, self.world.device)
+        fill(tensors_of(self.model), self._source, self.world)
+        return super()._made_ready()
 
     def step(self) -> Metrics:
         """Sum gradients over the ranks, then clip and optimise on each alike."""

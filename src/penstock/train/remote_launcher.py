@@ -19,7 +19,7 @@ import torch
 from penstock.core.errors import ConnectionLost, DeadlinePassed, RanksLost, WireError
 from penstock.net.blocking import BlockingLink
 from penstock.net.handshake import server_half
-from penstock.train.launcher import RankHandle
+from penstock.train.launcher import Launcher, RankHandle
 from penstock.train.rendezvous import Rendezvous
 
 ROOM = 900.0
@@ -28,7 +28,7 @@ LOOKING = 1.0
 """Seconds between two looks at whether they have taken too long."""
 
 
-class RemoteLauncher:
+class RemoteLauncher(Launcher):
     """Starts no rank, but takes those that come.
 
     ``run`` is the run's folder, ``host`` an address of this node, ``token`` that of the run. A rank has ``seconds`` to
@@ -78,7 +78,7 @@ class RemoteLauncher:
             if time.monotonic() > until:
                 raise RanksLost(f"learner rank {rank} did not come within {self.seconds:.0f} s; its log is {log}")
             self._accept()
-        handle = RankHandle(rank, self._came.pop(rank), log)
+        handle = RankHandle(self._came.pop(rank), log)
         handle.link.send({**bootstrap, "index": 0, "threads": self.rank_threads})
         return handle
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -11,24 +11,22 @@ from typing import Any, Literal
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.core.errors import ModelError
 from penstock.models.attention import quiet_transformers
-from penstock.models.encoder_decoder import EncoderDecoderModel
+from penstock.models.encoder_decoder import faced
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.restrict import prepare
 from penstock.train.world import World
-
-FACES = {face.__name__: face for face in (LanguageModel, EncoderDecoderModel)}
 
 
 @dataclass(frozen=True)
 class Shape:
     """What a rank needs to build a model of the same shape: plain values."""
 
-    face: str
     network: str
     config: str
     values: str
@@ -45,6 +43,8 @@ class Shape:
     """Name of each head that the algorithm brought, and its settings as JSON."""
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
     """Name and shape of every parameter, in order."""
+    encoder: bool
+    """Whether it is an encoder-decoder."""
 
 
 def shape_of(policy: LanguagePolicy) -> Shape:
@@ -55,7 +55,6 @@ def shape_of(policy: LanguagePolicy) -> Shape:
         raise ModelError(f"{network.__name__} is no class of transformers, so other ranks cannot build it; use OneDevice")
     heads: Any = model.heads.items()
     return Shape(
-        face=type(model).__name__,
         network=network.__name__,
         config=type(config).__name__,
         values=config.to_json_string(use_diff=False),
@@ -67,6 +66,7 @@ def shape_of(policy: LanguagePolicy) -> Shape:
         temperature=policy.temperature,
         heads=tuple((name, json.dumps(head.settings)) for name, head in heads),
         tensors=tuple((name, tuple(parameter.shape)) for name, parameter in model.named_parameters()),
+        encoder=config.is_encoder_decoder,
     )
 
 
@@ -80,7 +80,7 @@ def build(shape: Shape, spec: LearnerSpec, seed: int) -> LanguageModel:
     with quiet_transformers(), torch.device("meta"):
         network = getattr(transformers, shape.network)._from_config(config, dtype=getattr(torch, shape.number))
     text: Any = SimpleNamespace(end=shape.end, pad=shape.pad)
-    model = FACES[shape.face](network.eval(), text, shape.head)
+    model = faced(network.eval(), text, shape.head)
     model.add_heads({name: json.loads(settings) for name, settings in shape.heads})
     prepare(model, spec, seed)
     if shape.critic != "none" and model.critic == "none":
@@ -93,7 +93,8 @@ def build(shape: Shape, spec: LearnerSpec, seed: int) -> LanguageModel:
 
 
 def materialise(module: nn.Module, device: torch.device) -> None:
-    """Give memory (of any content) to what is on the meta device; tied tensors stay tied. Moves the rest to ``device``."""
+    """Give memory (of any content) to what is on the meta device; tied tensors stay tied. Moves the rest to ``device``, but for
+    what is sharded, which has its place."""
     made: dict[int, Any] = {}
 
     def placed(tensor: Tensor) -> Any:
@@ -106,7 +107,7 @@ def materialise(module: nn.Module, device: torch.device) -> None:
     for part in module.modules():
         for held in (part._parameters, part._buffers):
             for name, tensor in held.items():
-                if tensor is not None and (tensor.is_meta or tensor.device != device):
+                if tensor is not None and not isinstance(tensor, DTensor) and (tensor.is_meta or tensor.device != device):
                     held[name] = placed(tensor)
         for name, value in vars(part).items():
             if isinstance(value, Tensor) and value.is_meta:  # transformers keeps a second reference to some buffers
@@ -125,10 +126,3 @@ def fill(wanted: Mapping[str, Tensor], source: Mapping[str, Tensor] | None, worl
         if source is not None and source[name] is not tensor:
             tensor.copy_(source[name])
         world.from_first(tensor.data)
-
-
-def parts_of(model: nn.Module, blocks: list[nn.Module]) -> Iterator[tuple[nn.Module, dict[str, str]]]:
-    """Each block with the model's name of each of its own names."""
-    names = {id(module): name for name, module in model.named_modules()}
-    for block in blocks:
-        yield block, {own: f"{names[id(block)]}.{own}" for own in tensors_of(block)}
