@@ -17,9 +17,10 @@ import tiny_t5
 from penstock.core.errors import ModelError, TrainingError
 from penstock.core.types import Row
 from penstock.models import packing
-from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel, check_encoder_decoder
+from penstock.models.attention import Rows, Segments
+from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel
 from penstock.models.language_policy import LanguagePolicy
-from penstock.models.relative_attention import Segments, Spans, relative_bucket
+from penstock.models.relative_attention import relative_bucket
 from penstock.train.learner import Scoring
 from tiny_models import row, tokens
 
@@ -66,11 +67,11 @@ def test_buckets_never_fall_with_distance_and_stay_in_range(bidirectional):
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=8), st.booleans())
 def test_segments_attend_as_if_each_were_alone(sizes, causal):
     sizes = [(q, q) for q, _ in sizes] if causal else sizes
-    spans = [Spans.of(np.array(side)) for side in zip(*sizes, strict=True)]
+    spans = [Rows.of(np.array(side)) for side in zip(*sizes, strict=True)]
     rng = torch.Generator().manual_seed(len(sizes))
     query, key, value = (torch.randn(int(s.length_R.sum()), 2, 4, generator=rng) for s in (spans[0], spans[1], spans[1]))
     segments = Segments(*spans, causal)
-    found = segments.attend(query, key, value, segments.masks(None, torch.float32))
+    found = segments.attend(query, key, value)
     q_at = k_at = 0
     for q, k in sizes:
         scores = torch.einsum("qhd,khd->hqk", query[q_at : q_at + q], key[k_at : k_at + k])
@@ -84,7 +85,7 @@ def test_segments_attend_as_if_each_were_alone(sizes, causal):
 @each_architecture
 def test_our_layers_give_the_logits_of_transformers(architecture, text):
     model = tiny_t5.build(text, architecture)
-    check_encoder_decoder(model)
+    model.check()
     units = some_units()
     found = Scoring(LanguagePolicy(model, 0.7)).score(units, frozenset({"logp", "entropy"}))
     rows = [one for unit in units for one in unit]
@@ -100,7 +101,7 @@ def test_logits_are_scaled_where_the_config_says_so(text):
     for tied in (True, False):
         model = tiny_t5.build(text, tie_word_embeddings=tied)
         assert model.config.scale_decoder_outputs is tied
-        check_encoder_decoder(model)
+        model.check()
         hidden_AH = torch.randn(3, 32)
         expected = hidden_AH @ model.network.lm_head.weight.T * (32**-0.5 if tied else 1.0)
         torch.testing.assert_close(model.logits(hidden_AH), expected)
@@ -171,7 +172,7 @@ def test_a_model_that_computes_something_else_is_refused(text):
     inner = model.network.lm_head.forward
     model.network.lm_head.forward = lambda hidden: inner(hidden) * 1.01
     with pytest.raises(ModelError, match="gives other logits"):
-        check_encoder_decoder(model)
+        model.check()
 
 
 def test_a_separate_critic_starts_as_a_copy_of_both_halves(text):

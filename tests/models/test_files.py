@@ -12,7 +12,7 @@ import tiny_models
 from penstock.config.run import ModelSpec
 from penstock.core.errors import ModelError
 from penstock.models.files import load_model, load_text, save_model
-from penstock.models.language_model import LanguageModel, check_architecture
+from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
 from penstock.train.learner import Scoring
@@ -72,7 +72,7 @@ def test_the_saved_config_names_nothing_of_ours(saved):
 
 
 def test_saving_leaves_the_model_able_to_attend(saved):
-    check_architecture(saved[0])
+    saved[0].check()
     row = tiny_models.row(np.array([20, 21]), np.array([22]))
     assert np.isfinite(Scoring(LanguagePolicy(saved[0])).score([(row,)], frozenset({"logp"}))["logp"][0]).all()
 
@@ -160,7 +160,7 @@ def test_a_tokenizer_larger_than_the_embeddings_is_refused(text, tmp_path):
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_an_architecture_that_we_compute_exactly_is_accepted(architecture, tiny):
-    assert check_architecture(tiny(architecture)) is None
+    assert tiny(architecture).check() is None
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from penstock.core.types import FloatArray, IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
+from penstock.models.attention import Rows, Segments
 from penstock.models.draws import uniform_stream
-from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, cross_attentions, cross_keys
+from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys
 from penstock.models.language_model import LanguageModel
-from penstock.models.relative_attention import RelativeBias, Segments, Spans
 
 
 def embedded_generator(model: LanguageModel, **options: Any) -> EmbeddedGenerator:
@@ -80,7 +80,7 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         if self.prefix_cache.ensure(len(self.prefixes), max(len(p.tokens) for p in parts)):
             self.decode.forget()
         device = self.model.device
-        spans = Spans.of(np.array([len(p.tokens) for p in parts]))
+        spans = Rows.of(np.array([len(p.tokens) for p in parts]))
         tokens_S = torch.tensor([token for p in parts for token in p.tokens], device=device)
         row_S, position_S = _places([p.row for p in parts], spans, device)
         encoded_SW = self.model.encode(tokens_S, Segments(spans, spans, causal=False, device=device))
@@ -122,28 +122,28 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         read = [[self.model.start, *sequence.tokens[:-1]] for _, sequence in resumed]
         tokens_M = torch.tensor([token for tokens in read for token in tokens], device=device)
         prefixes = [sequence.prefix for _, sequence in resumed if sequence.prefix is not None]
-        spans = Spans.of(np.array([len(tokens) for tokens in read]))
+        spans = Rows.of(np.array([len(tokens) for tokens in read]))
         places = _places([row for row, _ in resumed], spans, device)
         self.model.decode(tokens_M, _Restored(self.prefix_cache, self.own_cache, prefixes, spans, places))
         self.prefilled_tokens += len(tokens_M)
 
 
-def _places(rows: list[int], spans: Spans, device: torch.device) -> tuple[Tensor, Tensor]:
+def _places(rows: list[int], spans: Rows, device: torch.device) -> tuple[Tensor, Tensor]:
     """The cache row and the position in it of every packed token of segments."""
     row = np.repeat(rows, spans.length_R)
-    position = np.arange(len(row)) - np.repeat(spans.start_R, spans.length_R)
+    position = np.concatenate([np.arange(length) for length in spans.length_R])
     return torch.from_numpy(row).to(device), torch.from_numpy(position).to(device)
 
 
-class _Restored:
+class _Restored(Uncached):
     """Decoder attention of rows whose own cache is written anew, several tokens each; they read the encoder's keys."""
 
     def __init__(
-        self, prefix_cache: CachePool, own_cache: CachePool, prefixes: list[Prefix], spans: Spans, places: tuple[Tensor, Tensor]
+        self, prefix_cache: CachePool, own_cache: CachePool, prefixes: list[Prefix], spans: Rows, places: tuple[Tensor, Tensor]
     ) -> None:
         self.prefix_cache, self.own_cache, self.places = prefix_cache, own_cache, places
         device = own_cache.device
-        self.segments = Segments(spans, spans, causal=True, device=device)
+        super().__init__(Segments(spans, spans, causal=True, device=device), own_cache.dtype)
         self.prefix_R = torch.tensor([p.row for p in prefixes], device=device)
         length_R = torch.tensor([len(p.tokens) for p in prefixes], device=device)
         self.longest = max(len(p.tokens) for p in prefixes)
@@ -151,16 +151,11 @@ class _Restored:
         self.segment_M = torch.from_numpy(np.repeat(np.arange(len(prefixes)), spans.length_R)).to(device)
         self.shape = (len(prefixes), int(spans.length_R.max()))
 
-    def bias(self, relative: RelativeBias) -> list[Tensor | None]:
-        return self.segments.masks(relative, self.own_cache.dtype)
-
-    def own_attention(
-        self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor | None]
-    ) -> Tensor:
+    def own_attention(self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor]) -> Tensor:
         row_M, position_M = self.places
         for pool, made_MHD in ((self.own_cache.keys, key_MHD), (self.own_cache.values, value_MHD)):
             pool[layer][row_M, :, position_M] = made_MHD.to(pool[layer].dtype)
-        return self.segments.attend(query_MHD, key_MHD, value_MHD, bias)
+        return super().own_attention(layer, query_MHD, key_MHD, value_MHD, bias)
 
     def cross_attention(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
         _, heads, width = query_MHD.shape

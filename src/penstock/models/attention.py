@@ -90,6 +90,49 @@ def register() -> None:
     AttentionInterface.register(NAME, _attention)
 
 
+@contextmanager
+def eager_attention(network: Any) -> Iterator[None]:
+    """Within it a network attends by transformers' own functions; our name means nothing to who reads its configuration."""
+    with quiet_transformers():
+        network.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            network.set_attn_implementation(NAME)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where runs of tokens lie among packed tokens; runs may share tokens."""
+
+    index_RT: IndexArray
+    """Packed index of each cell; those outside of ``start_R`` to ``length_R`` are not read."""
+    length_R: IndexArray
+    """Where each run ends in its row."""
+    start_R: IndexArray | int = 0
+    """Where it begins."""
+
+    @staticmethod
+    def of(length_R: IndexArray) -> Rows:
+        """Runs of given lengths, one after the other without a gap."""
+        length_R = np.asarray(length_R, np.int64)
+        return Rows((np.cumsum(length_R) - length_R)[:, None] + np.arange(length_R.max()), length_R)
+
+    @property
+    def count_R(self) -> IndexArray:
+        """Tokens of each run."""
+        return self.length_R - self.start_R
+
+    def of_members(self, members: IndexArray) -> tuple[IndexArray, NDArray[np.bool_], IndexArray]:
+        """Of some runs: packed indices ``[R, width]`` (a run's last token again past its end), which cells are within the run,
+        and places ``[R, width]`` in their rows."""
+        start_R1 = np.broadcast_to(self.start_R, self.length_R.shape)[members, None]
+        length_R1 = self.length_R[members, None]
+        place = start_R1 + np.arange((length_R1 - start_R1).max())
+        inside = np.minimum(place, length_R1 - 1)
+        return self.index_RT[members[:, None], inside].astype(np.int64), place < length_R1, inside
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Runs of packed queries and keys of like size, which are attended in one call."""
@@ -101,44 +144,75 @@ class Bucket:
     shape: tuple[int, int, int]
     """R runs, Q queries and K keys of the longest."""
     allowed: Tensor | None
-    """Which keys a query may see, ``[R or 1, 1, Q or 1, K]``; None: all, or those up to its own where that is said."""
+    """Which keys a query may see, ``[R or 1, 1, Q or 1, K]``; None: all, or where causal those up to its own."""
 
 
-def attend_in_buckets(
-    buckets: Sequence[Bucket],
-    place_N: Tensor,
-    states: tuple[Tensor, Tensor, Tensor],
-    masks: Sequence[Tensor | None],
-    *,
-    scale: float,
-    causal: bool = False,
-) -> Tensor:
-    """Attention output ``[N, H, D]`` by buckets; ``states`` are packed queries ``[N, H, D]``, keys and values ``[M, K, D]``.
+class Segments:
+    """How runs of packed queries attend to runs of packed keys. Everything outside attention works on packed tokens, so padding
+    is paid for in attention alone, and there in two dimensions: runs of like size share a call.
 
-    ``masks`` are added to the scores, one a bucket (None: nothing is hidden, or with ``causal`` what comes after a query). Cell
-    ``place_N[n]`` of the buckets, one after the other, holds the answer of packed query n.
+    Args:
+        queries, keys: the two sides of each run; a packed token is a query of one run.
+        causal: a query sees the keys up to its own place in the row; else all keys.
     """
-    heads, width = states[0].shape[1:]
-    query_NW, key_MW, value_MW = (state.flatten(1) for state in states)
-    parts = []
-    for bucket, mask in zip(buckets, masks, strict=True):
-        rows, asked, seen = bucket.shape
-        query = query_NW.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
-        key = key_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
-        value = value_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
-        out = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal and mask is None, scale=scale, enable_gqa=heads != key.shape[1]
-        )
-        parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
-    return torch.cat(parts).index_select(0, place_N).view(-1, heads, width)
+
+    def __init__(self, queries: Rows, keys: Rows, causal: bool, device: torch.device | str = "cpu") -> None:
+        self.causal = causal
+        waste = 0.15 if torch.device(device).type == "cpu" else 0.5
+        self.buckets: list[Bucket] = []
+        place_N = np.zeros(int(queries.count_R.sum()), np.int64)
+        offset = 0
+        for members in bucket_by_length(queries.count_R, keys.count_R, waste):
+            query_RQ, asked_RQ, place_RQ = queries.of_members(members)
+            key_RK, seen_RK, _ = keys.of_members(members)
+            # Where causal, keys past a run's end come after all of its queries.
+            allowed = np.arange(key_RK.shape[1]) <= place_RQ[:, :, None] if causal else seen_RK[:, None]
+            hidden = place_RQ[:, 0].any() if causal else not allowed.all()
+            place_N[query_RQ[asked_RQ]] = offset + np.flatnonzero(asked_RQ)
+            offset += query_RQ.size
+            self.buckets.append(
+                Bucket(
+                    queries=torch.from_numpy(query_RQ.reshape(-1)).to(device),
+                    keys=torch.from_numpy(key_RK.reshape(-1)).to(device),
+                    shape=(len(members), query_RQ.shape[1], key_RK.shape[1]),
+                    allowed=torch.from_numpy(allowed[:, None]).to(device) if hidden else None,
+                )
+            )
+        self.place_N = torch.from_numpy(place_N).to(device)
+
+    def attend(
+        self,
+        query_NHD: Tensor,
+        key_MKD: Tensor,
+        value_MKD: Tensor,
+        masks: Sequence[Tensor | None] | None = None,
+        scale: float = 1.0,
+    ) -> Tensor:
+        """Attention output ``[N, H, D]`` of packed queries over packed keys and values ``[M, K, D]``.
+
+        ``masks`` are added to the scores, one a bucket, in place of the buckets' own.
+        """
+        heads, width = query_NHD.shape[1:]
+        query_NW, key_MW, value_MW = (state.flatten(1) for state in (query_NHD, key_MKD, value_MKD))
+        parts = []
+        for bucket, mask in zip(self.buckets, masks or [bucket.allowed for bucket in self.buckets], strict=True):
+            rows, asked, seen = bucket.shape
+            query = query_NW.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
+            key = key_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
+            value = value_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
+            causal, grouped = self.causal and mask is None, heads != key.shape[1]
+            out = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+            )
+            parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
+        return torch.cat(parts).index_select(0, self.place_N).view(-1, heads, width)
 
 
 class PackedPlan:
     """Causal attention within the rows of a packed batch, without a cache (learner, scoring).
 
     A prefix that rows of a unit share is once among the packed tokens: every other layer computes it once, here each
-    row reads it, and only the row that owns it asks for its outputs. Rows are attended in buckets of like length, because
-    attention pays for padding in two dimensions.
+    row reads it, and only the row that owns it asks for its outputs.
 
     Args:
         gather_BT: packed index of each cell; cells past a row's end repeat a valid index.
@@ -149,49 +223,15 @@ class PackedPlan:
     def __init__(
         self, gather_BT: IndexArray, scatter_N: IndexArray, length_B: IndexArray, device: torch.device | str = "cpu"
     ) -> None:
-        rows, width = gather_BT.shape
         self.longest = int(length_B.max())
-        cells = np.arange(rows * width).reshape(rows, width)
-        owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(width) < length_B[:, None])
-        start_B = np.where(owned_BT.any(1), owned_BT.argmax(1), length_B - 1)
-        place_N = np.zeros(len(scatter_N), np.int64)
-        self.buckets: list[Bucket] = []
-        offset = 0
-        for members in bucket_by_length(length_B - start_B, length_B, 0.15 if torch.device(device).type == "cpu" else 0.5):
-            bucket = self._bucket(members, gather_BT, start_B, length_B, device)
-            asked = start_B[members, None] + np.arange(bucket.shape[1])
-            valid = asked < length_B[members, None]
-            at = np.arange(offset, offset + valid.size).reshape(valid.shape)
-            token = gather_BT[members[:, None], np.minimum(asked, width - 1)]
-            mine = valid & (scatter_N[token] == members[:, None] * width + asked)
-            place_N[token[mine]] = at[mine]
-            offset += valid.size
-            self.buckets.append(bucket)
-        self.place_N = torch.from_numpy(place_N).to(device)
-
-    @staticmethod
-    def _bucket(
-        members: IndexArray, gather_BT: IndexArray, start_B: IndexArray, length_B: IndexArray, device: torch.device | str
-    ) -> Bucket:
-        start, length = start_B[members, None], length_B[members, None]
-        asked, seen = int((length - start).max()), int(length.max())
-        query_position = np.minimum(start + np.arange(asked), length - 1)
-        key_position = np.minimum(np.arange(seen), length - 1)
-        mask = None
-        if start.any():
-            allowed = torch.from_numpy(np.arange(seen) <= query_position[:, :, None]).to(device)
-            mask = allowed[:, None]
-        return Bucket(
-            queries=torch.from_numpy(gather_BT[members[:, None], query_position].astype(np.int64).reshape(-1)).to(device),
-            keys=torch.from_numpy(gather_BT[members[:, None], key_position].astype(np.int64).reshape(-1)).to(device),
-            shape=(len(members), asked, seen),
-            allowed=mask,
-        )
+        cells = np.arange(gather_BT.size).reshape(gather_BT.shape)
+        owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(gather_BT.shape[1]) < length_B[:, None])
+        asked = Rows(gather_BT, length_B, owned_BT.argmax(1))
+        self.segments = Segments(asked, Rows(gather_BT, length_B), causal=True, device=device)
 
     def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
         states = (query_1HND[0].transpose(0, 1), key_1KND[0].transpose(0, 1), value_1KND[0].transpose(0, 1))
-        masks = [bucket.allowed for bucket in self.buckets]
-        return attend_in_buckets(self.buckets, self.place_N, states, masks, scale=scale, causal=True)[None]
+        return self.segments.attend(*states, scale=scale)[None]
 
 
 def bucket_by_length(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:

@@ -8,7 +8,8 @@ action predicts it, as in a decoder, and losses, critics and score heads need no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,10 +19,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from penstock.core.errors import ModelError, TrainingError
-from penstock.models.attention import NAME, IndexArray, quiet_transformers
-from penstock.models.language_model import Head, LanguageModel
+from penstock.models.attention import IndexArray, Rows, Segments, eager_attention
+from penstock.models.language_model import Head, LanguageModel, require_equal
 from penstock.models.packing import TokenBatch
-from penstock.models.relative_attention import RelativeBias, Segments, Spans
+from penstock.models.relative_attention import RelativeBias
 from penstock.models.text import Text
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
@@ -31,15 +32,15 @@ CONTEXT = 2048
 """Tokens of a sample where the configuration sets no ``n_positions``: relative positions know no end, caches need one."""
 
 
-class DecoderAttention(Protocol):
-    """How the decoder of one forward pass attends to its own tokens and to the encoder's."""
+class StackAttention(Protocol):
+    """How one forward pass of the encoder or the decoder attends to its own tokens, and the decoder to the encoder's."""
 
     def bias(self, relative: RelativeBias) -> Any:
         """What is added to the scores of its own tokens, in a form of its own; made once for layers that share a bias."""
         ...
 
     def own_attention(self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: Any) -> Tensor:
-        """Attention ``[M, H, D]`` to the decoder's own tokens."""
+        """Attention ``[M, H, D]`` to the stack's own tokens."""
         ...
 
     def cross_attention(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
@@ -66,17 +67,17 @@ class EncoderDecoderPlan:
         sources: list[IndexArray] = []
         source_B = np.zeros(len(length_B), np.int64)
         for row, prompt in enumerate(prompt_B):
-            read = np.ascontiguousarray(gather_BT[row, :prompt])
-            source_B[row] = known.setdefault(read.tobytes(), len(sources))
+            tokens = np.ascontiguousarray(gather_BT[row, :prompt])
+            source_B[row] = known.setdefault(tokens.tobytes(), len(sources))
             if source_B[row] == len(sources):
-                sources.append(read)
+                sources.append(tokens)
         order = np.argsort(source_B, kind="stable")
         token_M = np.concatenate([gather_BT[row, prompt_B[row] - 1 : length_B[row]] for row in order])
-        row_spans = Spans.of((length_B - prompt_B + 1)[order])
+        runs = Rows.of((length_B - prompt_B + 1)[order])
         place_N = np.zeros(count, np.int64)
         place_N[token_M] = np.arange(len(token_M))  # a prompt's last token may stand for several rows: all are equal there
         start_M = np.zeros(len(token_M), bool)
-        start_M[row_spans.start_R] = True
+        start_M[runs.index_RT[:, 0]] = True
 
         def tensor(array: Any) -> Tensor:
             return torch.from_numpy(np.asarray(array)).to(device)
@@ -87,31 +88,29 @@ class EncoderDecoderPlan:
         """Packed index of the token that each decoder position stands for; where the start token is read in its place."""
         self.place_N = tensor(place_N)
         """Decoder position of each packed token; 0 for those that only the encoder reads."""
-        source_spans = Spans.of(np.array([len(read) for read in sources]))
-        answers_of_source = np.bincount(source_B[order], row_spans.length_R).astype(np.int64)
-        self.encoder = Segments(source_spans, source_spans, causal=False, device=device)
-        self.decoder = Segments(row_spans, row_spans, causal=True, device=device)
-        self.crossing = Segments(Spans.of(answers_of_source), source_spans, causal=False, device=device)
+        read = Rows.of(np.array([len(tokens) for tokens in sources]))
+        answers_of_source = np.bincount(source_B[order], runs.length_R).astype(np.int64)
+        self.encoder = Segments(read, read, causal=False, device=device)
+        self.decoder = Segments(runs, runs, causal=True, device=device)
+        self.crossing = Segments(Rows.of(answers_of_source), read, causal=False, device=device)
 
 
-class _WholeRows:
-    """Decoder attention of whole rows, without a cache."""
+class Uncached:
+    """Attention of whole segments, without a cache; ``crossing`` of a decoder to the encoder's hidden states."""
 
-    def __init__(self, plan: EncoderDecoderPlan, encoded_SW: Tensor) -> None:
-        self.plan, self.encoded_SW = plan, encoded_SW
-        self.masks = plan.crossing.masks(None, encoded_SW.dtype)
+    def __init__(self, own: Segments, dtype: torch.dtype, crossing: tuple[Segments, Tensor] | None = None) -> None:
+        self.own, self.dtype, self.crossing = own, dtype, crossing
 
-    def bias(self, relative: RelativeBias) -> list[Tensor | None]:
-        return self.plan.decoder.masks(relative, self.encoded_SW.dtype)
+    def bias(self, relative: RelativeBias) -> list[Tensor]:
+        return relative.masks(self.own, self.dtype)
 
-    def own_attention(
-        self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor | None]
-    ) -> Tensor:
-        return self.plan.decoder.attend(query_MHD, key_MHD, value_MHD, bias)
+    def own_attention(self, layer: int, query_MHD: Tensor, key_MHD: Tensor, value_MHD: Tensor, bias: list[Tensor]) -> Tensor:
+        return self.own.attend(query_MHD, key_MHD, value_MHD, bias)
 
     def cross_attention(self, layer: int, query_MHD: Tensor, module: Any) -> Tensor:
-        key_SHD, value_SHD = cross_keys(module, self.encoded_SW)
-        return self.plan.crossing.attend(query_MHD, key_SHD, value_SHD, self.masks)
+        assert self.crossing is not None
+        segments, encoded_SW = self.crossing
+        return segments.attend(query_MHD, *cross_keys(module, encoded_SW))
 
 
 class EncoderDecoderModel(LanguageModel):
@@ -129,7 +128,6 @@ class EncoderDecoderModel(LanguageModel):
         if kind not in MODEL_TYPES:
             raise ModelError(f"{kind}: encoder-decoders other than {', '.join(MODEL_TYPES)} are not supported")
         super().__init__(network, text, head)
-        self.score_head: nn.Linear | None = None
         if head == "score":
             width = self.config.d_model
             self.score_head = nn.Linear(width, 1, bias=False)
@@ -183,50 +181,19 @@ class EncoderDecoderModel(LanguageModel):
         tokens_N = tokens_BN[0]
         encoded_SW = self.encode(tokens_N.index_select(0, plan.read_S), plan.encoder, network)
         tokens_M = tokens_N.index_select(0, plan.token_M).masked_fill(plan.start_M, self.start)
-        decoded_MW = self.decode(tokens_M, _WholeRows(plan, encoded_SW), network)
-        return decoded_MW.index_select(0, plan.place_N)[None]
+        attention = Uncached(plan.decoder, encoded_SW.dtype, (plan.crossing, encoded_SW))
+        return self.decode(tokens_M, attention, network).index_select(0, plan.place_N)[None]
 
     def encode(self, tokens_S: Tensor, segments: Segments, network: Any = None) -> Tensor:
         """The encoder's hidden states ``[S, W]`` of packed tokens."""
         network = network if network is not None else self.network
-        stack = network.encoder
-        hidden_SW, masks = network.get_input_embeddings()(tokens_S), None
-        for block in stack.block:
-            module = block.layer[0].SelfAttention
-            if module.has_relative_attention_bias:
-                masks = segments.masks(_relative(module, bidirectional=True), hidden_SW.dtype)
+        hidden_SW = network.get_input_embeddings()(tokens_S)
+        return _through(network.encoder, hidden_SW, Uncached(segments, hidden_SW.dtype))
 
-            def run(hidden_SW: Tensor, block: Any = block, masks: Any = masks) -> Tensor:
-                def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-                    return segments.attend(query, key, value, masks)
-
-                return _feed_forward(block, _attend_to_self(block, hidden_SW, attend))
-
-            hidden_SW = _checkpointed(block, run, hidden_SW)
-        return stack.final_layer_norm(hidden_SW)
-
-    def decode(self, tokens_M: Tensor, attention: DecoderAttention, network: Any = None) -> Tensor:
+    def decode(self, tokens_M: Tensor, attention: StackAttention, network: Any = None) -> Tensor:
         """The decoder's hidden states ``[M, W]`` of its input tokens, which attend as ``attention`` says."""
         network = network if network is not None else self.network
-        stack = network.decoder
-        hidden_MW, bias = network.get_input_embeddings()(tokens_M), None
-        for layer, block in enumerate(stack.block):
-            module = block.layer[0].SelfAttention
-            if module.has_relative_attention_bias:
-                bias = attention.bias(_relative(module, bidirectional=False))
-
-            def run(hidden_MW: Tensor, layer: int = layer, block: Any = block, bias: Any = bias) -> Tensor:
-                def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-                    return attention.own_attention(layer, query, key, value, bias)
-
-                hidden_MW = _attend_to_self(block, hidden_MW, attend)
-                cross = block.layer[1].EncDecAttention
-                query_MHD = _heads(cross, cross.q(block.layer[1].layer_norm(hidden_MW)))
-                hidden_MW = hidden_MW + cross.o(attention.cross_attention(layer, query_MHD, cross).flatten(-2))
-                return _feed_forward(block, hidden_MW)
-
-            hidden_MW = _checkpointed(block, run, hidden_MW)
-        return stack.final_layer_norm(hidden_MW)
+        return _through(network.decoder, network.get_input_embeddings()(tokens_M), attention)
 
     def logits(self, hidden_AH: Tensor) -> Tensor:
         """Next-token logits ``[A, V]`` in float32; scaled by ``d_model**-0.5`` where T5 shares head and embeddings."""
@@ -239,6 +206,26 @@ class EncoderDecoderModel(LanguageModel):
         if self.score_head is None:
             raise ModelError("this model has a language-model head, not a score head; train a reward model first")
         return self.score_head(hidden_BH.to(self.score_head.weight.dtype)).squeeze(-1).float()
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Compare two ragged rows through our layers with the network's own forward; refuses silent differences.
+
+        Raises:
+            ModelError: the logits differ.
+        """
+        rng = np.random.default_rng(0)
+        prompt_B, length_B = np.array([5, 2]), np.array([8, 7])
+        tokens_BT = torch.from_numpy(rng.integers(0, self.config.vocab_size, (2, 8))).to(self.device)
+        gather_BT = np.arange(16, dtype=np.int32).reshape(2, 8)
+        plan = EncoderDecoderPlan(gather_BT, length_B, prompt_B, 16, self.device)
+        ours_NV = self.logits(self.hidden(tokens_BT.view(1, -1), None, plan)[0])
+        start = torch.full((1, 1), self.start, device=self.device)
+        for row, (prompt, length) in enumerate(zip(prompt_B, length_B, strict=True)):
+            read, answer = tokens_BT[row : row + 1, :prompt], tokens_BT[row : row + 1, prompt:length]
+            with eager_attention(self.network):
+                out = self.network(input_ids=read, decoder_input_ids=torch.cat([start, answer], 1), use_cache=False)
+            require_equal(self, ours_NV[row * 8 + prompt - 1 : row * 8 + length], out.logits[0])
 
 
 def faced(network: Any, text: Text, head: Head = "lm") -> LanguageModel:
@@ -257,63 +244,35 @@ def cross_attentions(network: Any) -> Iterator[Any]:
     return (block.layer[1].EncDecAttention for block in network.decoder.block)
 
 
-def _relative(module: Any, bidirectional: bool) -> RelativeBias:
-    return RelativeBias(module.relative_attention_bias.weight, module.relative_attention_max_distance, bidirectional)
+def _through(stack: Any, hidden_NW: Tensor, attention: StackAttention) -> Tensor:
+    """Embedded tokens after all layers of the encoder or the decoder.
+
+    Each layer is computed a second time in the backward pass where its block asks for gradient checkpointing.
+    """
+    bias = None
+    for layer, block in enumerate(stack.block):
+        module = block.layer[0].SelfAttention
+        if module.has_relative_attention_bias:
+            table_XH, longest = module.relative_attention_bias.weight, module.relative_attention_max_distance
+            bias = attention.bias(RelativeBias(table_XH, longest, bidirectional=not stack.is_decoder))
+        run = partial(_layer, layer, block, attention, bias)
+        again = getattr(block, "gradient_checkpointing", False) and block.training
+        hidden_NW = checkpoint(run, hidden_NW, use_reentrant=False) if again else run(hidden_NW)
+    return stack.final_layer_norm(hidden_NW)
+
+
+def _layer(layer: int, block: Any, attention: StackAttention, bias: Any, hidden_NW: Tensor) -> Tensor:
+    """One layer: attention to its own tokens, in a decoder to the encoder's, feed-forward."""
+    own, *crossing, forward = block.layer
+    module, normed_NW = own.SelfAttention, own.layer_norm(hidden_NW)
+    query, key, value = (_heads(module, projection(normed_NW)) for projection in (module.q, module.k, module.v))
+    hidden_NW = hidden_NW + module.o(attention.own_attention(layer, query, key, value, bias).flatten(-2))
+    for cross in crossing:
+        module = cross.EncDecAttention
+        query_NHD = _heads(module, module.q(cross.layer_norm(hidden_NW)))
+        hidden_NW = hidden_NW + module.o(attention.cross_attention(layer, query_NHD, module).flatten(-2))
+    return hidden_NW + forward.DenseReluDense(forward.layer_norm(hidden_NW))
 
 
 def _heads(module: Any, projected_NW: Tensor) -> Tensor:
     return projected_NW.unflatten(-1, (module.n_heads, module.key_value_proj_dim))
-
-
-def _attend_to_self(block: Any, hidden_NW: Tensor, attend: Callable[..., Tensor]) -> Tensor:
-    layer = block.layer[0]
-    module, normed_NW = layer.SelfAttention, layer.layer_norm(hidden_NW)
-    projected = (_heads(module, projection(normed_NW)) for projection in (module.q, module.k, module.v))
-    return hidden_NW + module.o(attend(*projected).flatten(-2))
-
-
-def _feed_forward(block: Any, hidden_NW: Tensor) -> Tensor:
-    layer = block.layer[-1]
-    return hidden_NW + layer.DenseReluDense(layer.layer_norm(hidden_NW))
-
-
-def _checkpointed(block: Any, run: Callable[[Tensor], Tensor], hidden_NW: Tensor) -> Tensor:
-    """One layer; it is computed a second time in the backward pass where the block asks for gradient checkpointing."""
-    if getattr(block, "gradient_checkpointing", False) and block.training:
-        return checkpoint(run, hidden_NW, use_reentrant=False)
-    return run(hidden_NW)
-
-
-@torch.no_grad()
-def check_encoder_decoder(model: EncoderDecoderModel) -> None:
-    """Compare two ragged rows through our layers with the network's own forward; refuses silent differences.
-
-    Raises:
-        ModelError: the logits differ.
-    """
-    network, rng = model.network, np.random.default_rng(0)
-    prompt_B, length_B = np.array([5, 2]), np.array([8, 7])
-    tokens_BT = torch.from_numpy(rng.integers(0, model.config.vocab_size, (2, 8))).to(model.device)
-    gather_BT = np.arange(16, dtype=np.int32).reshape(2, 8)
-    plan = EncoderDecoderPlan(gather_BT, length_B, prompt_B, 16, model.device)
-    ours_NV = model.logits(model.hidden(tokens_BT.view(1, -1), None, plan)[0])
-    gap = largest = 0.0
-    try:
-        with quiet_transformers():
-            network.set_attn_implementation("eager")
-        for row, (prompt, length) in enumerate(zip(prompt_B, length_B, strict=True)):
-            start = torch.full((1, 1), model.start, device=model.device)
-            read, answer = tokens_BT[row : row + 1, :prompt], tokens_BT[row : row + 1, prompt:length]
-            out = network(input_ids=read, decoder_input_ids=torch.cat([start, answer], 1), use_cache=False)
-            mine_TV = ours_NV[row * 8 + prompt - 1 : row * 8 + length]
-            gap = max(gap, float((mine_TV - out.logits[0].float()).abs().max()))
-            largest = max(largest, float(out.logits.abs().max()))
-    finally:
-        with quiet_transformers():
-            network.set_attn_implementation(NAME)
-    allowed = 1e-3 * max(1.0, largest) * (1 if model.dtype == torch.float32 else 100)
-    if not gap <= allowed:
-        raise ModelError(
-            f"{type(network).__name__} gives other logits through Penstock's layers (gap {gap:.2g}); "
-            f"this architecture is not supported"
-        )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,10 +25,10 @@ from transformers import (
 
 from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
-from penstock.models.attention import quiet_transformers
-from penstock.models.encoder_decoder import EncoderDecoderModel, check_encoder_decoder
+from penstock.models.attention import eager_attention, quiet_transformers
+from penstock.models.encoder_decoder import faced
 from penstock.models.heads import is_registered
-from penstock.models.language_model import Head, LanguageModel, check_architecture
+from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
 from penstock.models.text import Text
 
@@ -118,15 +119,24 @@ def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32)
             f"{path}: the tokenizer has {len(text)} pieces but the model embeds only "
             f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
         )
-    model = _faced(network, text, head)
-    if isinstance(model, EncoderDecoderModel) and local and head == "score" and (folder / SCORE_HEAD).exists():
-        model.score_head.load_state_dict(load_file(folder / SCORE_HEAD))  # type: ignore[union-attr]
-    if local and (folder / VALUE_HEAD).exists():
+    model = faced(network, text, head)
+    model.check()
+    if not local:
+        return model
+    if (folder / VALUE_HEAD).exists():
         model.add_critic("shared")
-        model.value_head.load_state_dict(load_file(folder / VALUE_HEAD))  # type: ignore[union-attr]
-    for file in sorted(folder.glob(f"*{HEADS}")) if local else ():
+    for name, own in _own_heads(model).items():
+        if (folder / name).exists():
+            own.load_state_dict(load_file(folder / name))
+    for file in sorted(folder.glob(f"*{HEADS}")):
         _load_head(model, file)
     return model
+
+
+def _own_heads(model: LanguageModel) -> dict[str, nn.Module]:
+    """The heads that a folder has in files of their own, by the file's name."""
+    heads = {VALUE_HEAD: model.value_head, SCORE_HEAD: model.score_head}
+    return {name: head for name, head in heads.items() if head is not None}
 
 
 def _load_head(model: LanguageModel, file: Path) -> None:
@@ -137,18 +147,6 @@ def _load_head(model: LanguageModel, file: Path) -> None:
             settings = json.loads((opened.metadata() or {}).get("settings", "{}"))
         model.add_heads({name: settings}, used=False)
         model.heads[name].load_state_dict(load_file(file))
-
-
-def _faced(network: Any, text: Text, head: Head) -> LanguageModel:
-    """The network behind the face of its kind, checked against its own forward."""
-    if network.config.is_encoder_decoder:
-        encoder_decoder = EncoderDecoderModel(network, text, head)
-        check_encoder_decoder(encoder_decoder)
-        return encoder_decoder
-    model = LanguageModel(network, text, head)
-    if head == "lm":
-        check_architecture(model)
-    return model
 
 
 @dataclass(frozen=True)
@@ -225,25 +223,17 @@ def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path
     temporary = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    with quiet_transformers():
-        implementation = model.config._attn_implementation
-        model.network.set_attn_implementation("eager")  # our registry name means nothing to a program that loads the folder
-        try:
-            state = model.network.state_dict()
-            if model.adapter is not None:
-                state = dict(merged(model.network, state, adapted))
-                save_adapter(model.network, model.adapter, temporary / ADAPTER_FOLDER)
-            model.network.save_pretrained(temporary, state_dict=state, safe_serialization=True)
-        finally:
-            model.network.set_attn_implementation(implementation)
+    with eager_attention(model.network):
+        state = model.network.state_dict()
+        if model.adapter is not None:
+            state = dict(merged(model.network, state, adapted))
+            save_adapter(model.network, model.adapter, temporary / ADAPTER_FOLDER)
+        model.network.save_pretrained(temporary, state_dict=state, safe_serialization=True)
         model.text.tokenizer.save_pretrained(temporary)
-    if model.value_head is not None:
-        save_file(model.value_head.state_dict(), temporary / VALUE_HEAD)
+    for file, head in _own_heads(model).items():
+        save_file(head.state_dict(), temporary / file)
     for name, head in model.heads.items():
-        metadata = {"settings": json.dumps(head.settings)}
-        save_file(head.state_dict(), temporary / f"{name}{HEADS}", metadata)
-    if isinstance(model, EncoderDecoderModel) and model.score_head is not None:
-        save_file(model.score_head.state_dict(), temporary / SCORE_HEAD)
+        save_file(head.state_dict(), temporary / f"{name}{HEADS}", {"settings": json.dumps(head.settings)})
     config_file = temporary / "config.json"
     config = json.loads(config_file.read_text())
     config.pop("_attn_implementation", None)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.core.errors import ModelError
-from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
+from penstock.models.attention import NAME, AttentionPlan, PackedPlan, eager_attention, quiet_transformers, register
 from penstock.models.heads import OWN, made_head
 from penstock.models.lora import adapter_weights, merged
 from penstock.models.packing import TokenBatch
@@ -60,6 +60,7 @@ class LanguageModel(nn.Module):
         self.text = text
         self.head: Head = head
         self.value_head: ValueHead | None = None
+        self.score_head: nn.Linear | None = None
         self.critic_trunk: nn.Module | None = None
         self.critic: Critic = "none"
         self.border: Border | None = None
@@ -171,6 +172,25 @@ class LanguageModel(nn.Module):
         """(name, tensor) of the low-rank adapters alone, by peft's names; none where there are none."""
         yield from adapter_weights(self.network)
 
+    @torch.no_grad()
+    def check(self) -> None:
+        """Compare two packed rows of a language model through our trunk, plan and head with the network's own forward.
+
+        Raises ModelError if they differ: the architecture ignores the attention registry, or computes something between hidden
+        states and logits (or in its attention) that :class:`LanguageModel` does not know of.
+        """
+        if self.head != "lm":
+            return
+        length = min(4, self.context)
+        tokens_BT = (torch.arange(1, 2 * length + 1, device=self.device) % self.config.vocab_size).view(2, length)
+        position_BT = torch.arange(length, device=self.device).expand(2, length)
+        index = np.arange(2 * length)
+        plan = PackedPlan(index.reshape(2, length), index, np.full(2, length), self.device)
+        ours = self.logits(self.hidden(tokens_BT.reshape(1, -1), position_BT.reshape(1, -1), plan)[0])
+        with eager_attention(self.network):
+            theirs = self.network(input_ids=tokens_BT, position_ids=position_BT, use_cache=False).logits.flatten(0, 1)
+        require_equal(self, ours, theirs)
+
 
 def at_least_float32(numbers: Tensor) -> Tensor:
     """Numbers in float32, or as they are where that is float64."""
@@ -183,31 +203,12 @@ def longest_sequence(config: Any) -> int:
     return min((int(limit) for limit in limits if limit), default=1 << 30)
 
 
-@torch.no_grad()
-def check_architecture(model: LanguageModel) -> None:
-    """Compare two packed rows through our trunk, plan and head with the model's own forward; refuses silent differences.
-
-    Raises ModelError if the architecture ignores the attention registry, or computes something between hidden states and
-    logits (or in its attention) that :class:`LanguageModel` does not know of.
-    """
-    network = model.network
-    length = min(4, model.context)
-    tokens_BT = (torch.arange(1, 2 * length + 1, device=model.device) % model.config.vocab_size).view(2, length)
-    position_BT = torch.arange(length, device=model.device).expand(2, length)
-    index = np.arange(2 * length)
-    plan = PackedPlan(index.reshape(2, length), index, np.full(2, length), model.device)
-    ours = model.logits(model.hidden(tokens_BT.reshape(1, -1), position_BT.reshape(1, -1), plan)[0])
-    try:
-        with quiet_transformers():
-            network.set_attn_implementation("eager")
-        theirs = network(input_ids=tokens_BT, position_ids=position_BT, use_cache=False).logits.flatten(0, 1).float()
-    finally:
-        with quiet_transformers():
-            network.set_attn_implementation(NAME)
-    gap = float((ours - theirs).abs().max())
-    allowed = 1e-3 * max(1.0, float(theirs.abs().max())) * (1 if model.dtype == torch.float32 else 100)
+def require_equal(model: LanguageModel, ours: Tensor, theirs: Tensor) -> None:
+    """Refuse logits of ours that are not those of a network's own forward. Raises ModelError."""
+    gap, largest = float((ours - theirs.float()).abs().max()), float(theirs.abs().max())
+    allowed = 1e-3 * max(1.0, largest) * (1 if model.dtype == torch.float32 else 100)
     if not gap <= allowed:
         raise ModelError(
-            f"{type(network).__name__} gives other logits through Penstock's attention (gap {gap:.2g}); "
+            f"{type(model.network).__name__} gives other logits through Penstock (gap {gap:.2g}); "
             f"this architecture is not supported"
         )
