@@ -17,7 +17,7 @@ import tiny_t5
 from penstock.core.errors import ModelError, TrainingError
 from penstock.core.types import Row
 from penstock.models import packing
-from penstock.models.attention import Rows, Segments
+from penstock.models.attention import Runs, Segments
 from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.relative_attention import relative_bucket
@@ -67,7 +67,7 @@ def test_buckets_never_fall_with_distance_and_stay_in_range(bidirectional):
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=8), st.booleans())
 def test_segments_attend_as_if_each_were_alone(sizes, causal):
     sizes = [(q, q) for q, _ in sizes] if causal else sizes
-    spans = [Rows.of(np.array(side)) for side in zip(*sizes, strict=True)]
+    spans = [Runs.of(np.array(side)) for side in zip(*sizes, strict=True)]
     rng = torch.Generator().manual_seed(len(sizes))
     query, key, value = (torch.randn(int(s.length_R.sum()), 2, 4, generator=rng) for s in (spans[0], spans[1], spans[1]))
     segments = Segments(*spans, causal)

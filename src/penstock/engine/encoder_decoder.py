@@ -19,7 +19,7 @@ from penstock.core.types import FloatArray, IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
-from penstock.models.attention import Rows, Segments
+from penstock.models.attention import Runs, Segments
 from penstock.models.draws import uniform_stream
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys
 from penstock.models.language_model import LanguageModel
@@ -80,7 +80,7 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         if self.prefix_cache.ensure(len(self.prefixes), max(len(p.tokens) for p in parts)):
             self.decode.forget()
         device = self.model.device
-        spans = Rows.of(np.array([len(p.tokens) for p in parts]))
+        spans = Runs.of(np.array([len(p.tokens) for p in parts]))
         tokens_S = torch.tensor([token for p in parts for token in p.tokens], device=device)
         row_S, position_S = _places([p.row for p in parts], spans, device)
         encoded_SW = self.model.encode(tokens_S, Segments(spans, spans, causal=False, device=device))
@@ -122,13 +122,13 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         read = [[self.model.start, *sequence.tokens[:-1]] for _, sequence in resumed]
         tokens_M = torch.tensor([token for tokens in read for token in tokens], device=device)
         prefixes = [sequence.prefix for _, sequence in resumed if sequence.prefix is not None]
-        spans = Rows.of(np.array([len(tokens) for tokens in read]))
+        spans = Runs.of(np.array([len(tokens) for tokens in read]))
         places = _places([row for row, _ in resumed], spans, device)
         self.model.decode(tokens_M, _Restored(self.prefix_cache, self.own_cache, prefixes, spans, places))
         self.prefilled_tokens += len(tokens_M)
 
 
-def _places(rows: list[int], spans: Rows, device: torch.device) -> tuple[Tensor, Tensor]:
+def _places(rows: list[int], spans: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
     """The cache row and the position in it of every packed token of segments."""
     row = np.repeat(rows, spans.length_R)
     position = np.concatenate([np.arange(length) for length in spans.length_R])
@@ -139,7 +139,7 @@ class _Restored(Uncached):
     """Decoder attention of rows whose own cache is written anew, several tokens each; they read the encoder's keys."""
 
     def __init__(
-        self, prefix_cache: CachePool, own_cache: CachePool, prefixes: list[Prefix], spans: Rows, places: tuple[Tensor, Tensor]
+        self, prefix_cache: CachePool, own_cache: CachePool, prefixes: list[Prefix], spans: Runs, places: tuple[Tensor, Tensor]
     ) -> None:
         self.prefix_cache, self.own_cache, self.places = prefix_cache, own_cache, places
         device = own_cache.device

@@ -102,7 +102,7 @@ def eager_attention(network: Any) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Runs:
     """Where runs of tokens lie among packed tokens; runs may share tokens."""
 
     index_RT: IndexArray
@@ -113,10 +113,10 @@ class Rows:
     """Where it begins."""
 
     @staticmethod
-    def of(length_R: IndexArray) -> Rows:
+    def of(length_R: IndexArray) -> Runs:
         """Runs of given lengths, one after the other without a gap."""
         length_R = np.asarray(length_R, np.int64)
-        return Rows((np.cumsum(length_R) - length_R)[:, None] + np.arange(length_R.max()), length_R)
+        return Runs((np.cumsum(length_R) - length_R)[:, None] + np.arange(length_R.max()), length_R)
 
     @property
     def count_R(self) -> IndexArray:
@@ -156,7 +156,7 @@ class Segments:
         causal: a query sees the keys up to its own place in the row; else all keys.
     """
 
-    def __init__(self, queries: Rows, keys: Rows, causal: bool, device: torch.device | str = "cpu") -> None:
+    def __init__(self, queries: Runs, keys: Runs, causal: bool, device: torch.device | str = "cpu") -> None:
         self.causal = causal
         waste = 0.15 if torch.device(device).type == "cpu" else 0.5
         self.buckets: list[Bucket] = []
@@ -226,8 +226,8 @@ class PackedPlan:
         self.longest = int(length_B.max())
         cells = np.arange(gather_BT.size).reshape(gather_BT.shape)
         owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(gather_BT.shape[1]) < length_B[:, None])
-        asked = Rows(gather_BT, length_B, owned_BT.argmax(1))
-        self.segments = Segments(asked, Rows(gather_BT, length_B), causal=True, device=device)
+        asked = Runs(gather_BT, length_B, owned_BT.argmax(1))
+        self.segments = Segments(asked, Runs(gather_BT, length_B), causal=True, device=device)
 
     def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
         states = (query_1HND[0].transpose(0, 1), key_1KND[0].transpose(0, 1), value_1KND[0].transpose(0, 1))
@@ -235,7 +235,7 @@ class PackedPlan:
 
 
 def bucket_by_length(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:
-    """Rows in buckets whose attention area is padded by at most the share ``waste``, largest first."""
+    """Runs in buckets whose attention area is padded by at most the share ``waste``, largest first."""
     order = np.lexsort((-keys_B, -queries_B))
     buckets: list[list[int]] = []
     area = 0.0

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from penstock.core.errors import ModelError, TrainingError
-from penstock.models.attention import IndexArray, Rows, Segments, eager_attention
+from penstock.models.attention import IndexArray, Runs, Segments, eager_attention
 from penstock.models.language_model import Head, LanguageModel, require_equal
 from penstock.models.packing import TokenBatch
 from penstock.models.relative_attention import RelativeBias
@@ -73,7 +73,7 @@ class EncoderDecoderPlan:
                 sources.append(tokens)
         order = np.argsort(source_B, kind="stable")
         token_M = np.concatenate([gather_BT[row, prompt_B[row] - 1 : length_B[row]] for row in order])
-        runs = Rows.of((length_B - prompt_B + 1)[order])
+        runs = Runs.of((length_B - prompt_B + 1)[order])
         place_N = np.zeros(count, np.int64)
         place_N[token_M] = np.arange(len(token_M))  # a prompt's last token may stand for several rows: all are equal there
         start_M = np.zeros(len(token_M), bool)
@@ -88,11 +88,11 @@ class EncoderDecoderPlan:
         """Packed index of the token that each decoder position stands for; where the start token is read in its place."""
         self.place_N = tensor(place_N)
         """Decoder position of each packed token; 0 for those that only the encoder reads."""
-        read = Rows.of(np.array([len(tokens) for tokens in sources]))
+        read = Runs.of(np.array([len(tokens) for tokens in sources]))
         answers_of_source = np.bincount(source_B[order], runs.length_R).astype(np.int64)
         self.encoder = Segments(read, read, causal=False, device=device)
         self.decoder = Segments(runs, runs, causal=True, device=device)
-        self.crossing = Segments(Rows.of(answers_of_source), read, causal=False, device=device)
+        self.crossing = Segments(Runs.of(answers_of_source), read, causal=False, device=device)
 
 
 class Uncached:

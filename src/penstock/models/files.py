@@ -90,11 +90,11 @@ def load_text(path: str) -> Text:
     place = _place(path)
     try:
         with quiet_transformers():
-            return Text((PreTrainedTokenizerFast if _says_generic(path) else AutoTokenizer).from_pretrained(path, **place))
-    except ModelError:
-        raise
+            kind: Any = PreTrainedTokenizerFast if _says_generic(path) else AutoTokenizer
+            tokenizer = kind.from_pretrained(path, **place)
     except Exception as error:
         raise _not_loaded(path, "tokenizer", error, place) from error
+    return Text(tokenizer)
 
 
 def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32) -> LanguageModel:

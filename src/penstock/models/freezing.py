@@ -29,10 +29,8 @@ class Border:
         """Output of the last frozen block, while it is kept."""
         self._keeping = False
 
-    def offer(self, output: Any) -> None:
-        """Keep the output of the last frozen block, if something is to be kept."""
-        if self._keeping:
-            self.value = output
+    def _keep(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self.value = output
 
     @contextmanager
     def once(self) -> Iterator[None]:
@@ -40,7 +38,7 @@ class Border:
         if self._keeping or not self.frozen:
             yield
             return
-        hook = self.frozen[-1].register_forward_hook(lambda module, arguments, output: self.offer(output))
+        hook = self.frozen[-1].register_forward_hook(self._keep)
         self._keeping = True
         try:
             yield

@@ -126,26 +126,21 @@ def shared_prefix(unit: Unit) -> int:
 
 
 def _check_fields(rows: Sequence[Row]) -> None:
-    if not rows:
-        return
-    per_action = {name: np.ndim(value) > 0 for name, value in rows[0].fields.items()}
     for index, row in enumerate(rows):
-        if row.fields.keys() != per_action.keys():
-            odd = ", ".join(sorted(row.fields.keys() ^ per_action.keys()))
+        first, actions = rows[0].fields, int(np.count_nonzero(row.action_T))
+        if row.fields.keys() != first.keys():
+            odd = ", ".join(sorted(row.fields.keys() ^ first.keys()))
             raise DataError(f"row {index}: the fields of all rows must have the same names; {odd} is not in every row")
-        actions = -1
         for name, value in row.fields.items():
-            if np.shape(value)[1:] != np.shape(rows[0].fields[name])[1:] or (np.ndim(value) > 0) != per_action[name]:
+            size, like = np.shape(value), np.shape(first[name])
+            if (len(size), size[1:]) != (len(like), like[1:]):
                 raise DataError(
                     f'row {index}: field "{name}" is a number in some rows and an array in others, or its axes differ'
                 )
-            if per_action[name]:
-                actions = int(np.count_nonzero(row.action_T)) if actions < 0 else actions
-                if len(value) != actions:  # type: ignore[arg-type]
-                    raise DataError(
-                        f'row {index}: field "{name}" has {len(value)} entries '  # type: ignore[arg-type]
-                        f"for {actions} action tokens; give one an action"
-                    )
+            if size and size[0] != actions:
+                raise DataError(
+                    f'row {index}: field "{name}" has {size[0]} entries for {actions} action tokens; give one an action'
+                )
 
 
 def _pack(items: Sequence[_Measured]) -> TokenBatch:

@@ -136,9 +136,6 @@ class ZeroPart(Part):
             raise CheckpointError(f"DeepSpeed has no {name}")
         return torch.as_tensor(found).detach().clone()
 
-    def share(self, name: str, array: Tensor) -> Tensor:
-        return array
-
     @torch.no_grad()
     def load_state(self, state: State) -> None:
         """Take a whole state; each tensor goes to its shards in turn."""

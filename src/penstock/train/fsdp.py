@@ -29,7 +29,7 @@ from penstock.train.part import Part, Pass
 from penstock.train.sequence import Sequence, check_heads
 from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.tensor_parallel import check_plan, split_block
-from penstock.train.vocabulary import SplitHead, split_vocabulary
+from penstock.train.vocabulary import SplitHead, local, split_vocabulary
 from penstock.train.world import World
 
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # a shard of a shard takes two gathers
@@ -143,12 +143,6 @@ class ShardedPart(Part):
             for name, (kind, shape) in super().table().items()
             if name != "noise"
         }
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a distributed tensor."""
-    assert isinstance(tensor, DTensor)
-    return tensor.to_local()
 
 
 def is_split(tensor: Tensor) -> bool:

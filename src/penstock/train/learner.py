@@ -37,7 +37,11 @@ class Scoring:
     def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores:
         """The outputs named in ``needs``, one entry a row, in order of ``units``."""
         batches = self.lay_out(units)
-        return by_row(units, batches, needs, self.policy.per_row, (self.numbers(batch, needs) for batch in batches))
+        return by_row(units, batches, needs, self.policy.per_row, self.numbers_of(batches, needs))
+
+    def numbers_of(self, batches: Sequence[Batch], needs: frozenset[str]) -> Iterator[Mapping[str, FloatArray]]:
+        """Outputs of micro-batches, in their order."""
+        return (self.numbers(batch, needs) for batch in batches)
 
     @torch.no_grad()
     def numbers(self, batch: Any, needs: frozenset[str]) -> dict[str, FloatArray]:

@@ -101,7 +101,7 @@ class Part(DeviceLearner, ABC):
         """Gradients of this rank's loss."""
         value.backward()
 
-    def numbers_of(self, batch: Batch | None, needs: frozenset[str]) -> dict[str, FloatArray]:
+    def numbers_of_item(self, batch: Batch | None, needs: frozenset[str]) -> dict[str, FloatArray]:
         """Outputs of this rank's micro-batch, as :meth:`Scoring.numbers` gives them; none for a rank without one."""
         found: dict[str, FloatArray] = {}
         if batch is not None or self.together:
@@ -120,9 +120,9 @@ class Part(DeviceLearner, ABC):
     def whole(self, name: str) -> Tensor:
         """One whole array of the state, or under ``parameter.NAME`` a parameter; all ranks call it."""
 
-    @abstractmethod
     def share(self, name: str, array: Tensor) -> Tensor:
-        """This rank's share of a whole array of the state."""
+        """This rank's share of a whole array of the state: all of it, unless parts differ."""
+        return array
 
     def gather(self, names: list[str]) -> list[Tensor] | None:
         """Whole arrays, on rank 0."""
@@ -168,6 +168,3 @@ class Replica(Part):
 
     def whole(self, name: str) -> Tensor:
         return torch.as_tensor(self.state().arrays[name])
-
-    def share(self, name: str, array: Tensor) -> Tensor:
-        return array

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import DDP, DeepSpeed, OneDevice
-from penstock.core.contracts import Batch, Denominator, Loss, Scores, State
+from penstock.core.contracts import Batch, Denominator, Loss, State
 from penstock.core.errors import DeviceError
-from penstock.core.types import Metrics, Unit, added
+from penstock.core.types import FloatArray, Metrics, added
 from penstock.models.language_policy import LanguagePolicy
 from penstock.train.fleet import fleet_of
-from penstock.train.learner import DeviceLearner, LearnerPlan, by_row
+from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 from penstock.train.part import Item, Part, Table
 from penstock.train.skeleton import shape_of
 from penstock.train.world import buckets
@@ -25,7 +25,7 @@ from penstock.train.world import buckets
 _numbers = itertools.count()
 
 
-class RankedLearner:
+class RankedLearner(Scoring):
     """Implements the ``Learner`` contract on ``spec.strategy.ranks`` processes.
 
     Micro-batches go to the copies of the model in turn, so ``accumulate`` keeps one until each copy has its own; ``flush`` and
@@ -36,8 +36,11 @@ class RankedLearner:
         RoleError: a rank does not start, dies or does not answer; from every verb.
     """
 
+    policy: LanguagePolicy
+
     def __init__(self, policy: LanguagePolicy, spec: LearnerSpec, plan: LearnerPlan) -> None:
-        self.policy, self.model, self.spec = policy, policy.model, spec
+        super().__init__(policy, spec.token_budget)
+        self.model, self.spec = policy.model, spec
         policy.prepare(spec, plan.seed)
         model = policy.model
         strategy: Any = spec.strategy
@@ -55,8 +58,6 @@ class RankedLearner:
         common = {"learner": self.number, "shape": shape_of(policy), "spec": spec, "plan": plan}
         self.fleet.call("make", {**common, "model": model}, [common] * (strategy.ranks - 1))
         self._part: Part = self.fleet.parts.held[self.number]
-
-    gives_values = False
 
     def close(self) -> None:
         """Give the ranks up; the last learner to do so ends them."""
@@ -100,17 +101,11 @@ class RankedLearner:
         self._fresh = self._aliased
         return found | metrics
 
-    def lay_out(self, units: Sequence[Unit]) -> Sequence[Batch]:
-        """Units as the policy's micro-batches under the spec's budget."""
-        return self.policy.lay_out(units, self.spec.token_budget)
-
-    def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores:
-        """Outputs named in ``needs``, one entry a row; micro-batches are spread over the copies."""
-        batches = self.lay_out(units)
-        found: list[Any] = []
+    def numbers_of(self, batches: Sequence[Batch], needs: frozenset[str]) -> Iterator[Mapping[str, FloatArray]]:
+        """Outputs of micro-batches, which are spread over the copies."""
         for start in range(0, len(batches), self.copies):
-            found += self._each("score", batches[start : start + self.copies], "batch", needs=needs)
-        return by_row(units, batches, needs, self.policy.per_row, found[: len(batches)])
+            asked = batches[start : start + self.copies]
+            yield from self._each("score", asked, "batch", needs=needs)[: len(asked)]
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the policy, one by one, gathered from the shards bucket by bucket where there are any."""

@@ -16,7 +16,13 @@ from penstock.train.part import Part, Replica
 from penstock.train.skeleton import Shape, build, tensors_of
 from penstock.train.world import World
 
-VERBS = {"accumulate": "accumulate_item", "step": "step", "score": "numbers_of", "gather": "gather", "load": "load_from_first"}
+VERBS = {
+    "accumulate": "accumulate_item",
+    "step": "step",
+    "score": "numbers_of_item",
+    "gather": "gather",
+    "load": "load_from_first",
+}
 """Methods of :class:`Part` by the verb that asks for them."""
 
 

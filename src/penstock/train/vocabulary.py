@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional
 
+from penstock.config.strategies import FSDP2, refuse_shape
 from penstock.core.errors import ModelError
 from penstock.models.language_model import LanguageModel
 from penstock.train.collectives import common, summed
@@ -30,9 +31,8 @@ class Rows:
     @staticmethod
     def of(vocabulary: int, rank: int, ranks: int) -> Rows:
         """Those of a rank. Raises ModelError where a rank would hold none."""
+        refuse_shape(FSDP2(ranks=ranks, tensor_parallel=ranks), ranks, ranks, vocabulary)
         each = -(-vocabulary // ranks)
-        if each * (ranks - 1) >= vocabulary:
-            raise ModelError(f"strategy.tensor_parallel={ranks} leaves a rank without rows of {vocabulary} tokens; set less")
         return Rows(rank * each, min(each, vocabulary - rank * each))
 
     def local(self, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,10 +86,10 @@ class SplitHead:
         return logp_A, logsumexp_A - summed((share_Av * logits_Av).sum(-1), self.group)
 
 
-def local(parameter: Tensor) -> Tensor:
-    """This rank's rows; their gradient goes back to the whole."""
-    assert isinstance(parameter, DTensor)
-    return parameter.to_local()
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor; its gradient goes back to the whole."""
+    assert isinstance(tensor, DTensor)
+    return tensor.to_local()
 
 
 def rows_of(weight: Tensor, mesh: DeviceMesh) -> Rows:
