@@ -206,10 +206,10 @@ def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
     from penstock.train.tensor_parallel import check_plan
 
     with pytest.raises(ModelError, match="no plan that splits gpt2"):
-        check_plan(tiny("gpt2").config, 2)
+        check_plan(tiny("gpt2").config, FSDP2(tensor_parallel=2))
     with pytest.raises(ModelError, match="num_key_value_heads=2"):
-        check_plan(tiny("llama").config, 4)
-    assert check_plan(tiny("qwen2").config, 2) is None
+        check_plan(tiny("llama").config, FSDP2(ranks=4, tensor_parallel=4))
+    assert check_plan(tiny("qwen2").config, FSDP2(tensor_parallel=2)) is None
 
 
 @pytest.mark.slow

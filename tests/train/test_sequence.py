@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from penstock.config.strategies import FSDP2
 from penstock.core.errors import ModelError
-from penstock.train.sequence import Sequence, check_heads, copies_of_keys
+from penstock.train.sequence import Sequence, check_rotary, copies_of_keys
+from penstock.train.tensor_parallel import check_plan
 
 BATCH = SimpleNamespace(
     plan=SimpleNamespace(longest=5),
@@ -50,16 +52,17 @@ def test_key_value_heads_are_repeated_only_where_ranks_do_not_divide_them(heads,
 
 
 def test_heads_that_the_ranks_do_not_divide_are_refused_with_what_fits():
+    config = SimpleNamespace(num_attention_heads=4, vocab_size=64, model_type="llama")
     with pytest.raises(
         ModelError, match=r"sequence_parallel=3 does not divide the model's 4 attention heads; set one of 1, 2, 4"
     ):
-        check_heads(SimpleNamespace(num_attention_heads=4), 3, 1)
+        check_plan(config, FSDP2(ranks=3, sequence_parallel=3))
     with pytest.raises(ModelError, match=r"2 attention heads after strategy.tensor_parallel=2; set one of 1, 2"):
-        check_heads(SimpleNamespace(num_attention_heads=4), 4, 2)
+        check_plan(config, FSDP2(ranks=8, sequence_parallel=4, tensor_parallel=2))
 
 
 @pytest.mark.parametrize("settings", [{"rope_type": "dynamic"}, {"full_attention": {"rope_type": "dynamic"}}], ids=str)
 def test_a_rotary_embedding_that_needs_the_longest_position_is_refused(settings):
-    config = SimpleNamespace(num_attention_heads=4, rope_parameters=settings)
+    config = SimpleNamespace(rope_parameters=settings)
     with pytest.raises(ModelError, match="type dynamic changes"):
-        check_heads(config, 2, 1)
+        check_rotary(config, 2)

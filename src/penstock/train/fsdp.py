@@ -26,7 +26,7 @@ from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
 from penstock.train.optimizer import Masters
 from penstock.train.part import Part, Pass
-from penstock.train.sequence import Sequence, check_heads
+from penstock.train.sequence import Sequence, check_rotary
 from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.tensor_parallel import check_plan, split_block
 from penstock.train.vocabulary import SplitHead, local, split_vocabulary
@@ -78,6 +78,7 @@ class ShardedPart(Part):
     def _made_ready(self) -> Masters:
         assert isinstance(self.spec.strategy, FSDP2)
         strategy = self.spec.strategy
+        check_plan(self.model.config, strategy)
         self.mesh = mesh_of(self.world, strategy.tensor_parallel)
         self.sequence = sequence_of(self.world, strategy, self.model.config)
         head = sharded(self.model, self.spec, self.mesh, self._source, self.world)
@@ -159,14 +160,10 @@ def mesh_of(world: World, tensor: int) -> DeviceMesh:
 
 
 def sequence_of(world: World, strategy: FSDP2, config: Any) -> Sequence | None:
-    """The ranks that share the tokens of this rank's micro-batches, where there are more than this one.
-
-    Raises:
-        ModelError: the model's heads do not divide among them.
-    """
+    """The ranks that share the tokens of this rank's micro-batches, where there are more than this one. Raises ModelError."""
     if strategy.sequence_parallel == 1:
         return None
-    check_heads(config, strategy.sequence_parallel, strategy.tensor_parallel)
+    check_rotary(config, strategy.sequence_parallel)
     shape = (world.size // strategy.span, strategy.sequence_parallel, strategy.tensor_parallel)
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=("copy", "sequence", TENSOR))["sequence"]
     return Sequence(mesh.get_group(), mesh.get_local_rank(), strategy.sequence_parallel)
@@ -191,11 +188,9 @@ def sharded(
     Gives what scores tokens where the output head is split over ranks.
 
     Raises:
-        ModelError: blocks cannot be found, or there is no plan that splits them.
+        ModelError: blocks cannot be found.
     """
     split = mesh[TENSOR].size() > 1
-    if split:
-        check_plan(model.config, mesh[TENSOR].size())
     trunks = [trunk for trunk in (model.network.base_model, model.critic_trunk) if trunk is not None]
     blocks = {id(block) for trunk in trunks for block in blocks_of(trunk)}
     for name, block in list(model.named_modules()):

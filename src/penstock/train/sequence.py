@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
-from penstock.config.strategies import FSDP2, refuse_shape
 from penstock.core.errors import ModelError
 from penstock.models.attention import AttentionPlan
 from penstock.train.collectives import exchanged, gathered
@@ -29,15 +28,8 @@ CHANGING = {"dynamic", "longrope"}
 """Rotary embeddings whose frequencies depend on the longest position of a pass, which a rank's own tokens do not tell."""
 
 
-def check_heads(config: Any, sequence: int, tensor: int) -> None:
-    """Refuse a model whose attention heads cannot be shared by the ranks of a sequence.
-
-    Raises:
-        ModelError: its heads do not divide, or its rotary embedding needs the whole sequence.
-    """
-    heads = config.num_attention_heads
-    split = FSDP2(ranks=sequence * tensor, sequence_parallel=sequence, tensor_parallel=tensor)
-    refuse_shape(split, heads, getattr(config, "num_key_value_heads", None) or heads)
+def check_rotary(config: Any, sequence: int) -> None:
+    """Refuse a model whose rotary embedding needs the whole sequence. Raises ModelError."""
     rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     by_layer = [settings for settings in rotary.values() if isinstance(settings, Mapping)]
     changing = CHANGING & {settings.get("rope_type") for settings in (rotary, *by_layer)}

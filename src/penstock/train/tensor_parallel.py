@@ -34,20 +34,19 @@ PLANS: dict[str, dict[str, type[Any]]] = {"llama": LLAMA, "qwen2": LLAMA, "mistr
 """Names of linear layers within a block and how they are split, by the model type of transformers."""
 
 
-def check_plan(config: Any, ranks: int) -> None:
-    """Refuse a model that cannot be split over so many ranks.
+def check_plan(config: Any, strategy: FSDP2) -> None:
+    """Refuse a model that a strategy cannot cut.
 
     Raises:
-        ModelError: its type has no plan, or its heads do not divide.
+        ModelError: its type has no plan, or its heads or its vocabulary do not divide.
     """
-    if config.model_type not in PLANS:
+    if strategy.tensor_parallel > 1 and config.model_type not in PLANS:
         raise ModelError(
-            f"strategy.tensor_parallel={ranks}: there is no plan that splits {config.model_type}; known are "
+            f"strategy.tensor_parallel={strategy.tensor_parallel}: there is no plan that splits {config.model_type}; known are "
             f"{', '.join(PLANS)}; set strategy.tensor_parallel=1"
         )
     heads = config.num_attention_heads
-    keys = getattr(config, "num_key_value_heads", None) or heads
-    refuse_shape(FSDP2(ranks=ranks, tensor_parallel=ranks), heads, keys, config.vocab_size)
+    refuse_shape(strategy, heads, getattr(config, "num_key_value_heads", None) or heads, config.vocab_size)
 
 
 def split_block(block: nn.Module, model_type: str, mesh: DeviceMesh) -> None:
