@@ -201,12 +201,6 @@ class EncoderDecoderModel(LanguageModel):
             hidden_AH = hidden_AH * self.config.d_model**-0.5
         return functional.linear(hidden_AH, self.network.get_output_embeddings().weight).float()
 
-    def scores(self, hidden_BH: Tensor) -> Tensor:
-        """Reward-model score ``[B]`` in float32 of sequences given the hidden state of their last token."""
-        if self.score_head is None:
-            raise ModelError("this model has a language-model head, not a score head; train a reward model first")
-        return self.score_head(hidden_BH.to(self.score_head.weight.dtype)).squeeze(-1).float()
-
     @torch.no_grad()
     def check(self) -> None:
         """Compare two ragged rows through our layers with the network's own forward; refuses silent differences.

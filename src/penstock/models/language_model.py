@@ -61,6 +61,7 @@ class LanguageModel(nn.Module):
         self.head: Head = head
         self.value_head: ValueHead | None = None
         self.score_head: nn.Linear | None = None
+        """Of a reward model whose network has none of its own."""
         self.critic_trunk: nn.Module | None = None
         self.critic: Critic = "none"
         self.border: Border | None = None
@@ -158,7 +159,8 @@ class LanguageModel(nn.Module):
         """Reward-model score ``[B]`` in float32 of sequences given the hidden state of their last token."""
         if self.head != "score":
             raise ModelError("this model has a language-model head, not a score head; train a reward model first")
-        return at_least_float32(self.network.score(hidden_BH).squeeze(-1))
+        head = self.score_head if self.score_head is not None else self.network.score
+        return at_least_float32(head(hidden_BH.to(head.weight.dtype)).squeeze(-1))
 
     def policy_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the network alone, without critic; tied tensors once."""

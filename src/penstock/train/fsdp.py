@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2
@@ -131,11 +131,7 @@ class ShardedPart(Part):
     def share(self, name: str, array: Tensor) -> Tensor:
         kind, _, of = name.partition(".")
         parameter = self._parameters().get(of)
-        if parameter is None or kind == "step":
-            return array
-        like: Any = parameter
-        made = distribute_tensor(array, like.device_mesh, like.placements, src_data_rank=None)
-        return made.to_local().to(local(parameter).device)
+        return array if parameter is None or kind == "step" else own_part(array, parameter).to(local(parameter).device)
 
     def table(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters().items()}
@@ -151,6 +147,20 @@ def is_split(tensor: Tensor) -> bool:
     assert isinstance(tensor, DTensor)
     axes = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)
     return any(axis == TENSOR and hasattr(placement, "dim") for axis, placement in axes)
+
+
+def own_part(whole: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of a whole tensor that is to be cut as ``like`` is."""
+    assert isinstance(like, DTensor)
+    mesh, coordinate = like.device_mesh, like.device_mesh.get_coordinate()
+    assert coordinate is not None
+    for axis in reversed(range(mesh.ndim)):  # tensor parallelism cut first, data parallelism what it left
+        dimension = getattr(like.placements[axis], "dim", None)
+        if dimension is not None:
+            pieces = whole.chunk(mesh.size(axis), dimension)
+            here = coordinate[axis]
+            whole = pieces[here] if here < len(pieces) else whole.narrow(dimension, 0, 0)
+    return whole
 
 
 def mesh_of(world: World, tensor: int) -> DeviceMesh:
