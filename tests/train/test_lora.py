@@ -59,8 +59,8 @@ def test_adapters_train_alone_and_off_they_leave_the_model_as_it_was(architectur
     before = logits(model)
     learner = trained(model)
     assert {name.split(".")[0] for name in learner.state().arrays} == {"master", "step", "exp_avg", "exp_avg_sq", "noise"}
-    assert all(".lora_" in name for name in learner.masters.names)
-    assert len(learner.masters.names) == 2 * len(list(adapted_layers(model.network)))
+    assert all(".lora_" in name for name in learner.masters.parameters)
+    assert len(learner.masters.parameters) == 2 * len(list(adapted_layers(model.network)))
     assert not torch.equal(logits(model), before)
     with adapter_off(model.network):
         assert torch.equal(logits(model), before)
@@ -204,13 +204,13 @@ def test_dropout_of_adapters_draws_from_the_learners_stream_and_acts_on_them_alo
 @pytest.mark.parametrize("critic", ["none", "shared"])
 def test_a_value_head_trains_beside_adapters(critic, tiny):
     learner = learner_of(tiny(), lora=SPEC, critic=critic)
-    heads = [name for name in learner.masters.names if ".lora_" not in name]
+    heads = [name for name in learner.masters.parameters if ".lora_" not in name]
     assert heads == {"none": [], "shared": ["value_head.linear.weight", "value_head.linear.bias"]}[critic]
 
 
 def test_a_new_score_head_trains_beside_adapters(tiny, tmp_path):
     scorer = load_model(str(save_model(tiny(), tmp_path / "base")), "score")
-    names = learner_of(scorer, lora=SPEC).masters.names
+    names = learner_of(scorer, lora=SPEC).masters.parameters
     assert [name for name in names if ".lora_" not in name] == ["network.score.weight"]
 
 

@@ -107,21 +107,12 @@ def _after_blocks(model: LanguageModel, blocks: nn.ModuleList) -> list[nn.Module
     trunk = model.network.base_model
     inside = {id(m) for m in blocks.modules()}
     outside = [m for m in trunk.modules() if id(m) not in inside and next(m.parameters(recurse=False), None) is not None]
-    finished, after = False, []
-
-    def note_end(module: nn.Module, arguments: Any, output: Any) -> None:
-        nonlocal finished
-        finished = True
-
-    def note(module: nn.Module, arguments: Any, output: Any) -> None:
-        if finished:
-            after.append(module)
-
-    hooks = [blocks[-1].register_forward_hook(note_end), *(m.register_forward_hook(note) for m in outside)]
+    ran: list[nn.Module] = []
+    hooks = [m.register_forward_hook(lambda module, arguments, output: ran.append(module)) for m in (blocks[-1], *outside)]
     try:
         tokens: Tensor = torch.ones(1, 2, dtype=torch.int64, device=model.device)
         model.hidden(tokens, torch.arange(2, device=model.device)[None], single_row_plan(2, model.device))
     finally:
         for hook in hooks:
             hook.remove()
-    return after
+    return ran[ran.index(blocks[-1]) + 1 :]

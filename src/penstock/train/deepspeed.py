@@ -7,6 +7,7 @@ averages gradients over ranks; losses have the whole batch's denominator, so eac
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -80,7 +81,12 @@ class ZeroPart(Part):
         )[0]
         self.engine = engine
         self._gathered = 0
-        return Gradients(self)
+        return SimpleNamespace(drop=self._drop)  # all that a part asks of its masters
+
+    def _drop(self) -> None:
+        """Forget the gradients gathered so far."""
+        self.engine.optimizer.zero_grad(set_to_none=True)
+        self._gathered = 0
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.engine(self.policy.tensors(batch), needs)
@@ -179,17 +185,6 @@ class ZeroPart(Part):
         if hasattr(self.engine.optimizer, "_hp_optimizer_states_linked"):
             self.engine.optimizer._hp_optimizer_states_linked = False
             self.engine.optimizer._lazy_init_hp_params_optimizer_state()
-
-
-class Gradients:
-    """What :class:`Part` asks of masters: to forget gradients."""
-
-    def __init__(self, part: ZeroPart) -> None:
-        self.part = part
-
-    def drop(self) -> None:
-        self.part.engine.optimizer.zero_grad(set_to_none=True)
-        self.part._gathered = 0
 
 
 def config_of(spec: LearnerSpec, world: World) -> dict[str, Any]:

@@ -50,19 +50,19 @@ class ShardMasters(Masters):
 
     def collect(self) -> None:
         """Take the gradients of the shards over from the parameters."""
-        for parameter, master in zip(self.parameters, self.masters, strict=True):
+        for parameter, master in zip(self.parameters.values(), self.masters, strict=True):
             master.grad = None if parameter.grad is None else local(parameter.grad)
             parameter.grad = None
 
     def drop(self) -> None:
-        for parameter in self.parameters:
+        for parameter in self.parameters.values():
             parameter.grad = None
         super().drop()
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Of the whole gradient: squares are summed over shards, and once for what ranks hold in common."""
         square = torch.zeros((), device=self.world.device, dtype=torch.float64)
-        for parameter, master in zip(self.parameters, self.masters, strict=True):
+        for parameter, master in zip(self.parameters.values(), self.masters, strict=True):
             if master.grad is not None:
                 own = master.grad.to(self.world.device).square().sum(dtype=torch.float64)
                 square += own if is_split(parameter) else own / self.copies
@@ -115,7 +115,7 @@ class ShardedPart(Part):
         kind, _, of = name.partition(".")
         if kind == "step":
             return self.masters.state().arrays[name]
-        parameter = self._parameters()[of]
+        parameter = self.masters.parameters[of]
         values = local(parameter) if kind in ("parameter", "master") else self.masters.state().arrays[name]
         like = parameter.data
         assert isinstance(like, DTensor)
@@ -125,16 +125,13 @@ class ShardedPart(Part):
         )  # fmt: skip
         return made.full_tensor()
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        return dict(zip(self.masters.names, self.masters.parameters, strict=True))
-
     def share(self, name: str, array: Tensor) -> Tensor:
         kind, _, of = name.partition(".")
-        parameter = self._parameters().get(of)
+        parameter = self.masters.parameters.get(of)
         return array if parameter is None or kind == "step" else own_part(array, parameter).to(local(parameter).device)
 
     def table(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters().items()}
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.masters.parameters.items()}
         return {
             name: (kind, shapes[name.partition(".")[2]] if shape else shape)
             for name, (kind, shape) in super().table().items()

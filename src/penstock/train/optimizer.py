@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class AdamW:
             self.inner.state[master] = {key: value.to(master.device).clone() for key, value in arrays.items()}
 
 
-def groups_of(module: nn.Module, masters: Sequence[tuple[nn.Parameter, Tensor]], decay: float) -> list[dict[str, Any]]:
+def groups_of(module: nn.Module, masters: Iterable[tuple[nn.Parameter, Tensor]], decay: float) -> list[dict[str, Any]]:
     """An optimizer's groups of the masters of a module's parameters: weight decay acts on matrices, but not on embeddings."""
     embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
@@ -61,14 +61,9 @@ class Masters:
 
     def __init__(self, module: nn.Module, spec: LearnerSpec) -> None:
         self.spec = spec
-        self.names, self.parameters, self.masters = [], [], []
-        for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            self.names.append(name)
-            self.parameters.append(parameter)
-            self.masters.append(self._master_of(parameter))
-        groups = groups_of(module, list(zip(self.parameters, self.masters, strict=True)), spec.weight_decay)
+        self.parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self.masters = [self._master_of(parameter) for parameter in self.parameters.values()]
+        groups = groups_of(module, zip(self.parameters.values(), self.masters, strict=True), spec.weight_decay)
         self.adam = AdamW8bit(groups, spec) if spec.optimizer == "adamw8bit" else AdamW(groups, spec)
 
     def _master_of(self, parameter: nn.Parameter) -> Tensor:
@@ -115,14 +110,14 @@ class Masters:
 
     @torch.no_grad()
     def _write_back(self) -> None:
-        for parameter, master in zip(self.parameters, self.masters, strict=True):
+        for parameter, master in zip(self.parameters.values(), self.masters, strict=True):
             if parameter is not master:
                 parameter.copy_(master)
 
     def state(self) -> State:
         """Masters and moments by parameter name."""
         arrays: dict[str, Any] = {}
-        for name, master in self._named():
+        for name, master in zip(self.parameters, self.masters, strict=True):
             arrays[f"master.{name}"] = master.detach()
             for key, value in self.adam.arrays(master).items():
                 arrays[f"{key}.{name}"] = value
@@ -135,7 +130,7 @@ class Masters:
         Raises CheckpointError for a missing name or another shape.
         """
         self.drop()
-        for name, master in self._named():
+        for name, master in zip(self.parameters, self.masters, strict=True):
             saved = state.arrays.get(f"master.{name}")
             if saved is None or saved.shape != master.shape:
                 raise CheckpointError(f'checkpoint does not fit the model: parameter "{name}" is missing or has another shape')
@@ -143,6 +138,3 @@ class Masters:
             keys = (key for key, _, of in (entry.partition(".") for entry in state.arrays) if of == name and key != "master")
             self.adam.load_arrays(master, {key: state.arrays[f"{key}.{name}"] for key in keys})
         self._write_back()
-
-    def _named(self) -> Iterator[tuple[str, Tensor]]:
-        yield from zip(self.names, self.masters, strict=True)
