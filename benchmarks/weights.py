@@ -37,7 +37,7 @@ from penstock.models.scratch import build_model
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime import launch
 from penstock.weights.alias import AliasChannel
-from penstock.weights.channels import open_publisher, open_subscriber
+from penstock.weights.channels import channel
 from penstock.weights.folder import PREFIX
 from penstock.weights.follow import follow
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
@@ -248,7 +248,7 @@ def follow_manifests(folder: Path) -> None:
     for told in sys.stdin:
         manifest = json.loads(told)
         kind = manifest["kind"]
-        subscriber = subscribers[kind] = subscribers.get(kind) or open_subscriber(kind, folder, "a")
+        subscriber = subscribers[kind] = subscribers.get(kind) or channel(kind).subscriber(folder, "a")
         began = time.perf_counter()
         subscriber.open(manifest)
         seconds = time.perf_counter() - began
@@ -261,7 +261,7 @@ async def carry(kind: str, dtype: str, steps: list[dict[str, torch.Tensor]]) -> 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if kind == "shared memory" else None) as root:
         follower, now, posted = Follower(Path(root) / f"{PREFIX}bench"), [steps[0]], asyncio.Queue()
         await follower.start()
-        publisher = open_publisher(kind, lambda: now[0].items(), follower.folder, posted.put, 0, dtype=dtype)
+        publisher = channel(kind).publisher(lambda: now[0].items(), follower.folder, posted.put, 0, dtype=dtype)
         for version, now[0] in enumerate(steps):
             began = time.perf_counter()
             await publisher.publish(version)

@@ -29,7 +29,7 @@ from penstock.core.types import PromptKey, Request, SampleKey, Sampling
 from penstock.models.files import save_model
 from penstock.models.scratch import build_model
 from penstock.runtime.engines import EngineStart, opened
-from penstock.weights.channels import open_publisher, open_subscriber
+from penstock.weights.channels import channel
 from penstock.weights.folder import shared_folder
 
 CORPUS = ["3 + 4 = 7", "the quick brown fox jumps over the lazy dog", "what is the sum of all numbers"] * 20
@@ -67,8 +67,8 @@ class Way:
     def __init__(self, name: str, model: Any, folder: Path) -> None:
         self.channel, self.copies = WAYS[name]
         self.manifests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.publisher = open_publisher(self.channel, model.policy_weights, folder, self.manifests.put, 0)
-        self.subscriber = open_subscriber(self.channel, folder, "generator-0")
+        self.publisher = channel(self.channel).publisher(model.policy_weights, folder, self.manifests.put, 0)
+        self.subscriber = channel(self.channel).subscriber(folder, "generator-0")
         self.bytes = 0
         self.whole: list[float] = []
         self.own: list[float] = []

@@ -16,7 +16,7 @@ from penstock.core.errors import WeightError
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.weights import disk
 from penstock.weights.alias import AliasChannel
-from penstock.weights.channels import open_publisher, open_subscriber
+from penstock.weights.channels import channel
 from penstock.weights.folder import PREFIX
 from penstock.weights.follow import follow
 
@@ -56,7 +56,7 @@ class Line:
     def publisher(self, learner_epoch=0, generators=1):
         """A learner's start."""
         options = {"generators": generators, "seconds": 1.0} if self.kind == "process group" else {}
-        made = open_publisher(self.kind, self.model.policy_weights, self.folder, self.board.post, learner_epoch, **options)
+        made = channel(self.kind).publisher(self.model.policy_weights, self.folder, self.board.post, learner_epoch, **options)
         self.publishers.append(made)
         return made
 
@@ -76,7 +76,7 @@ class Line:
     def generator(self, joins=True):
         """One that follows from now on, or only looks."""
         generator = EmbeddedGenerator(copy.deepcopy(self.model), version=-1)
-        subscriber = open_subscriber(self.kind, self.folder, f"generator-{len(self.generators)}")
+        subscriber = channel(self.kind).subscriber(self.folder, f"generator-{len(self.generators)}")
         self.generators.append(generator)
         if joins:
             work = follow(generator, self.board.newest, subscriber, "keep", lambda *_, **__: None)

@@ -15,7 +15,8 @@ from penstock.runtime.stages import remote_online
 
 def test_a_failed_delivery_of_the_process_group_is_reported_to_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened: dict[str, Any] = {}
-    monkeypatch.setattr(remote_online, "open_publisher", lambda *given, **options: opened.update(options))
+    made = SimpleNamespace(publisher=lambda *given, **options: opened.update(options))
+    monkeypatch.setattr(remote_online, "channel", lambda kind: made)
     heard: list[tuple[str, dict[str, Any]]] = []
     run = quickstart()
     run = replace(run, runtime="procs", roles=replace(run.roles, channel="process group", generators=3))

@@ -8,7 +8,7 @@ import pytest
 
 import tiny_models
 from penstock.core.types import WeightUpdate
-from penstock.weights.channels import open_publisher
+from penstock.weights.channels import channel
 from penstock.weights.folder import PREFIX
 from penstock.weights.snapshot import sums_of
 from penstock.weights.upload import pack
@@ -232,7 +232,7 @@ def test_weights_come_by_manifest_through_a_channel(ask, tiny, tmp_path, kind):
 
     async def scenario(client, service):
         manifests = asyncio.Queue(maxsize=1)
-        publisher = open_publisher(kind, other.policy_weights, folder, manifests.put, 0)
+        publisher = channel(kind).publisher(other.policy_weights, folder, manifests.put, 0)
         early = await client.post("/weights", json={"manifest": {"kind": kind}})
         group = await client.post("/weights/group", json={"channel": kind, "folder": str(folder), "name": "generator-0"})
         task = await in_flight(client, service)

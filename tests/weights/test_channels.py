@@ -7,7 +7,7 @@ from weight_examples import Board, Source, assert_equal_tensors, following, unti
 
 from penstock.core.errors import SpecError
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.weights.channels import KINDS, open_publisher, open_subscriber
+from penstock.weights.channels import KINDS, channel
 from penstock.weights.folder import PREFIX
 
 
@@ -19,9 +19,9 @@ def test_a_generator_follows_a_channel_of_any_kind(kind, tiny, tmp_path):
 
     async def updated():
         board = Board()
-        publisher = open_publisher(kind, source, folder, board.post, 0)
+        publisher = channel(kind).publisher(source, folder, board.post, 0)
         generator = EmbeddedGenerator(model, version=-1)
-        task, reports = following(generator, board, open_subscriber(kind, folder, "generator-0"))
+        task, reports = following(generator, board, channel(kind).subscriber(folder, "generator-0"))
         for version in (0, 1):
             await publisher.publish(version)
             await until(lambda version=version: generator.stats().version == version)
@@ -38,9 +38,9 @@ def test_a_generator_follows_a_channel_of_any_kind(kind, tiny, tmp_path):
 
 def test_an_unknown_channel_names_those_there_are(tmp_path):
     with pytest.raises(SpecError, match='no weight channel "pigeon"; use one of: shared memory, disk, process group'):
-        open_subscriber("pigeon", tmp_path, "generator-0")
+        channel("pigeon").subscriber(tmp_path, "generator-0")
 
 
 def test_an_unknown_type_of_transport_names_those_there_are(tmp_path):
     with pytest.raises(SpecError, match='weights cannot travel as "float7"'):
-        open_publisher("disk", Source(), tmp_path / "run", Board().post, 0, dtype="float7")
+        channel("disk").publisher(Source(), tmp_path / "run", Board().post, 0, dtype="float7")

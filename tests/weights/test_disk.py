@@ -167,7 +167,7 @@ def test_a_full_file_without_a_tensor_is_refused(channel, lacking):
     publish(channel, 1)
     some = {name: tensor for name, tensor in expected(1).items() if name != lacking}
     save_file(some, board.manifests[-1]["chain"][0]["file"])
-    with pytest.raises(WeightError, match=f"'{lacking}' is not in its full file"):
+    with pytest.raises(WeightError, match=f'"{lacking}" is not in its full file'):
         subscriber.open(board.manifests[-1])
 
 

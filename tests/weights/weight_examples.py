@@ -140,7 +140,7 @@ class Child:
 
 OPENING = """
 import json, sys
-from penstock.weights.channels import open_subscriber
+from penstock.weights.channels import channel
 from penstock.core.errors import WeightError
 print(json.dumps("ready"), flush=True)
 subscribers = {}
@@ -148,7 +148,7 @@ for line in sys.stdin:
     manifest = json.loads(line)
     try:
         kind = manifest["kind"]
-        subscriber = subscribers.setdefault(kind, open_subscriber(kind, sys.argv[1], sys.argv[2]))
+        subscriber = subscribers.setdefault(kind, channel(kind).subscriber(sys.argv[1], sys.argv[2]))
         update = subscriber.open(manifest)
         answer = {"version": update.version, "sums": {name: float(t.double().sum()) for name, t in update.tensors}}
     except WeightError as error:

@@ -15,12 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.core.errors import GenerationError
-from penstock.core.types import FloatArray, IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
 from penstock.models.attention import Runs, Segments
-from penstock.models.draws import uniform_stream
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys
 from penstock.models.language_model import LanguageModel
 
@@ -40,28 +38,20 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
 
     model: EncoderDecoderModel
 
-    async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
-        """Log-prob of every token after the first ``prompt``, which the encoder reads, and 0 for those.
+    def _hidden_before(self, tokens: Tensor, prompt: int | None) -> Tensor:
+        """The encoder reads the prompt, so its tokens have no log-probs.
 
         Raises:
-            GenerationError: the tokens do not fit the context, or ``prompt`` is not said: without it nobody knows which
-                tokens the encoder reads.
+            GenerationError: ``prompt`` is not said: without it nobody knows which tokens the encoder reads.
         """
-        if len(tokens_T) > self.model.context:
-            raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.model.context}")
-        if prompt is None or not 1 <= prompt <= len(tokens_T):
+        length, device = len(tokens), self.model.device
+        if prompt is None or not 1 <= prompt <= length:
             raise GenerationError(
-                f"an encoder-decoder scores an answer to a prompt, and prompt={prompt} of {len(tokens_T)} tokens; give "
+                f"an encoder-decoder scores an answer to a prompt, and prompt={prompt} of {length} tokens; give "
                 f"the number of tokens that are the prompt, at least 1"
             )
-        length, device = len(tokens_T), self.model.device
         plan = EncoderDecoderPlan(np.arange(length)[None], np.array([length]), np.array([prompt]), length, device)
-        with torch.no_grad():
-            tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=device)
-            hidden = self.model.hidden(tokens[None], None, plan)[0, prompt - 1 : length - 1]
-            logits = self.model.logits(hidden) / (temperature or 1.0)
-            logp = logits.log_softmax(-1).gather(-1, tokens[prompt:, None]).squeeze(-1)
-        return np.concatenate([np.zeros(prompt), logp.cpu().numpy()]).astype(np.float32)
+        return self.model.hidden(tokens[None], None, plan)[0, prompt - 1 : length - 1]
 
     def _prefix_of(self, sequence: Sequence) -> tuple[int, ...]:
         """The prompt alone: what was generated before an interruption is the decoder's to read."""
@@ -102,14 +92,7 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         decode step draws what follows it.
         """
         new, device = [self.running[row] for row in rows], self.model.device
-        longest = max(s.limit for s in new)
-        if self.state.ensure(longest) | self.own_cache.ensure(self.max_running, longest):
-            self.decode.forget()
-        self.decode.regroup()
-        streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
-        self.state.start(rows, [s.request.sampling for s in new], streams, [len(s.tokens) for s in new])
-        index = torch.tensor(rows, device=device)
-        self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=device)
+        index = self._set_up(rows, new, sources, max(s.limit for s in new))
         self.state.own_length[index] = torch.tensor([len(s.tokens) for s in new], device=device)
         self.state.token[index] = torch.tensor([s.tokens[-1] if s.tokens else self.model.start for s in new], device=device)
         resumed = [(row, sequence) for row, sequence in zip(rows, new, strict=True) if sequence.tokens]

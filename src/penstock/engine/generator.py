@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from penstock.core.errors import GenerationError
 from penstock.core.spans import NO_SPANS, Spans
@@ -104,13 +105,17 @@ class EmbeddedGenerator:
             raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.model.context}")
         with torch.no_grad():
             tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self.model.device)
-            position = torch.arange(len(tokens), device=self.model.device)
-            hidden = self.model.hidden(tokens[None], position[None], single_row_plan(len(tokens), self.model.device))[0]
-            logits = self.model.logits(hidden[:-1]) / (temperature or 1.0)
-            logp = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)
-        scored_T = np.concatenate([[0.0], logp.cpu().numpy()]).astype(np.float32)
+            logits = self.model.logits(self._hidden_before(tokens, prompt)) / (temperature or 1.0)
+            first = len(tokens) - len(logits)
+            logp = logits.log_softmax(-1).gather(-1, tokens[first:, None]).squeeze(-1)
+        scored_T = np.concatenate([np.zeros(first), logp.cpu().numpy()]).astype(np.float32)
         scored_T[: prompt or 1] = 0.0
         return scored_T
+
+    def _hidden_before(self, tokens: Tensor, prompt: int | None) -> Tensor:
+        """The hidden states from which the last tokens of ``[T]`` are drawn: at least those after the first ``prompt``."""
+        position = torch.arange(len(tokens), device=self.model.device)
+        return self.model.hidden(tokens[None], position[None], single_row_plan(len(tokens), self.model.device))[0, :-1]
 
     async def load(self, update: WeightUpdate) -> Version:
         """Take new weights between two decode steps; what becomes of the cache is the update's ``kv``.
@@ -257,8 +262,8 @@ class EmbeddedGenerator:
             self._remove(cancelled)
 
     def _admit(self) -> None:
-        """Give waiting requests a prefix, in order; requests with equal tokens share one."""
-        known = {prefix.tokens: prefix for prefix in self.prefixes if self._may_share(prefix)}
+        """Give waiting requests a prefix, in order; requests with equal tokens share one, unless older weights read it."""
+        known = {prefix.tokens: prefix for prefix in self.prefixes if prefix.version in (-1, self.version)}
         promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
         while self.waiting:
             tokens = self._prefix_of(self.waiting[0])
@@ -274,10 +279,6 @@ class EmbeddedGenerator:
     def _prefix_of(self, sequence: Sequence) -> tuple[int, ...]:
         """The tokens that are read before a sequence draws: its prompt, and what it drew before an interruption."""
         return (*map(int, sequence.request.tokens_T), *sequence.tokens)
-
-    def _may_share(self, prefix: Prefix) -> bool:
-        """Whether a waiting request with the same tokens may join a prefix that is there: not if older weights read it."""
-        return prefix.version in (-1, self.version)
 
     def _prefill(self) -> None:
         """Run up to ``chunk`` prompt tokens of unfinished prefixes through the model, oldest first."""
@@ -331,15 +332,8 @@ class EmbeddedGenerator:
     def _start_rows(self, rows: list[int], sources: list[Prefix]) -> None:
         """Draw the first token of new rows from their prefixes' logits."""
         new = [self.running[row] for row in rows]
+        index = self._set_up(rows, new, sources, max(s.limit - len(s.tokens) for s in new))
         samplings = [s.request.sampling for s in new]
-        longest = max(s.limit - len(s.tokens) for s in new)
-        if self.state.ensure(max(s.limit for s in new)) | self.own_cache.ensure(self.max_running, longest):
-            self.decode.forget()
-        self.decode.regroup()
-        streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
-        self.state.start(rows, samplings, streams, [len(s.tokens) for s in new])
-        index = torch.tensor(rows, device=self.model.device)
-        self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
         cuts = TokenFilters(samplings, self.model.device) if any(map(needs_filters, samplings)) else None
         logits = torch.stack([p.logits_V for p in sources if p.logits_V is not None])
         if any(s.beta for s in samplings):
@@ -351,6 +345,17 @@ class EmbeddedGenerator:
             sequence.append(token, logp, prefix.version)
         self.generated_tokens += len(new)
         self._retire(rows)
+
+    def _set_up(self, rows: list[int], new: list[Sequence], sources: list[Prefix], longest: int) -> Tensor:
+        """The state of rows that begin, with room for ``longest`` own tokens each; gives the rows as an index."""
+        if self.state.ensure(max(s.limit for s in new)) | self.own_cache.ensure(self.max_running, longest):
+            self.decode.forget()
+        self.decode.regroup()
+        streams = [uniform_stream(s.request.sampling.seed, s.request.key, s.limit) for s in new]
+        self.state.start(rows, [s.request.sampling for s in new], streams, [len(s.tokens) for s in new])
+        index = torch.tensor(rows, device=self.model.device)
+        self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
+        return index
 
     def _collect(self, tokens: list[int], logps: list[float]) -> None:
         """Note the step's tokens and let finished sequences go."""

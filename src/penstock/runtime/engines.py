@@ -85,7 +85,7 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
 async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
     from penstock.models.language_model import longest_sequence
-    from penstock.serve.vllm_open import Opening, Transfer, vllm_generator
+    from penstock.serve.vllm_open import Opening, vllm_generator
     from penstock.weights.folder import OwnedFolder
     from penstock.weights.worker_loader import WorkerLoader
 
@@ -94,12 +94,11 @@ async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     if config.is_encoder_decoder:
         raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
     owned = OwnedFolder(start.shared)
-    transfer = Transfer("penstock", "penstock.weights.vllm_transfer.WorkerExtension", WorkerLoader(owned.path))
     adapter, context = adapter_of(folder) if start.adapters else None, longest_sequence(config)
     try:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
-        async with vllm_generator(model, spec, transfer, max_running=start.max_running) as engine:
+        async with vllm_generator(model, spec, WorkerLoader(owned.path), max_running=start.max_running) as engine:
             yield Opened(engine, text, engine.sums)
     finally:
         owned.close()

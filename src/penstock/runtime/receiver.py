@@ -8,8 +8,8 @@ from typing import Any
 from penstock.core.errors import WeightError
 from penstock.core.types import WeightUpdate
 from penstock.models.language_model import LanguageModel
-from penstock.weights.channels import open_subscriber
-from penstock.weights.follow import Subscriber
+from penstock.weights.channels import channel
+from penstock.weights.folder import Subscriber
 from penstock.weights.snapshot import Layout, sums_of
 from penstock.weights.upload import unpack
 
@@ -23,8 +23,8 @@ class ModelReceiver:
         self.image_bytes = 2 * Layout.of(model.policy_weights()).bytes + (1 << 16)
         self._subscriber: Subscriber | None = None
 
-    def group(self, channel: str, folder: str, name: str) -> None:
-        self._subscriber = open_subscriber(channel, folder, name)
+    def group(self, kind: str, folder: str, name: str) -> None:
+        self._subscriber = channel(kind).subscriber(folder, name)
 
     def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
         if self._subscriber is None:

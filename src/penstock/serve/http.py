@@ -13,12 +13,10 @@ import numpy as np
 
 from penstock.config.engines import Served
 from penstock.core.errors import GenerationError, SpecError
-from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.tape import Tape
-from penstock.core.types import FloatArray, GeneratorStats, IntArray, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
+from penstock.core.types import FloatArray, IntArray, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.models.updates import require_newer
 from penstock.serve.http_client import HttpClient
-from penstock.serve.meter import Meter
+from penstock.serve.meter import ForeignGenerator
 from penstock.serve.transport import request_to, sample_of
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ PART = 1 << 20
 """Bytes of an image that are sent at a time."""
 
 
-class ServedGenerator:
+class ServedGenerator(ForeignGenerator):
     """Implements the ``Generator`` contract over the routes of a server of ours.
 
     The draws are those that the embedded engine would make here: a request carries its key and seed. Counts are those of this
@@ -39,13 +37,8 @@ class ServedGenerator:
 
     def __init__(self, client: HttpClient, text: Text, pack: Pack, version: Version = -1, base: int = 0) -> None:
         """``base`` is added to the learner_epochs that the server is sent: it may hold weights of an earlier run."""
-        self.client, self.text, self.pack = client, text, pack
-        self.version: Version = version
-        self.learner_epoch, self.base = 0, base
-        self.spans: Spans = NO_SPANS
-        self.tape = Tape()
-        self.meter = Meter()
-        self.flying = 0
+        super().__init__(text, version)
+        self.client, self.pack, self.base = client, pack, base
 
     # ---- the contract
 
@@ -58,13 +51,12 @@ class ServedGenerator:
         """
         self.tape.submit(request.key)
         self.meter.enter(self.spans.clock())
-        self.flying += 1
         try:
             async with aclosing(self.client.lines("/generate", request_to(request))) as lines:
                 async for line in lines:
                     value = json.loads(line)
                     if isinstance(value, list):
-                        self.meter.drew(1, self.flying, self.spans)
+                        self.meter.drew(1, self.spans)
                         if on_token is not None:
                             on_token(*value)
                     elif "sample" in value:
@@ -72,7 +64,6 @@ class ServedGenerator:
                     else:
                         raise self.client.error("/generate", value.get("status", 500), value)
         finally:
-            self.flying -= 1
             self.meter.leave(self.spans)
         raise GenerationError(f"{request.key}: {self.client.url} ended its answer before the sample was whole")
 
@@ -97,8 +88,7 @@ class ServedGenerator:
             manifest, image = await asyncio.to_thread(self.pack, replace(update, learner_epoch=learner_epoch))
             head = json.dumps({"manifest": manifest, "kv": kv}).encode()
             answer = await self.client.put("/weights", _body(head, image))
-        self.tape.load(update.version, update.learner_epoch)
-        self.version, self.learner_epoch = int(answer["version"]), update.learner_epoch
+        self._took(replace(update, version=int(answer["version"])))
         self.spans.add("update", begun, self.spans.clock(), version=self.version)
         return self.version
 
@@ -106,16 +96,6 @@ class ServedGenerator:
         """Stop the named samples; gives what was generated of them."""
         answer = await self.client.post("/abort", {"keys": [[*key.prompt, key.sample] for key in keys]})
         return [sample_of(sample) for sample in answer["samples"]]
-
-    def stats(self) -> GeneratorStats:
-        return GeneratorStats(
-            version=self.version,
-            running=self.flying,
-            waiting=0,
-            cache_use=0.0,
-            generated_tokens=self.meter.tokens,
-            busy_seconds=self.meter.busy,
-        )
 
     # ---- beyond it
 

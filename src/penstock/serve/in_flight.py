@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.errors import GenerationError
-from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.tape import Tape
+from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import FinishReason, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.models.sequence_state import SequenceState, require_room
 from penstock.models.text import Text
-from penstock.serve.meter import Meter
+from penstock.models.updates import require_newer, verified
+from penstock.serve.meter import ForeignGenerator
+
+QUEUE = 1 << 16
+"""Requests at most."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,7 +50,7 @@ class InFlightRequest(SequenceState):
         self.versions[begun:] = generated[: len(self.tokens) - begun]
 
 
-class InFlightRequests(ABC):
+class InFlightRequests(ForeignGenerator, ABC):
     """A generator whose requests fly; subclasses say how one passes through the engine, and how it is stopped there.
 
     ``engine_name`` is for errors.
@@ -56,15 +58,10 @@ class InFlightRequests(ABC):
 
     engine_name = ""
 
-    def __init__(self, text: Text, own: Mapping[str, Any], *, context: int, version: Version, queue: int = 1 << 16) -> None:
-        """``own``: name to shape and type of the weights that updates bring; ``context``: the longest sequence; ``queue``:
-        requests at most."""
-        self.text, self.own, self.context, self.queue = text, own, context, queue
-        self.version: Version = version
-        self.learner_epoch = 0
-        self.spans: Spans = NO_SPANS
-        self.tape = Tape()
-        self.meter = Meter()
+    def __init__(self, text: Text, own: Mapping[str, Any], *, context: int, version: Version = -1) -> None:
+        """``own``: name to shape and type of the weights that updates bring; ``context``: the longest sequence."""
+        super().__init__(text, version)
+        self.own, self.context = own, context
         self._flights: dict[int, InFlightRequest] = {}
         self._serial = 0
         self._loading = asyncio.Lock()
@@ -83,6 +80,10 @@ class InFlightRequests(ABC):
     @abstractmethod
     async def _stop(self, names: Sequence[str]) -> None:
         """Have the engine end requests of these names."""
+
+    @abstractmethod
+    async def _change(self, update: WeightUpdate, tensors: Mapping[str, Any]) -> None:
+        """Bring verified tensors to the engine and switch over. Raises what :meth:`load` raises."""
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
         """Draw one sample; ``on_token`` hears the version that is in use when a token arrives here.
@@ -118,8 +119,8 @@ class InFlightRequests(ABC):
 
     async def _fly(self, flight: InFlightRequest) -> FinishReason:
         """From the engine's queue to the last token; as often as the request is begun again."""
-        if len(self._flights) >= self.queue:
-            raise GenerationError(f"{flight.request.key}: {self.queue} requests are waiting already")
+        if len(self._flights) >= QUEUE:
+            raise GenerationError(f"{flight.request.key}: {QUEUE} requests are waiting already")
         self.meter.enter(self.spans.clock())
         self._flights[id(flight)] = flight
         try:
@@ -148,14 +149,28 @@ class InFlightRequests(ABC):
 
     # ---- weights
 
+    async def load(self, update: WeightUpdate) -> Version:
+        """Take new weights between two steps of the engine; what becomes of the cache is the update's ``kv``.
+
+        Requests of which no token is generated yet begin again, so that they read no prefix of the old weights.
+
+        Raises:
+            WeightError: the update was refused; the old weights and version are still in place.
+            GenerationError: the engine failed in the middle of the switch; it must be started anew.
+        """
+        async with self._loading:
+            require_newer(update, (self.learner_epoch, self.version))
+            if update.tensors is None:
+                raise WeightError(
+                    f"weight update {update.version} refused: it brings no tensors, and {self.engine_name} shares no memory "
+                    f"with the learner"
+                )
+            await self._change(update, await asyncio.to_thread(verified, self.own, update))
+        return self.version
+
     def label(self) -> str:
         """How the engine calls the weights in use."""
         return f"{self.learner_epoch}.{self.version}"
-
-    def _took(self, update: WeightUpdate) -> None:
-        """From now on tokens are of an update's version."""
-        self.tape.load(update.version, update.learner_epoch)
-        self.learner_epoch, self.version = update.learner_epoch, update.version
 
     @contextmanager
     def _shut(self, update: WeightUpdate) -> Iterator[None]:

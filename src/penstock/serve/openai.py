@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -35,14 +35,13 @@ class OpenAIRoutes:
         return JSONResponse(self._model())
 
     async def completions(self, request: Request) -> Response:
-        return await self._answer(
-            request, await parsing.completion(await read_json(request, self.service.limits), self.service)
-        )
+        return await self._answer(request, parsing.completion)
 
     async def chat(self, request: Request) -> Response:
-        return await self._answer(request, await parsing.chat(await read_json(request, self.service.limits), self.service))
+        return await self._answer(request, parsing.chat)
 
-    async def _answer(self, request: Request, wanted: ParsedRequest) -> Response:
+    async def _answer(self, request: Request, parse: Callable[[dict[str, Any], Service], Awaitable[ParsedRequest]]) -> Response:
+        wanted = await parse(await read_json(request, self.service.limits), self.service)
         answer, requests = Answer(wanted, self.service), wanted.requests()
         if wanted.stream:
             return Lines(self._stream(answer), self.service, len(requests), "text/event-stream")

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.core.types import IntArray, PromptKey, Request, SampleKey, Sampling
 from penstock.serve.service import Service
-from penstock.serve.tokens import is_tokens, tokens_of
+from penstock.serve.transport import is_tokens, tokens_of
 from penstock.web.fields import Fields
 from penstock.web.refusals import Refusal
 
@@ -40,6 +40,7 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {
     "audio": (),
     "prediction": (),
     "reasoning_effort": ("none",),
+    "top_logprobs": (0,),  # log-probs are those of the tokens generated
 }
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -90,11 +91,6 @@ async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     tokens = np.asarray(await asyncio.to_thread(service.text.encode, rendered), np.int32)
     _fits(tokens, service)
     logprobs = fields.flag("logprobs")
-    if fields.whole("top_logprobs", 0, 0):
-        raise Refusal(
-            400, "top_logprobs: this server gives the log-prob of the tokens generated and of no others; use top_logprobs=0",
-            param="top_logprobs", code="unsupported_parameter",
-        )  # fmt: skip
     if fields.has("max_completion_tokens") and fields.has("max_tokens"):
         raise Refusal(400, "max_tokens and max_completion_tokens mean the same here; give one of them", param="max_tokens")
     name = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"

@@ -13,13 +13,12 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from penstock.core.errors import WeightError
+from penstock.core.errors import Superseded, WeightError
 from penstock.core.types import CachePolicy, WeightUpdate
 from penstock.core.types import Request as Wanted
 from penstock.serve.service import Receiver, Service, Token, token_events
 from penstock.serve.streams import Lines, unless_gone
-from penstock.serve.tokens import tokens_of
-from penstock.serve.transport import key_of, request_of, sample_to
+from penstock.serve.transport import key_of, request_of, sample_to, tokens_of
 from penstock.web.fields import Fields, object_of
 from penstock.web.guard import parts, read_json
 from penstock.web.refusals import Refusal, refusal_of
@@ -138,10 +137,7 @@ class Routes:
 
     async def receive(self, request: Request) -> Response:
         """Load what a manifest of the channel announces, between two tokens."""
-        fields = Fields(await read_json(request, self.service.limits))
-        manifest, kv = fields.object("manifest"), cast(CachePolicy, fields.text("kv", "keep", KV))
-        fields.done()
-        receiver = self._receiver()
+        (manifest, kv), receiver = _announced(await read_json(request, self.service.limits)), self._receiver()
         if manifest.get("kind") == "alias":
             return await self._load(lambda: _bare(manifest), kv)
         return await self._load(lambda: receiver.open(manifest), kv)
@@ -151,9 +147,7 @@ class Routes:
         receiver, limits = self._receiver(), self.service.limits
         async with asyncio.timeout(limits.request_seconds):
             head, image = await _parcel(parts(request, limits, MANIFEST_BYTES + receiver.image_bytes), receiver.image_bytes)
-        fields = Fields(object_of(head))
-        manifest, kv = fields.object("manifest"), cast(CachePolicy, fields.text("kv", "keep", KV))
-        fields.done()
+        manifest, kv = _announced(object_of(head))
         return await self._load(lambda: receiver.unpack(manifest, image), kv)
 
     async def _load(self, opened: Any, kv: CachePolicy) -> Response:
@@ -165,8 +159,8 @@ class Routes:
                 version = await service.engine.load(replace(update, kv=kv))
         except WeightError as error:
             service.metrics.updates["refused"] += 1
-            superseded = type(error).__name__ == "Superseded"
-            raise Refusal(409, str(error), code="superseded" if superseded else "weights_refused") from error
+            code = "superseded" if isinstance(error, Superseded) else "weights_refused"
+            raise Refusal(409, str(error), code=code) from error
         service.learner_epoch = update.learner_epoch
         service.metrics.updates["loaded"] += 1
         return JSONResponse({"version": version, "learner_epoch": update.learner_epoch})
@@ -175,6 +169,14 @@ class Routes:
         if self.service.receiver is None:
             raise Refusal(501, "this server takes no weights")
         return self.service.receiver
+
+
+def _announced(body: dict[str, Any]) -> tuple[dict[str, Any], CachePolicy]:
+    """The manifest in a body, and what becomes of the cache."""
+    fields = Fields(body)
+    manifest, kv = fields.object("manifest"), cast(CachePolicy, fields.text("kv", "keep", KV))
+    fields.done()
+    return manifest, kv
 
 
 def _bare(manifest: dict[str, Any]) -> WeightUpdate:

@@ -39,7 +39,7 @@ class Limits(BodyLimits):
 class Receiver(Protocol):
     """Where weights come from; its methods but ``group`` block, so they are called in a thread."""
 
-    def group(self, channel: str, folder: str, name: str) -> None:
+    def group(self, kind: str, folder: str, name: str) -> None:
         """Take part in a channel from now on."""
         ...
 

@@ -24,7 +24,6 @@ from penstock.core.errors import GenerationError, PenstockError, WeightError
 from penstock.core.types import (
     FinishReason,
     FloatArray,
-    GeneratorStats,
     IntArray,
     SampleKey,
     Sampling,
@@ -32,7 +31,6 @@ from penstock.core.types import (
     WeightUpdate,
 )
 from penstock.models.text import Text
-from penstock.models.updates import require_newer, verified
 from penstock.serve.http import pick
 from penstock.serve.http_client import HttpClient
 from penstock.serve.in_flight import InFlightRequest, InFlightRequests, number_of
@@ -87,33 +85,6 @@ class SGLangGenerator(InFlightRequests):
         scored_T[: prompt or 1] = 0.0
         return scored_T
 
-    async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights between two steps of the server. With ``kv="recompute"`` requests are begun again, with what they
-        have generated; requests of which no token is generated yet begin again in any case.
-
-        Raises:
-            WeightError: the update was refused; the old weights and version are still in place.
-            GenerationError: the server failed in the middle of the switch; it must be started anew.
-        """
-        async with self._loading:
-            require_newer(update, (self.learner_epoch, self.version))
-            if update.tensors is None:
-                raise WeightError(f"weight update {update.version} refused: it brings no tensors, and SGLang shares no memory")
-            tensors = await asyncio.to_thread(verified, self.own, update)
-            with self._shut(update):
-                await self._switch(update, tensors)
-        return self.version
-
-    def stats(self) -> GeneratorStats:
-        return GeneratorStats(
-            version=self.version,
-            running=len(self._flights),
-            waiting=0,
-            cache_use=0.0,
-            generated_tokens=self.meter.tokens,
-            busy_seconds=self.meter.busy,
-        )
-
     # ---- requests
 
     async def _pass(self, flight: InFlightRequest) -> FinishReason:
@@ -137,7 +108,7 @@ class SGLangGenerator(InFlightRequests):
         fresh = information.get("output_token_logprobs", ())[len(flight.tokens) - begun :]
         version = self._number(information.get("weight_version", ""))
         reason = flight.take(((token, logp) for logp, token, *_ in fresh), lambda: version, self.text)
-        self.meter.drew(len(fresh), len(self._flights), self.spans)
+        self.meter.drew(len(fresh), self.spans)
         if spans := information.get("weight_versions"):
             flight.relabel(begun, ((self._number(span["version"]), span["end"] - span["start"]) for span in spans))
         finish = information.get("finish_reason")
@@ -180,24 +151,27 @@ class SGLangGenerator(InFlightRequests):
 
     # ---- weights
 
-    async def _switch(self, update: WeightUpdate, tensors: Mapping[str, Any]) -> None:
-        """Stop between two steps, hand over, go on."""
+    async def _change(self, update: WeightUpdate, tensors: Mapping[str, Any]) -> None:
+        """Stop between two steps, hand over, go on. With ``kv="recompute"`` requests are begun again, with what they have
+        generated."""
         keep = update.kv in ("keep", "drain")  # draining has let every group end
-        for flight in self._flights.values():
-            flight.again = update.kv == "recompute"
-        await self.client.post("/pause_generation", {"mode": "in_place" if keep else "abort"})
-        try:
-            await self.delivery.send(self.client, tensors, f"{update.learner_epoch}.{update.version}", not keep)
-            self._took(update)
-            if keep:
-                await self._restart([flight for flight in self._flights.values() if not flight.tokens])
-        except PenstockError as error:
-            with contextlib.suppress(PenstockError):  # what went wrong first is the cause
-                await self.client.post("/continue_generation", {})
-            if not isinstance(error, WeightError):
-                raise GenerationError(f"weight update {update.version}: SGLang failed in the middle of it: {error}") from error
-            raise
-        await self.client.post("/continue_generation", {})
+        with self._shut(update):
+            for flight in self._flights.values():
+                flight.again = update.kv == "recompute"
+            await self.client.post("/pause_generation", {"mode": "in_place" if keep else "abort"})
+            try:
+                await self.delivery.send(self.client, tensors, f"{update.learner_epoch}.{update.version}", not keep)
+                self._took(update)
+                if keep:
+                    await self._restart([flight for flight in self._flights.values() if not flight.tokens])
+            except PenstockError as error:
+                with contextlib.suppress(PenstockError):  # what went wrong first is the cause
+                    await self.client.post("/continue_generation", {})
+                if not isinstance(error, WeightError):
+                    problem = f"weight update {update.version}: SGLang failed in the middle of it: {error}"
+                    raise GenerationError(problem) from error
+                raise
+            await self.client.post("/continue_generation", {})
 
 
 def seed_of(seed: int, key: SampleKey) -> int:

@@ -1,4 +1,4 @@
-"""Requests and samples as JSON, for our own server and the generator that drives it. Floats keep their exact values."""
+"""Token ids, requests and samples as JSON, for our server and the generator that drives it. Floats keep their exact values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ import numpy as np
 
 from penstock.config.spec import parse
 from penstock.core.types import IntArray, PromptKey, Request, Sample, SampleKey, Sampling
-from penstock.serve.tokens import tokens_of
-from penstock.web.fields import Fields
+from penstock.web.fields import Fields, shown
 from penstock.web.refusals import Refusal
 
 FINISHES = ("stop", "length", "abort", "error")
+
+
+def is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+
+
+def tokens_of(value: Any, name: str, vocabulary: int) -> IntArray:
+    """Token ids ``[T]`` of a JSON list. Raises Refusal for anything but ids of the vocabulary, and for none at all."""
+    if not is_tokens(value):
+        raise Refusal(400, f"{name}: {shown(value)} is no list of token ids", param=name)
+    stray = next((token for token in value if not 0 <= token < vocabulary), None)
+    if stray is not None:
+        raise Refusal(400, f"{name}: the token id {shown(stray)} is outside the vocabulary of {vocabulary}", param=name)
+    return np.asarray(value, np.int32)
 
 
 def request_to(request: Request) -> dict[str, Any]:

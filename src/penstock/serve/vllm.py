@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from penstock.core.errors import GenerationError, WeightError, blame
 from penstock.core.types import (
-    CachePolicy,
     FinishReason,
     FloatArray,
     GeneratorStats,
@@ -30,7 +30,6 @@ from penstock.core.types import (
 )
 from penstock.models.files import Adapter
 from penstock.models.text import Text
-from penstock.models.updates import require_newer, verified
 from penstock.serve.in_flight import InFlightRequest, InFlightRequests, number_of
 
 PATIENCE = 600.0
@@ -38,7 +37,11 @@ PATIENCE = 600.0
 
 
 class Carrier(Protocol):
-    """How an update's snapshot reaches vLLM's workers (``weights.worker_loader.WorkerLoader``)."""
+    """How an update's snapshot reaches vLLM's workers (``weights.worker_loader.WorkerLoader``): ``backend`` and ``extension``
+    name what runs in them."""
+
+    backend: str
+    extension: str
 
     def write(self, order: tuple[int, Version], tensors: Mapping[str, Tensor]) -> dict[str, Any]: ...
 
@@ -51,13 +54,13 @@ class VLLMGenerator(InFlightRequests):
     engine_name = "vLLM"
 
     def __init__(
-        self, engine: Any, text: Text, own: Mapping[str, Tensor], carrier: Carrier, *, max_running: int, version: Version,
-        queue: int = 1 << 16, adapter: Adapter | None = None,
+        self, engine: Any, text: Text, own: Mapping[str, Tensor], carrier: Carrier, *, max_running: int,
+        adapter: Adapter | None = None,
     ) -> None:  # fmt: skip
-        """``own``: name to shape and type of the weights that updates bring; ``max_running`` sequences at once; ``queue``
-        requests at most; ``adapter``: the low-rank adapters that all requests go through, if there are any."""
+        """``own``: name to shape and type of the weights that updates bring; ``max_running`` sequences at once; ``adapter``:
+        the low-rank adapters that all requests go through, if there are any."""
         config = engine.vllm_config
-        super().__init__(text, own, context=int(config.model_config.max_model_len), version=version, queue=queue)
+        super().__init__(text, own, context=int(config.model_config.max_model_len))
         self.engine, self.carrier, self.max_running, self.adapter = engine, carrier, max_running, adapter
         self.room = int(config.cache_config.num_gpu_blocks or 1) * int(config.cache_config.block_size)
         """Tokens that the cache holds."""
@@ -82,42 +85,11 @@ class VLLMGenerator(InFlightRequests):
             scored_T[first:] = flight.logps
         return scored_T
 
-    async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights between two steps of vLLM; what becomes of the cache is the update's ``kv``.
-
-        Requests of which no token is generated yet begin again, so that they read no prefix of the old weights.
-
-        Raises:
-            WeightError: the update was refused; the old weights and version are still in place.
-            GenerationError: vLLM failed in the middle of the switch; the engine must be opened anew.
-        """
-        async with self._loading:
-            require_newer(update, (self.learner_epoch, self.version))
-            if update.tensors is None:
-                raise WeightError(
-                    f"weight update {update.version} refused: it brings no tensors, and vLLM shares no memory with the learner"
-                )
-            tensors = await asyncio.to_thread(verified, self.own, update)
-            order = (update.learner_epoch, update.version)
-            manifest = await asyncio.to_thread(self.carrier.write, order, tensors)
-            try:
-                await self._hand_over(manifest, update.version)
-                await self._switch(update)
-            finally:
-                self.carrier.clear()
-        return self.version
-
     def stats(self) -> GeneratorStats:
-        flying = len(self._flights)
+        seen = super().stats()
         held = sum(len(f.request.tokens_T) + len(f.tokens) for f in self._flights.values())
-        return GeneratorStats(
-            version=self.version,
-            running=min(flying, self.max_running),
-            waiting=max(0, flying - self.max_running),
-            cache_use=min(1.0, held / self.room),
-            generated_tokens=self.meter.tokens,
-            busy_seconds=self.meter.busy,
-        )
+        running, waiting = min(seen.running, self.max_running), max(0, seen.running - self.max_running)
+        return replace(seen, running=running, waiting=waiting, cache_use=min(1.0, held / self.room))
 
     async def sums(self) -> list[str]:
         """Checksums of the image that the weights in use were loaded from, by bucket, as the first worker has it."""
@@ -163,7 +135,7 @@ class VLLMGenerator(InFlightRequests):
         logps = completion.logprobs.logprobs if completion.token_ids else ()
         reason = flight.take(zip(completion.token_ids, logps, strict=True), lambda: self.version, self.text)
         if not flight.forced:
-            self.meter.drew(len(flight.tokens) - known, len(self._flights), self.spans)
+            self.meter.drew(len(flight.tokens) - known, self.spans)
         return reason
 
     def _parameters(self, flight: InFlightRequest) -> Any:
@@ -185,6 +157,14 @@ class VLLMGenerator(InFlightRequests):
         )
 
     # ---- weights
+
+    async def _change(self, update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
+        manifest = await asyncio.to_thread(self.carrier.write, (update.learner_epoch, update.version), tensors)
+        try:
+            await self._hand_over(manifest, update.version)
+            await self._switch(update)
+        finally:
+            self.carrier.clear()
 
     async def _hand_over(self, manifest: Mapping[str, Any], version: Version) -> None:
         """Let the workers take and verify an image while they still run with the old weights.
@@ -220,7 +200,8 @@ class VLLMGenerator(InFlightRequests):
         ):
             for flight in self._flights.values():
                 flight.again = bool(flight.forced)  # what is scored is scored by one version, also where all are aborted
-            await self._pause(update.kv)
+            clear = update.kv in ("abort", "recompute")  # draining has let every group end
+            await self.engine.pause_generation(mode="abort" if update.kv == "abort" else "keep", clear_cache=clear)
             await self.engine.finish_weight_update()
             if self.adapter is not None:  # vLLM forgets adapters when weights have changed, so they come last
                 await self.engine.collective_rpc("penstock_replace_adapter")
@@ -228,9 +209,3 @@ class VLLMGenerator(InFlightRequests):
             await self.engine.update_weight_version(self.label())
             await self._restart([flight for flight in self._flights.values() if flight.forced or not flight.tokens])
             await self.engine.resume_generation()
-
-    async def _pause(self, kv: CachePolicy) -> None:
-        if kv == "abort":
-            await self.engine.pause_generation(mode="abort", clear_cache=True)
-        else:  # draining has let every group end
-            await self.engine.pause_generation(mode="keep", clear_cache=kv == "recompute")

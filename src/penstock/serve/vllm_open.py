@@ -14,7 +14,6 @@ from torch import Tensor
 
 from penstock.config.engines import VLLM
 from penstock.core.errors import GenerationError, blame
-from penstock.core.types import Version
 from penstock.models.files import Adapter
 from penstock.models.text import Text
 from penstock.serve.vllm import Carrier, VLLMGenerator
@@ -30,15 +29,6 @@ ENVIRONMENT = {
 ENDING = 9.0
 """Seconds in which vLLM's processes may end in order; less than a role has before its supervisor insists."""
 DRAWS = "penstock.serve.vllm_draws:Draws"
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """The weights' side of vLLM, which lies in another folder: names of what runs in its workers, and what feeds them."""
-
-    backend: str
-    extension: str
-    carrier: Carrier
 
 
 @dataclass(frozen=True)
@@ -62,9 +52,7 @@ class Opening:
 
 
 @asynccontextmanager
-async def vllm_generator(
-    model: Opening, spec: VLLM, transfer: Transfer, *, max_running: int, version: Version = -1
-) -> AsyncIterator[VLLMGenerator]:
+async def vllm_generator(model: Opening, spec: VLLM, carrier: Carrier, *, max_running: int) -> AsyncIterator[VLLMGenerator]:
     """A running vLLM over a model folder; its processes end with the block. Needs no tokenizer of vLLM's.
 
     Raises:
@@ -78,10 +66,8 @@ async def vllm_generator(
     except ImportError as error:
         raise GenerationError(f"vLLM cannot be imported: {error}; {INSTALL}") from error
     with blame(GenerationError, f"vLLM does not start with {model.folder}"):
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(model, spec, transfer, max_running)))
-    generator = VLLMGenerator(
-        engine, model.text, model.updated, transfer.carrier, max_running=max_running, version=version, adapter=model.adapter
-    )
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(model, spec, carrier, max_running)))
+    generator = VLLMGenerator(engine, model.text, model.updated, carrier, max_running=max_running, adapter=model.adapter)
     try:
         if model.adapter is not None:
             await engine.collective_rpc("penstock_adapters")
@@ -89,12 +75,12 @@ async def vllm_generator(
         yield generator
     finally:
         await asyncio.to_thread(engine.shutdown, ENDING)
-        transfer.carrier.clear()
+        carrier.clear()
         generator.engine = engine = None  # type: ignore[assignment]
         gc.collect()  # vLLM's object shuts down again when it is dropped, which fails once Python is ending
 
 
-def _arguments(model: Opening, spec: VLLM, transfer: Transfer, max_running: int) -> dict[str, Any]:
+def _arguments(model: Opening, spec: VLLM, carrier: Carrier, max_running: int) -> dict[str, Any]:
     """What vLLM is opened with."""
     from vllm.config.weight_transfer import WeightTransferConfig
 
@@ -109,8 +95,8 @@ def _arguments(model: Opening, spec: VLLM, transfer: Transfer, max_running: int)
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logits",
         "logits_processors": [DRAWS],
-        "weight_transfer_config": WeightTransferConfig(backend=transfer.backend),
-        "worker_extension_cls": transfer.extension,
+        "weight_transfer_config": WeightTransferConfig(backend=carrier.backend),
+        "worker_extension_cls": carrier.extension,
         "disable_log_stats": True,
         **_memory(spec),
         **({} if model.adapter is None else _adapted(model.adapter.rank)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from penstock.core.errors import Superseded, WeightError
+from penstock.config.spec import convert
+from penstock.core.errors import SpecError, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.delta import apply, difference
-from penstock.weights.folder import OwnedFolder
-from penstock.weights.snapshot import Announced, Post, Snapshots, Weights, empty_snapshot, manifest_of
+from penstock.weights.folder import Publisher, Subscriber
+from penstock.weights.snapshot import Announced, empty_snapshot, manifest_of
 
 KIND = "disk"
 FULL_EVERY = 16
@@ -45,61 +46,37 @@ def fingerprint(checksums: Sequence[str]) -> str:
     return xxhash.xxh3_64_hexdigest("".join(checksums).encode())
 
 
-@dataclass
-class Chain:
-    """The links since the last full file, and the snapshot at their end, from which the next difference is taken."""
+class DiskPublisher(Publisher):
+    """Writes a version to a file, then posts its manifest. Never waits for a subscriber; bfloat16 makes differences small."""
 
-    links: tuple[Link, ...] = ()
-    bytes_I: Tensor = field(default_factory=lambda: empty_snapshot(0))
-
-
-class DiskPublisher:
-    """Fulfils ``Channel``: writes a version to a file, then posts its manifest. Never waits for a subscriber."""
-
-    def __init__(self, weights: Weights, folder: Path, post: Post, learner_epoch: int = 0, *, dtype: str = "") -> None:
-        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given,
-        and bfloat16 is what makes differences small.
-
-        Raises:
-            WeightError: another living process publishes in ``folder``.
-        """
-        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
-        self.folder = OwnedFolder(folder)
-        self.chain = Chain()
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.chain: tuple[Link, ...] = ()
+        """The links since the last full file."""
+        self._last_I = empty_snapshot(0)
         self._kept: set[str] = set()
 
     async def publish(self, version: Version) -> None:
-        """Write the weights and announce them; they may change again as soon as this returns.
-
-        Raises:
-            WeightError: the disk is full, or the set of tensors has changed.
-        """
         manifest = await asyncio.to_thread(self._write, version)
         await self.post(manifest)
         await asyncio.to_thread(self._forget)
-
-    def close(self) -> None:
-        """Remove all files."""
-        self.folder.close()
 
     def _write(self, version: Version) -> dict[str, Any]:
         layout, bytes_I = self.snapshots.layout, self.snapshots.take()
         manifest = manifest_of(KIND, (self.learner_epoch, version), layout, bytes_I)
         mark = fingerprint([bucket["checksum"] for bucket in manifest["buckets"]])
         name = f"{self.learner_epoch}-{version}"
-        links = self.chain.links
         link = self._difference(name, bytes_I, mark)
         if link is None:
-            links, link = (), self._save(name, True, dict(layout.read(bytes_I)), mark)
-        links = (*links, link)
-        self.chain = Chain(links, bytes_I)
-        return manifest | {"chain": [vars(link) for link in links]}
+            self.chain, link = (), self._save(name, True, dict(layout.read(bytes_I)), mark)
+        self.chain, self._last_I = (*self.chain, link), bytes_I
+        return manifest | {"chain": [vars(link) for link in self.chain]}
 
     def _difference(self, name: str, bytes_I: Tensor, mark: str) -> Link | None:
         """The next link of the chain; None where a full file is due, or would hardly be larger."""
-        if not 0 < len(self.chain.links) < FULL_EVERY:
+        if not 0 < len(self.chain) < FULL_EVERY:
             return None
-        parts = difference(self.chain.bytes_I.numpy(), bytes_I.numpy())
+        parts = difference(self._last_I.numpy(), bytes_I.numpy())
         if 2 * sum(part.nbytes for part in parts.values()) > len(bytes_I):
             return None
         return self._save(name, False, {part: torch.tensor(values) for part, values in parts.items()}, mark)
@@ -117,33 +94,23 @@ class DiskPublisher:
 
     def _forget(self) -> None:
         """Remove files of chains before the last one; what the manifest before this one named stays for who is reading it."""
-        named = {link.file for link in self.chain.links}
+        named = {link.file for link in self.chain}
         for file in self.folder.path.glob("*.safetensors"):
             if str(file) not in named | self._kept:
                 file.unlink(missing_ok=True)
         self._kept = named
 
 
-class DiskSubscriber:
+class DiskSubscriber(Subscriber):
     """Reads announced files; keeps the last snapshot, to read on from it."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder`` is the publisher's; a manifest that points elsewhere is refused."""
-        self.folder = folder
-        self.bytes_read = 0
-        """Bytes of the files that the last update was read from."""
-        self._held = ""
-        self._bytes_I = empty_snapshot(0)
+    bytes_read = 0
+    """Bytes of the files that the last update was read from."""
+    _held, _bytes_I = "", empty_snapshot(0)
 
     def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
-        """The update that a manifest announces, verified.
-
-        Raises:
-            Superseded: its files have given place to a newer chain.
-            WeightError: the manifest or a file is malformed, or a checksum does not match.
-        """
         announced = Announced.read(manifest, KIND)
-        links = self._links(announced)
+        links = self._links(announced, manifest)
         held = [index for index, link in enumerate(links) if link.snapshot == self._held]
         if held and len(self._bytes_I) == announced.layout.bytes:
             try:
@@ -154,40 +121,28 @@ class DiskSubscriber:
                 self._held = ""
         return self._read(announced, links, empty_snapshot(announced.layout.bytes))
 
-    def _links(self, announced: Announced) -> list[Link]:
+    def _links(self, announced: Announced, manifest: Mapping[str, Any]) -> tuple[Link, ...]:
         try:
-            links = [
-                Link(str(e["file"]), bool(e["whole"]), str(e["snapshot"]), int(e["bytes"])) for e in announced.more["chain"]
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise WeightError(f"{announced.name} refused: its chain is malformed: {error!r}") from error
-        if stray := [link.file for link in links if Path(link.file).parent != self.folder]:
-            raise WeightError(f"{announced.name} refused: {stray[0]} is not in {self.folder}")
+            links: tuple[Link, ...] = convert(tuple[Link, ...], manifest.get("chain"), "chain")
+        except SpecError as error:
+            raise WeightError(f"{announced.name} refused: its chain is malformed: {error}") from error
+        for link in links:
+            announced.inside(link.file, self.folder)
         if not links or links[-1].snapshot != fingerprint(announced.checksums):
             raise WeightError(f"{announced.name} refused: its chain does not lead to its checksums")
         return links
 
     def _read(self, announced: Announced, links: Sequence[Link], bytes_I: Tensor) -> WeightUpdate:
         for link in links:
-            try:
-                with safe_open(link.file, framework="pt") as file:
-                    found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            except FileNotFoundError as error:
-                raise Superseded(f"{announced.name}: {link.file} is gone") from error
-            except (OSError, SafetensorError) as error:
-                raise WeightError(f"{announced.name} refused: {link.file} cannot be read: {error}") from error
+            with announced.reading(Path(link.file)), safe_open(link.file, framework="pt") as file:
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if link.whole:
-                self._lay_out(announced, found, bytes_I)
+                if missing := [place.name for place in announced.layout.places if place.name not in found]:
+                    raise WeightError(f'{announced.name} refused: "{missing[0]}" is not in its full file')
+                announced.layout.write([(place.name, found[place.name]) for place in announced.layout.places], bytes_I)
             else:
                 apply(bytes_I.numpy(), {name: part.numpy() for name, part in found.items()})
         update = announced.update(bytes_I)
         self.bytes_read = sum(link.bytes for link in links)
         self._bytes_I, self._held = bytes_I, fingerprint(announced.checksums)
         return update
-
-    def _lay_out(self, announced: Announced, found: Mapping[str, Tensor], bytes_I: Tensor) -> None:
-        try:
-            pairs = [(place.name, found[place.name]) for place in announced.layout.places]
-        except KeyError as error:
-            raise WeightError(f"{announced.name} refused: {error} is not in its full file") from error
-        announced.layout.write(pairs, bytes_I)

@@ -20,6 +20,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from penstock.core.errors import GenerationError, blame
+from penstock.weights.process_group import broadcast, join_gloo
 
 
 class EngineGroup:
@@ -54,13 +55,7 @@ class EngineGroup:
         named = distributed.PrefixStore(f"{self.name}/", distributed.PrefixStore(self.name, self._store))
         store = distributed.PrefixStore(f"{kind}/", named)
         with blame(GenerationError, f"{world - 1} processes of the server did not join in {self.wait.total_seconds():.0f} s"):
-            self._inner = self._nccl(store, world) if self.backend == "nccl" else self._gloo(store, world)
-
-    def _gloo(self, store: Any, world: int) -> Any:
-        gloo: Any = distributed.ProcessGroupGloo
-        options = gloo._Options()
-        options._devices, options._timeout = [gloo.create_device(hostname=self.address)], self.wait
-        return gloo(store, 0, world, options)
+            self._inner = self._nccl(store, world) if self.backend == "nccl" else join_gloo(store, 0, world, self.wait)
 
     def _nccl(self, store: Any, world: int) -> Any:
         nccl: Any = distributed.ProcessGroupNCCL
@@ -74,11 +69,9 @@ class EngineGroup:
         Raises:
             GenerationError: a process of the server is gone, or does not take a tensor in time.
         """
-        options = distributed.BroadcastOptions()
-        options.rootRank, options.timeout = 0, self.wait
         for name, tensor in pairs:
             with blame(GenerationError, f'"{name}" did not reach the processes of the server'):
-                self._inner.broadcast([tensor.detach().to(self.device).contiguous()], options).wait(self.wait)
+                broadcast(self._inner, tensor.detach().to(self.device).contiguous(), self.wait)
         if self.backend == "nccl":  # whose broadcasts have only been queued
             torch.cuda.synchronize(self.device)
 

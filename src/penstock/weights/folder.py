@@ -1,4 +1,6 @@
-"""Folders that weights pass through: each belongs to one living process, and what a dead one left behind is cleared away.
+"""Folders that weights pass through, and the two ends of a channel through one.
+
+Each folder belongs to one living process, and what a dead one left behind is cleared away.
 
 The owner holds a lock on a file in its folder. The system lets go of the lock when the process ends, however it ends, so a
 folder whose lock can be taken has no owner any more.
@@ -7,12 +9,18 @@ folder whose lock can be taken has no owner any more.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from penstock.core.errors import WeightError
 from penstock.core.files import lock
+from penstock.core.types import Version, WeightUpdate
+from penstock.weights.snapshot import Post, Snapshots, Weights
 
 OWNER = "owner.lock"
 PREFIX = "penstock-weights-"
@@ -63,6 +71,67 @@ class OwnedFolder:
         if lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(lock)
+
+
+class Publisher(ABC):
+    """Where a learner's weights leave; fulfils ``Channel``."""
+
+    def __init__(self, weights: Weights, folder: str | Path, post: Post, learner_epoch: int = 0, *, dtype: str = "") -> None:
+        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
+
+        Raises:
+            WeightError: another living process publishes in ``folder``.
+        """
+        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
+        self.folder = OwnedFolder(Path(folder))
+
+    @abstractmethod
+    async def publish(self, version: Version) -> None:
+        """Copy the weights and announce them; they may change again as soon as this returns.
+
+        Raises:
+            WeightError: there is no room for them, or the set of tensors has changed.
+        """
+
+    def close(self) -> None:
+        """Stop, and remove what the channel keeps in its folder; generators keep what they have read."""
+        self.folder.close()
+
+
+class Subscriber(ABC):
+    """Where a channel's weights arrive, under the ``name`` of a generator. ``folder`` is the publisher's; a manifest that
+    points elsewhere is refused."""
+
+    def __init__(self, folder: str | Path, name: str = "") -> None:
+        self.folder, self.name = Path(folder), name
+
+    @abstractmethod
+    def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
+        """The verified update that a manifest announces, in memory of its own. Blocks, so it is called in a thread.
+
+        Raises:
+            Superseded: newer weights have taken its place.
+            WeightError: the manifest or what it names is malformed, or a checksum does not match.
+        """
+
+
+def shared_file(path: Path, length: int, advice: str = "") -> tuple[int, mmap.mmap]:
+    """A new file of ``length`` bytes in shared memory: its handle, and its bytes. ``advice`` is for want of room.
+
+    Raises:
+        WeightError: the shared memory is too small.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, length)  # here, and not as a bus error in the middle of a copy
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+        raise WeightError(
+            f"{path.parent}: no room for {length / 1e6:.0f} MB of weights: {error.strerror}; "
+            f"enlarge the shared memory (in a container --shm-size){advice}"
+        ) from error
+    return handle, mmap.mmap(handle, length)
 
 
 def clear_leftovers(root: Path) -> list[Path]:

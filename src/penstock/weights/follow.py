@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core.contracts import Generator
 from penstock.core.errors import GenerationError, Superseded, WeightError
-from penstock.core.types import CachePolicy, Version, WeightUpdate
+from penstock.core.types import CachePolicy, Version
+from penstock.weights.folder import Subscriber
 
 Newest = Callable[[int, Version], Awaitable[Mapping[str, Any]]]
 """``(learner_epoch, version)`` → the newest manifest, once there is one after these; waits for it."""
@@ -22,17 +23,6 @@ SLOWEST_LOAD = 20 << 20
 """Bytes a second that the slowest transfer of weights is expected to bring."""
 UNANNOUNCED = 3600.0
 """Seconds that a generator waits for weights that the learner has not made yet."""
-
-
-class Subscriber(Protocol):
-    """Where a channel's weights arrive."""
-
-    def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
-        """The verified update that a manifest announces. Blocks, so it is called in a thread.
-
-        Raises Superseded where newer weights have taken its place, WeightError where it is refused.
-        """
-        ...
 
 
 class VersionBarrier:

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from penstock.core.errors import ConnectionLost, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
-from penstock.weights.folder import OwnedFolder
-from penstock.weights.snapshot import Announced, Post, Snapshots, Weights, buckets_of, empty_snapshot, manifest_of
+from penstock.weights.folder import Publisher, Subscriber
+from penstock.weights.snapshot import Announced, buckets_of, empty_snapshot, manifest_of
 
 KIND = "process group"
 ATTEMPTS = 3
@@ -45,23 +45,32 @@ def _network() -> Any:
     return _gloo.create_device(hostname=os.environ.get("PENSTOCK_HOST", "127.0.0.1"))
 
 
+def join_gloo(store: Any, rank: int, size: int, wait: timedelta) -> Any:
+    """A process group that meets at a store. Raises RuntimeError where the others do not all come in time."""
+    options = _gloo._Options()
+    options._devices, options._timeout = [_network()], wait
+    return _gloo(store, rank, size, options)
+
+
+def broadcast(group: Any, tensor: Tensor, wait: timedelta) -> None:
+    """Rank 0's tensor becomes everybody's. Raises RuntimeError where somebody is gone or the deadline passes."""
+    options = distributed.BroadcastOptions()
+    options.rootRank, options.timeout = 0, wait
+    group.broadcast([tensor], options).wait(wait)
+
+
 class Group:
     """A process group of the publisher (rank 0) and ``members``, in order of rank, that meets at a store in ``file``."""
 
     def __init__(self, file: str, members: list[str], rank: int, seconds: float) -> None:
         """Raises RuntimeError where the others do not all come within ``seconds``."""
         self.file, self.members, self.wait = file, members, timedelta(seconds=seconds)
-        options = _gloo._Options()
-        options._devices, options._timeout = [_network()], self.wait
-        self._store = distributed.FileStore(file)
-        self._inner = _gloo(self._store, rank, len(members) + 1, options)
+        self._inner = join_gloo(distributed.FileStore(file), rank, len(members) + 1, self.wait)
 
     def broadcast(self, bytes_I: Tensor) -> None:
         """The publisher's snapshot becomes everybody's. Raises RuntimeError where somebody is gone or the deadline passes."""
-        options = distributed.BroadcastOptions()
-        options.rootRank, options.timeout = 0, self.wait
         for offset, size in buckets_of(len(bytes_I)):
-            self._inner.broadcast([bytes_I[offset : offset + size]], options).wait(self.wait)
+            broadcast(self._inner, bytes_I[offset : offset + size], self.wait)
 
 
 class Round:
@@ -115,24 +124,18 @@ def arrive(store: Any, name: str, held: str) -> int:
     return count
 
 
-class ProcessGroupPublisher:
-    """Fulfils ``Channel``: copies the weights, then announces and broadcasts them in a task of its own."""
+class ProcessGroupPublisher(Publisher):
+    """Copies the weights, then announces and broadcasts them in a task of its own. Of versions that wait, only the newest is
+    sent; what ended the sending of an earlier version is raised by the next :meth:`publish`."""
 
     def __init__(
-        self, weights: Weights, folder: Path, post: Post, learner_epoch: int = 0, *,
-        dtype: str = "", generators: int = 1, seconds: float = 10.0, report: Callable[..., None] = lambda *_, **__: None,
+        self, *given: Any, generators: int = 1, seconds: float = 10.0,
+        report: Callable[..., None] = lambda *_, **__: None, **options: Any,
     ) -> None:  # fmt: skip
-        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
-
-        ``generators`` are expected in the first round; later on those whom the round before reached, as far as ``post`` says
-        that they still follow. A pass waits at most ``seconds`` for those it expects, for their connections and for a bucket.
-        ``report`` hears ("weights not delivered", version, members, reason), all but the first by name.
-
-        Raises:
-            WeightError: another living process publishes in ``folder``.
-        """
-        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
-        self.folder = OwnedFolder(folder)
+        """``generators`` are expected in the first round; later on those whom the round before reached, as far as ``post``
+        says that they still follow. A pass waits at most ``seconds`` for those it expects, for their connections and for a
+        bucket. ``report`` hears ("weights not delivered", version, members, reason), all but the first by name."""
+        super().__init__(*given, **options)
         self.expected, self.seconds, self.report = generators, seconds, report
         self._rounds = 0
         self._reached: set[str] = set()
@@ -147,11 +150,6 @@ class ProcessGroupPublisher:
         self._waking: asyncio.Future[None] | None = None
 
     async def publish(self, version: Version) -> None:
-        """Copy the weights, which may change again as soon as this returns. Of versions that wait, only the newest is sent.
-
-        Raises:
-            WeightError: the set of tensors has changed. What ended the sending of an earlier version is raised here too.
-        """
         self._pending = version, await asyncio.to_thread(self.snapshots.take)
         if self._sender is not None and self._sender.done():
             self._sender.result()
@@ -257,32 +255,25 @@ def _generator(member: str) -> str:
     return member.partition("/")[0]
 
 
-class ProcessGroupSubscriber:
-    """Answers the publisher's calls under a name of its own and verifies what it receives."""
+class ProcessGroupSubscriber(Subscriber):
+    """Answers the publisher's calls under its name and verifies what it receives."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """``folder`` is the publisher's; ``name`` tells generators apart."""
-        self.folder, self.name = folder, name
-        self._group: Group | None = None
+    _group: Group | None = None
 
     def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
-        """Take part in the round that a manifest announces; gives the verified update.
+        """Take part in the round that a manifest announces.
 
         Waits for the publisher to begin a pass with this generator and for its buckets, no longer than its deadlines.
-
-        Raises:
-            Superseded: the round was closed, because there is a newer one.
-            WeightError: the publisher is gone, every attempt failed, the manifest is malformed, or a checksum does not match.
         """
         announced = Announced.read(manifest, KIND)
-        file, seconds = Path(str(manifest.get("round"))), manifest.get("seconds")
-        if file.parent != self.folder or not isinstance(seconds, float | int):
-            raise WeightError(f"{announced.name} refused: {file} is not a round in {self.folder}")
+        file, seconds = announced.inside(manifest.get("round"), self.folder), manifest.get("seconds")
+        if not isinstance(seconds, float | int):
+            raise WeightError(f"{announced.name} refused: {seconds!r} is no number of seconds")
         bytes_I = empty_snapshot(announced.layout.bytes)
         problem = ""
         for _ in range(ATTEMPTS):
-            if not file.exists():
-                raise Superseded(f"{announced.name}: {file} is gone")
+            with announced.reading(file):
+                file.stat()  # a round that was closed is gone
             try:
                 self._receive(str(file), seconds, bytes_I)
                 return announced.update(bytes_I)

@@ -22,8 +22,8 @@ from torch import Tensor
 from penstock.core.errors import Superseded, WeightError
 from penstock.core.files import lock, unlock
 from penstock.core.types import Version, WeightUpdate
-from penstock.weights.folder import OwnedFolder
-from penstock.weights.snapshot import Announced, Post, Snapshots, Weights, empty_snapshot, manifest_of
+from penstock.weights.folder import Publisher, Subscriber, shared_file
+from penstock.weights.snapshot import Announced, empty_snapshot, manifest_of
 
 KIND = "shared memory"
 BUFFERS = 3
@@ -40,16 +40,8 @@ class Buffer:
     def __init__(self, path: Path, length: int) -> None:
         """Raises WeightError where the shared memory is too small."""
         self.path, self.length = path, length
-        self.handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.posix_fallocate(self.handle, 0, _DATA + length)  # here, and not as a bus error in the middle of a copy
-        except OSError as error:
-            self.discard()
-            raise WeightError(
-                f"{path.parent}: no room for {length / 1e6:.0f} MB of weights: {error.strerror}; enlarge the shared memory "
-                f"({BUFFERS} times the weights; in a container --shm-size) or use the channel disk"
-            ) from error
-        self.map = mmap.mmap(self.handle, _DATA + length)
+        advice = f"; it holds {BUFFERS} times the weights; or use the channel disk"
+        self.handle, self.map = shared_file(path, _DATA + length, advice)
 
     def free(self) -> bool:
         """Whether nobody reads it; it is locked then until :meth:`seal`."""
@@ -71,36 +63,24 @@ class Buffer:
         os.close(self.handle)
 
 
-class SharedMemoryPublisher:
-    """Fulfils ``Channel``: writes a version into a buffer, then posts its manifest. Never waits for a subscriber."""
+class SharedMemoryPublisher(Publisher):
+    """Writes a version into a buffer, then posts its manifest. Never waits for a subscriber."""
 
-    def __init__(self, weights: Weights, folder: Path, post: Post, learner_epoch: int = 0, *, dtype: str = "") -> None:
-        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
-
-        Raises:
-            WeightError: another living process publishes in ``folder``.
-        """
-        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
-        self.folder = OwnedFolder(folder)
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
         self.buffers: list[Buffer] = []
         """From the one written longest ago to the newest."""
         self._serial = 0
 
     async def publish(self, version: Version) -> None:
-        """Copy the weights and announce them; they may change again as soon as this returns.
-
-        Raises:
-            WeightError: the shared memory is too small, or the set of tensors has changed.
-        """
         await self.post(await asyncio.to_thread(self._write, version))
 
     def close(self) -> None:
-        """Remove all buffers; generators keep what they have copied."""
         for buffer in self.buffers:
             with contextlib.suppress(OSError):
                 buffer.discard()
         self.buffers.clear()
-        self.folder.close()
+        super().close()
 
     def _write(self, version: Version) -> dict[str, Any]:
         layout, order = self.snapshots.layout, (self.learner_epoch, version)
@@ -129,34 +109,18 @@ class SharedMemoryPublisher:
         return made
 
 
-class SharedMemorySubscriber:
+class SharedMemorySubscriber(Subscriber):
     """Copies announced snapshots out of shared memory and verifies the copies. Holds nothing between two calls."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder`` is the publisher's; a manifest that points elsewhere is refused."""
-        self.folder = folder
-
     def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
-        """The update that a manifest announces, verified, in memory of the caller's own; the buffer is free again.
-
-        Raises:
-            Superseded: the buffer is used for newer weights by now.
-            WeightError: the manifest is malformed, the file is cut short or belongs to somebody else, or a checksum does
-                not match.
-        """
         announced = Announced.read(manifest, KIND)
-        path, serial = Path(str(manifest.get("file"))), manifest.get("serial")
-        if path.parent != self.folder or not isinstance(serial, int):
-            raise WeightError(f"{announced.name} refused: {path} is not a buffer in {self.folder}")
-        try:
-            with path.open("rb", buffering=0) as file:
-                if not lock(file.fileno(), shared=True):
-                    raise Superseded(f"{announced.name}: {path} is being written anew")
-                bytes_I = _copy(file, announced, serial)
-        except FileNotFoundError as error:
-            raise Superseded(f"{announced.name}: {path} is gone") from error
-        except OSError as error:
-            raise WeightError(f"{announced.name} refused: {path} cannot be read: {error}") from error
+        path, serial = announced.inside(manifest.get("file"), self.folder), manifest.get("serial")
+        if not isinstance(serial, int):
+            raise WeightError(f"{announced.name} refused: {serial!r} is no number of a write")
+        with announced.reading(path), path.open("rb", buffering=0) as file:
+            if not lock(file.fileno(), shared=True):
+                raise Superseded(f"{announced.name}: {path} is being written anew")
+            bytes_I = _copy(file, announced, serial)
         return announced.update(bytes_I)
 
 

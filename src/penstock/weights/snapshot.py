@@ -8,16 +8,19 @@ offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
+from safetensors import SafetensorError
 from torch import Tensor
 
-from penstock.core.errors import SpecError, WeightError
+from penstock.core.errors import SpecError, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
 
 ALIGNMENT = 64
@@ -152,8 +155,6 @@ class Announced:
     order: tuple[int, Version]
     layout: Layout
     checksums: tuple[str, ...]
-    more: Mapping[str, Any]
-    """The manifest itself, for what the channel added."""
 
     @staticmethod
     def read(manifest: Mapping[str, Any], kind: str) -> Announced:
@@ -175,7 +176,7 @@ class Announced:
         _require_inside(places, length)
         if length % ALIGNMENT or len(found) != math.ceil(length / BUCKET) or found != buckets_of(length):
             raise WeightError(f"the weight manifest is malformed: its buckets do not cover {length} bytes")
-        return Announced(order, Layout(places, length), checksums, manifest)
+        return Announced(order, Layout(places, length), checksums)
 
     @property
     def name(self) -> str:
@@ -197,6 +198,23 @@ class Announced:
                 )
         learner_epoch, version = self.order
         return WeightUpdate(version, self.layout.read(bytes_I), learner_epoch=learner_epoch, owned=True)
+
+    def inside(self, file: Any, folder: Path) -> Path:
+        """The path of a file that the manifest names. Raises WeightError where it is not in the publisher's ``folder``."""
+        path = Path(str(file))
+        if path.parent != folder:
+            raise WeightError(f"{self.name} refused: {path} is not in {folder}")
+        return path
+
+    @contextmanager
+    def reading(self, file: Path) -> Iterator[None]:
+        """Within it a file is read. Raises Superseded where it is gone, WeightError where it cannot be read."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise Superseded(f"{self.name}: {file} is gone") from error
+        except (OSError, ValueError, SafetensorError) as error:
+            raise WeightError(f"{self.name} refused: {file} cannot be read: {error}") from error
 
 
 def _place(entry: Mapping[str, Any]) -> TensorSlot:

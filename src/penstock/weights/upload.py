@@ -9,18 +9,17 @@ import torch
 
 from penstock.core.errors import WeightError
 from penstock.core.types import WeightUpdate
-from penstock.weights.snapshot import Announced, Layout, empty_snapshot, manifest_of
+from penstock.weights.snapshot import Announced, Snapshots, empty_snapshot, manifest_of
 
 KIND = "snapshot"
 
 
 def pack(update: WeightUpdate) -> tuple[dict[str, Any], memoryview]:
     """The manifest of an update that has tensors, and its snapshot ``[bytes]``."""
-    tensors = list(update.tensors)
-    layout = Layout.of(tensors)
-    bytes_I = empty_snapshot(layout.bytes)
-    layout.write(tensors, bytes_I)
-    return manifest_of(KIND, (update.learner_epoch, update.version), layout, bytes_I), bytes_I.numpy().data
+    tensors = list(update.tensors or ())
+    snapshots = Snapshots(lambda: tensors)
+    bytes_I = snapshots.take()
+    return manifest_of(KIND, (update.learner_epoch, update.version), snapshots.layout, bytes_I), bytes_I.numpy().data
 
 
 def unpack(manifest: Mapping[str, Any], snapshot: bytearray) -> WeightUpdate:

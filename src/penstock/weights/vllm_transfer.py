@@ -22,12 +22,10 @@ from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from penstock.core.errors import WeightError
-from penstock.weights.worker_loader import ReceiveBuffer
+from penstock.weights.worker_loader import BACKEND, ReceiveBuffer
 
 ADAPTER = 1
 """Number of the only adapter, which requests name."""
-BACKEND = "penstock"
-"""What ``WeightTransferConfig.backend`` is set to."""
 
 
 def register() -> None:

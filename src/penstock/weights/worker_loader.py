@@ -21,14 +21,20 @@ from torch import Tensor
 
 from penstock.core.errors import WeightError
 from penstock.core.types import Version
+from penstock.weights.folder import shared_file
 from penstock.weights.snapshot import Announced, Snapshots, manifest_of
 
 KIND = "workers"
+BACKEND = "penstock"
+"""What vLLM's ``WeightTransferConfig.backend`` is set to."""
 Tensors = list[tuple[str, Tensor]]
 
 
 class WorkerLoader:
     """The generator's side. One snapshot at a time lies in ``folder``, which should be in shared memory."""
+
+    backend = BACKEND
+    extension = "penstock.weights.vllm_transfer.WorkerExtension"
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "weights.snapshot"
@@ -40,23 +46,13 @@ class WorkerLoader:
             WeightError: there is no room.
         """
         snapshots = Snapshots(tensors.items)
-        length = snapshots.layout.bytes
         self.clear()
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.posix_fallocate(handle, 0, length)  # here, and not as a bus error in the middle of a copy
-            with mmap.mmap(handle, length) as shared:
-                bytes_I = snapshots.take(torch.frombuffer(shared, dtype=torch.uint8))
-                manifest = manifest_of(KIND, order, snapshots.layout, bytes_I, file=str(self.path))
-                del bytes_I  # or the mapping could not be closed
-        except OSError as error:
-            self.clear()
-            raise WeightError(
-                f"{self.path.parent}: no room to pass {length / 1e6:.0f} MB of weights to the engine: {error.strerror}; "
-                f"enlarge the shared memory (in a container --shm-size)"
-            ) from error
-        finally:
-            os.close(handle)
+        handle, shared = shared_file(self.path, snapshots.layout.bytes)
+        os.close(handle)
+        with shared:
+            bytes_I = snapshots.take(torch.frombuffer(shared, dtype=torch.uint8))
+            manifest = manifest_of(KIND, order, snapshots.layout, bytes_I, file=str(self.path))
+            del bytes_I  # or the mapping could not be closed
         return manifest
 
     def clear(self) -> None:
@@ -70,13 +66,10 @@ def read(manifest: Mapping[str, Any]) -> tuple[Tensors, Sequence[str]]:
     Raises:
         WeightError: the manifest is malformed, the file is missing or too short, or a checksum does not match.
     """
-    announced = Announced.read(manifest, KIND)
-    try:
-        with open(str(manifest.get("file")), "rb") as file:
-            # A private mapping may be written to without changing the file, which torch wants of memory that it wraps.
-            mapped = mmap.mmap(file.fileno(), announced.layout.bytes, flags=mmap.MAP_PRIVATE)
-    except (OSError, ValueError) as error:
-        raise WeightError(f"{announced.name} refused: {manifest.get('file')} cannot be read: {error}") from error
+    announced, path = Announced.read(manifest, KIND), Path(str(manifest.get("file")))
+    with announced.reading(path), path.open("rb") as file:
+        # A private mapping may be written to without changing the file, which torch wants of memory that it wraps.
+        mapped = mmap.mmap(file.fileno(), announced.layout.bytes, flags=mmap.MAP_PRIVATE)
     update = announced.update(torch.frombuffer(mapped, dtype=torch.uint8))
     return list(update.tensors or ()), announced.checksums
 

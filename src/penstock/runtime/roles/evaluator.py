@@ -18,7 +18,7 @@ from penstock.runtime.measuring import measured
 from penstock.runtime.remote import joined
 from penstock.runtime.supervise import evaluation_folder
 from penstock.train.device import set_up
-from penstock.weights.channels import open_subscriber
+from penstock.weights.channels import channel
 
 SHOWN = 8
 """Groups of an evaluation that the learner is given to look at."""
@@ -38,7 +38,7 @@ async def run(bootstrap: Bootstrap) -> None:
     roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
     measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
     assert measure is not None
-    subscriber = open_subscriber(run.roles.channel, evaluation_folder(bootstrap.weights), name)
+    subscriber = channel(run.roles.channel).subscriber(evaluation_folder(bootstrap.weights), name)
     spans = Spans(folder.spans / f"{name}.jsonl", name)
 
     def counts() -> dict[str, float]:

@@ -19,7 +19,7 @@ from penstock.runtime.engines import EngineStart, Opened, opened
 from penstock.runtime.local import alongside
 from penstock.runtime.remote import HubClient, joined, newest_of
 from penstock.train.device import set_up
-from penstock.weights.channels import open_subscriber
+from penstock.weights.channels import channel
 from penstock.weights.follow import DrainBarrier, VersionBarrier, follow
 
 CHECKED = 8
@@ -61,7 +61,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
         engine.tape,
     )
     source = prompts(stage.data, bootstrap.base, seed)
-    subscriber = open_subscriber(run.roles.channel, bootstrap.weights, name)
+    subscriber = channel(run.roles.channel).subscriber(bootstrap.weights, name)
     loaded, drained = VersionBarrier(engine), DrainBarrier()
 
     def counts() -> dict[str, float]:

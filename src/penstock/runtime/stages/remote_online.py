@@ -26,7 +26,7 @@ from penstock.runtime.remote import RemoteLearner, joined
 from penstock.runtime.stages.online import OnlineParts, OnlineRuntime
 from penstock.runtime.supervise import evaluation_folder, rules_of
 from penstock.train.device import threads
-from penstock.weights.channels import open_publisher
+from penstock.weights.channels import channel
 from penstock.weights.snapshot import Post
 
 NOTHING = -1
@@ -105,7 +105,7 @@ class RemoteOnline(OnlineRuntime):
         options = {"generators": generators, "report": self.context.report} if kind == "process group" else {}
         trained = folder == self.bootstrap.weights and sends_adapters(self.run, self.parts.stage)
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
-        return open_publisher(kind, weights, folder, post, learner_epoch, **options)
+        return channel(kind).publisher(weights, folder, post, learner_epoch, **options)
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Begin the stage at the hub with the model that it starts from, train, end it."""
