@@ -83,7 +83,7 @@ def test_weights_of_one_class_alone_are_undefined():
 
 def test_a_loss_before_the_weights_are_known_is_refused():
     with pytest.raises(TrainingError, match="fitted"):
-        KTO().loss()
+        KTO().compute_loss({}, {}, None, None)
 
 
 def test_mismatched_rows_join_each_prompt_with_the_next_units_completion():

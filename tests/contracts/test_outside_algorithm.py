@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +86,11 @@ class Foreseeing(FromSamples):
             )
         return units
 
-    def loss(self) -> ForesightLoss:
-        return ForesightLoss()
-
-
-@dataclass(frozen=True)
-class ForesightLoss:
     @property
-    def needs(self) -> frozenset[str]:
+    def loss_reads(self) -> frozenset[str]:
         return frozenset({"logp", "foresight"})
 
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         reward_A = fields["reward"][batch.row_A]
         policy_A = fields["weight"] * (outputs["foresight/slow"] - reward_A) * outputs["logp"]
         loss = (policy_A + (outputs["foresight"] - reward_A).square()).sum() / denominator.tokens

@@ -110,7 +110,7 @@ class BareRows(FromSamples):
         kept = [tuple(Row(s.columns, s.action_T) for s in group.samples if s.valid) for group in groups]
         return [unit for unit in kept if unit]
 
-    def loss(self):
+    def compute_loss(self, outputs, fields, batch, denominator):
         return None
 
     def adapt(self, coefficients, metrics):

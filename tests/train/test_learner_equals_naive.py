@@ -11,8 +11,7 @@ from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gr
 
 import naive
 import tiny_models
-from penstock.algos.kl import IN_REWARD
-from penstock.algos.policy import PolicyLoss
+from penstock.algos.rloo import LeaveOneOut
 from penstock.core.contracts import Denominator
 from penstock.core.errors import ModelError
 from penstock.core.types import Row
@@ -78,7 +77,7 @@ def test_the_clipped_policy_loss(tiny):
         terms.append(torch.minimum(ratio_A * advantage, ratio_A.clamp(0.8, 1.28) * advantage).sum())
     expected = -sum(terms) / Denominator.of(units).tokens
     expected.backward()
-    loss = accumulate(learner_of(model), units, PolicyLoss(clip=(0.2, 0.28), kl=IN_REWARD))
+    loss = accumulate(learner_of(model), units, LeaveOneOut(clip=(0.2, 0.28)).loss())
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     assert_same_gradients(gradients(model.network), gradients(network))
 

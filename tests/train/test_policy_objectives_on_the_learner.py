@@ -10,7 +10,6 @@ from learner_examples import accumulate, assert_same_gradients, gradients, learn
 
 from penstock import algos
 from penstock.algos import EntropyBonus, KLPenalty
-from penstock.algos.policy import PolicyLoss
 from penstock.core.contracts import Denominator
 from penstock.core.types import Row
 from penstock.models.packing import lay_out
@@ -19,11 +18,11 @@ KL = KLPenalty(place="loss", estimator="k3", coefficient=0.1, reweight=True)
 BONUS = EntropyBonus(coefficient=0.01)
 CLIP = (0.2, 0.3)
 LOSSES = {
-    "gspo": PolicyLoss(CLIP, KL, "sequence", algos.ClippedRatio(level="sequence"), BONUS),
-    "gspo-token": PolicyLoss(CLIP, KL, "token", algos.ClippedRatio(level="sequence-token")),
-    "gmpo": PolicyLoss(CLIP, KL, "sequence", algos.GMPO()),
-    "topr": PolicyLoss(None, KL, "token", algos.TOPR(), BONUS),
-    "kl-cov": PolicyLoss(None, KL, "token", algos.KLCov()),
+    "gspo": algos.gspo(clip=CLIP, kl=KL, entropy=BONUS).loss(),
+    "gspo-token": algos.gspo("sequence-token", clip=CLIP, kl=KL, aggregate="token").loss(),
+    "gmpo": algos.gmpo(clip=CLIP, kl=KL).loss(),
+    "topr": algos.GRPO(objective=algos.TOPR(), clip=None, kl=KL, entropy=BONUS).loss(),
+    "kl-cov": algos.kl_cov(kl=KL).loss(),
 }
 
 

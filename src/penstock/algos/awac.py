@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -56,29 +55,22 @@ class AWAC(FromCompletions):
         return_A = returns_to_go(rewards_of(example.get("reward"), action_T), self.discount).astype(np.float32)
         return (Row({"tokens_T": tokens_T}, action_T, {"weight": np.ones(len(return_A), np.float32), "return": return_A}),)
 
-    def loss(self) -> AWACLoss:
-        """Weighted likelihood and value loss, each a mean over the batch's action tokens."""
-        return AWACLoss(self)
-
-
-@dataclass(frozen=True)
-class AWACLoss:
-    """``-exp(A / temperature) · logp + value_coefficient · 0.5 (V - R)²``; reads the fields ``return`` and ``weight``."""
-
-    spec: AWAC
-
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"logp"} | self.spec.heads.keys())
+    def loss_reads(self) -> frozenset[str]:
+        return frozenset({"logp"} | self.heads.keys())
 
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """``-exp(A / temperature) · logp + value_coefficient · 0.5 (V - R)²``, each a mean over the batch's action tokens.
+
+        Reads the per-action fields ``return`` and ``weight``.
+        """
         from penstock.algos import losses, value_learning
 
-        spec, weight_A, return_A, over = self.spec, fields["weight"], fields["return"], denominator.tokens
-        learned = spec.baseline == "value"
+        weight_A, return_A, over = fields["weight"], fields["return"], denominator.tokens
+        learned = self.baseline == "value"
         advantage_A = return_A - outputs["value"].detach() if learned else return_A
         advantage_A = losses.counted(advantage_A, weight_A)
-        gain_A = value_learning.advantage_weight(advantage_A, scale=1 / spec.temperature, limit=WEIGHT_LIMIT)
+        gain_A = value_learning.advantage_weight(advantage_A, scale=1 / self.temperature, limit=WEIGHT_LIMIT)
         loss = losses.negative_log_likelihood(outputs["logp"], weight_A * gain_A, denominator=over)
         metrics = {
             "imitation/loss": loss.detach(),
@@ -87,5 +79,5 @@ class AWACLoss:
         if learned:
             value = value_learning.expectile_loss(outputs["value"], return_A, weight_A, expectile=0.5, denominator=over)
             metrics["value/loss"] = value.detach()
-            loss = loss + spec.value_coefficient * value
+            loss = loss + self.value_coefficient * value
         return loss, {**metrics, "loss": loss.detach()}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.algos.binary_reward import RewardModel
 from penstock.algos.pair_rows import pair_metrics, pair_rows
@@ -45,32 +44,12 @@ class BradleyTerry(RewardModel):
         margin = self.margin if isinstance(self.margin, str) else ""
         return pair_rows(example, tokenizer, trained=False, margin=margin, probability=self.probability)
 
-    def loss(self) -> PairLoss:
-        """The Bradley-Terry loss, a mean over the batch's pairs."""
-        return PairLoss(0.0 if isinstance(self.margin, str) else self.margin, self.centring)
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The Bradley-Terry loss, a mean over the batch's pairs.
 
-    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
-        """Held-out ``pair/accuracy`` (a tie counts one half), ``pair/margin`` and ``pair/nll`` (no margin, no centring).
-
-        Raises:
-            TrainingError: the scores do not belong to these units, or there are none.
+        Reads the per-row field ``preferred``, so rows may be in any order. Where rows have them, ``margin`` and ``probability``
+        (equal in both rows of a pair) are read too.
         """
-        return pair_metrics(units, scores["score"])
-
-
-@dataclass(frozen=True)
-class PairLoss:
-    """Bradley-Terry loss of the pairs of a batch; reads the per-row field ``preferred``, so rows may be in any order.
-
-    Where rows have them, ``margin`` and ``probability`` (equal in both rows of a pair) are read too.
-    """
-
-    margin: float
-    centring: float
-
-    needs: ClassVar[frozenset[str]] = frozenset({"score"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos import preference
 
         def per_pair(name: str, default: Any) -> Any:
@@ -82,7 +61,7 @@ class PairLoss:
             chosen_U,
             rejected_U,
             denominator=pairs,
-            margin=per_pair("margin", self.margin),
+            margin=per_pair("margin", 0.0 if isinstance(self.margin, str) else self.margin),
             probability=per_pair("probability", 1.0),
             centring=self.centring,
         )
@@ -93,3 +72,11 @@ class PairLoss:
             "pair/margin": (chosen_U - rejected_U).sum() / pairs,
             "score/mean": (chosen_U + rejected_U).sum() / (2 * pairs),
         }
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``pair/accuracy`` (a tie counts one half), ``pair/margin`` and ``pair/nll`` (no margin, no centring).
+
+        Raises:
+            TrainingError: the scores do not belong to these units, or there are none.
+        """
+        return pair_metrics(units, scores["score"])

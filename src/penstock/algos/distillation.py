@@ -6,7 +6,6 @@ Agarwal et al. 2024 (GKD, arXiv 2306.13649), Gu et al. 2024 (MiniLLM, arXiv 2306
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -54,15 +53,10 @@ class Distillation(FromSamples):
     def teacher(self) -> Divergence:
         return self.divergence
 
-    @property
-    def named_reference(self) -> bool:
-        """The model that the stage starts from would be no teacher."""
-        return True
-
-    @property
-    def bounded(self) -> bool:
-        """The loss has no probability ratio, so samples of an older policy do no harm."""
-        return True
+    named_reference: ClassVar[bool] = True
+    """The model that the stage starts from would be no teacher."""
+    bounded: ClassVar[bool] = True
+    """The loss has no probability ratio, so samples of an older policy do no harm."""
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with a valid sample; every token of an answer counts alike."""
@@ -74,18 +68,10 @@ class Distillation(FromSamples):
             for group in trajectories(groups, columns)
         ]
 
-    def loss(self) -> DistillationLoss:
-        """The divergence, a mean over the batch's action tokens."""
-        return DistillationLoss()
+    loss_reads: ClassVar[frozenset[str]] = frozenset({"divergence"})
 
-
-@dataclass(frozen=True)
-class DistillationLoss:
-    """Mean divergence from the teacher; reads the per-action field ``weight``."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"divergence"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The mean divergence over the batch's action tokens; reads the per-action field ``weight``."""
         from penstock.algos import losses
 
         loss = losses.weighted_mean(outputs["divergence"], fields["weight"], denominator=denominator.tokens)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -95,9 +94,40 @@ class DPO(FromPairs):
         baseline = float(np.mean([implicit_reward(logp_A, row, 1.0, self.length_normalised) for logp_A, row in now]))
         return with_field(units, "baseline", itertools.repeat(baseline))
 
-    def loss(self) -> DirectPreferenceLoss:
-        """The chosen loss or mix, a mean over the batch's pairs."""
-        return DirectPreferenceLoss(tuple(self._weights().items()), self.beta, self.smoothing, self.length_normalised)
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The chosen loss or mix, a mean over the batch's pairs.
+
+        Reads ``reference_logp`` (per action), ``preferred`` and ``baseline`` (per row). Where rows have them, ``weight`` and
+        ``probability`` (equal in both rows of a pair) are what the pair counts and how sure its order is.
+        """
+        from penstock.algos import preference
+
+        pairs, weights = denominator.units, self._weights()
+        ratio_A = outputs["logp"] - fields["reference_logp"]
+        ratios = PairValues.of(ratio_A, fields, batch, mean=self.length_normalised)
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
+        metrics = ratios.metrics(self.beta, pairs) | {"nll/chosen": -means.chosen_U.detach().sum() / pairs}
+        loss: Any = 0.0
+        for name, weight in weights.items():
+            term_U = -means.chosen_U if name == "sft" else self._term(name, ratios, fields, batch)
+            if "weight" in fields:
+                term_U = term_U * preference.pairs(fields["weight"], fields["preferred"], batch.unit_B)[0]
+            term = preference.batch_mean(term_U, denominator=pairs)
+            if len(weights) > 1:
+                metrics[f"loss/{name}"] = term.detach()
+            loss = loss + weight * term
+        return loss, metrics | {"loss": loss.detach()}
+
+    def _term(self, name: str, ratios: PairValues, fields: Mapping[str, Any], batch: Any) -> Any:
+        from penstock.algos import preference
+        from penstock.algos.pair_losses import PAIR_LOSSES
+
+        more: tuple[Any, ...] = (self.smoothing,) if name in SMOOTHED else ()
+        if "probability" in fields:
+            more = (1 - preference.pairs(fields["probability"], fields["preferred"], batch.unit_B)[0],)
+        if name == "bco":
+            more = (preference.pairs(fields["baseline"], fields["preferred"], batch.unit_B)[0],)
+        return PAIR_LOSSES[name](ratios.chosen_U, ratios.rejected_U, self.beta, *more)
 
 
 def check_objective(objective: str | Mapping[str, float], beta: float, smoothing: float) -> None:
@@ -127,48 +157,3 @@ def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool) -> 
         raise TrainingError(f"{np.size(logp_A)} log-probs and {len(reference_A)} of the reference; score both on the same row")
     ratio_A = np.asarray(logp_A, np.float64) - reference_A
     return beta * float(ratio_A.mean() if mean else ratio_A.sum())
-
-
-@dataclass(frozen=True)
-class DirectPreferenceLoss:
-    """A weighted sum of pair losses; reads ``reference_logp`` (per action), ``preferred`` and ``baseline`` (per row).
-
-    Where rows have them, ``weight`` (equal in both rows of a pair) is what the pair counts.
-    """
-
-    objective: tuple[tuple[str, float], ...]
-    beta: float
-    smoothing: float = 0.0
-    length_normalised: bool = False
-
-    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import preference
-
-        pairs = denominator.units
-        ratio_A = outputs["logp"] - fields["reference_logp"]
-        ratios = PairValues.of(ratio_A, fields, batch, mean=self.length_normalised)
-        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
-        metrics = ratios.metrics(self.beta, pairs) | {"nll/chosen": -means.chosen_U.detach().sum() / pairs}
-        loss: Any = 0.0
-        for name, weight in self.objective:
-            term_U = -means.chosen_U if name == "sft" else self._term(name, ratios, fields, batch)
-            if "weight" in fields:
-                term_U = term_U * preference.pairs(fields["weight"], fields["preferred"], batch.unit_B)[0]
-            term = preference.batch_mean(term_U, denominator=pairs)
-            if len(self.objective) > 1:
-                metrics[f"loss/{name}"] = term.detach()
-            loss = loss + weight * term
-        return loss, metrics | {"loss": loss.detach()}
-
-    def _term(self, name: str, ratios: PairValues, fields: Mapping[str, Any], batch: Any) -> Any:
-        from penstock.algos import preference
-        from penstock.algos.pair_losses import PAIR_LOSSES
-
-        more: tuple[Any, ...] = (self.smoothing,) if name in SMOOTHED else ()
-        if "probability" in fields:
-            more = (1 - preference.pairs(fields["probability"], fields["preferred"], batch.unit_B)[0],)
-        if name == "bco":
-            more = (preference.pairs(fields["baseline"], fields["preferred"], batch.unit_B)[0],)
-        return PAIR_LOSSES[name](ratios.chosen_U, ratios.rejected_U, self.beta, *more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,9 +77,36 @@ class ILQL(FromCompletions):
             fields["return"] = returns_to_go(reward_A, self.discount).astype(np.float32)
         return (Row({"tokens_T": tokens_T}, action_T, fields),)
 
-    def loss(self) -> ILQLLoss:
-        """The four terms, each a mean over the batch's action tokens."""
-        return ILQLLoss(self)
+    loss_reads: ClassVar[frozenset[str]] = frozenset({"logp", "q"})
+
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """``TD + expectile + conservative · CQL + imitation · AWAC``, each a mean over the batch's action tokens.
+
+        Reads the per-action fields ``step_reward``, ``weight`` and, with ``monte_carlo``, ``return``.
+        """
+        from penstock.algos import losses, value_learning
+
+        weight_A, over = fields["weight"], denominator.tokens
+        value_A, q_AQ, target_A = outputs["q/state_value"], outputs["q"], outputs["q/target"].amin(-1)
+        backup_A = fields["step_reward"] + self.discount * value_learning.next_values(value_A, batch.row_A)
+        if self.monte_carlo:
+            backup_A = (1 - self.monte_carlo) * backup_A + self.monte_carlo * fields["return"]
+        difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
+        value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=self.expectile, denominator=over)
+        conservative = value_learning.conservative_loss(q_AQ, outputs["q/logsumexp"], weight_A, denominator=over)
+        gain_A = losses.counted(target_A - value_A.detach(), weight_A)
+        counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=self.imitation_beta, limit=WEIGHT_LIMIT)
+        imitation = losses.negative_log_likelihood(outputs["logp"], counts_A, denominator=over)
+        loss = difference + value + self.conservative * conservative + self.imitation * imitation
+        return loss, {
+            "loss": loss.detach(),
+            "q/loss": difference.detach(),
+            "q/conservative": conservative.detach(),
+            "q/mean": losses.weighted_mean(q_AQ.detach().mean(-1), weight_A, denominator=over),
+            "value/loss": value.detach(),
+            "value/mean": losses.weighted_mean(value_A.detach(), weight_A, denominator=over),
+            "imitation/loss": imitation.detach(),
+        }
 
 
 def rewards_of(reward: Any, action_T: BoolArray) -> FloatArray:
@@ -103,38 +129,3 @@ def rewards_of(reward: Any, action_T: BoolArray) -> FloatArray:
     if given.shape != (actions,):
         raise DataError(f"{given.size} rewards for {actions} completion tokens; give one each, the end token included")
     return given.astype(np.float32)
-
-
-@dataclass(frozen=True)
-class ILQLLoss:
-    """``TD + expectile + conservative · CQL + imitation · AWAC``; reads the per-action fields ``step_reward``, ``weight``
-    and, with ``monte_carlo``, ``return``."""
-
-    spec: ILQL
-
-    needs: ClassVar[frozenset[str]] = frozenset({"logp", "q"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import losses, value_learning
-
-        spec, weight_A, over = self.spec, fields["weight"], denominator.tokens
-        value_A, q_AQ, target_A = outputs["q/state_value"], outputs["q"], outputs["q/target"].amin(-1)
-        backup_A = fields["step_reward"] + spec.discount * value_learning.next_values(value_A, batch.row_A)
-        if spec.monte_carlo:
-            backup_A = (1 - spec.monte_carlo) * backup_A + spec.monte_carlo * fields["return"]
-        difference = value_learning.temporal_difference_loss(q_AQ, backup_A, weight_A, denominator=over)
-        value = value_learning.expectile_loss(value_A, target_A, weight_A, expectile=spec.expectile, denominator=over)
-        conservative = value_learning.conservative_loss(q_AQ, outputs["q/logsumexp"], weight_A, denominator=over)
-        gain_A = losses.counted(target_A - value_A.detach(), weight_A)
-        counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=spec.imitation_beta, limit=WEIGHT_LIMIT)
-        imitation = losses.negative_log_likelihood(outputs["logp"], counts_A, denominator=over)
-        loss = difference + value + spec.conservative * conservative + spec.imitation * imitation
-        return loss, {
-            "loss": loss.detach(),
-            "q/loss": difference.detach(),
-            "q/conservative": conservative.detach(),
-            "q/mean": losses.weighted_mean(q_AQ.detach().mean(-1), weight_A, denominator=over),
-            "value/loss": value.detach(),
-            "value/mean": losses.weighted_mean(value_A.detach(), weight_A, denominator=over),
-            "imitation/loss": imitation.detach(),
-        }

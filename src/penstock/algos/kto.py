@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -42,14 +42,9 @@ class KTO(FromData):
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
-    @property
-    def has_baseline(self) -> bool:
-        return True
-
-    @property
-    def least_units(self) -> int:
-        """Units without which there is no mismatched completion to estimate the divergence from."""
-        return 2
+    has_baseline: ClassVar[bool] = True
+    least_units: ClassVar[int] = 2
+    """Units without which there is no mismatched completion to estimate the divergence from."""
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """One labelled row, or the two of a pair; the actions are the completion and its end token.
@@ -93,15 +88,29 @@ class KTO(FromData):
         baseline = max(0.0, float(np.mean(gaps)))
         return with_field(units, "baseline", itertools.repeat(baseline))
 
-    def loss(self) -> KTOLoss:
-        """The KTO loss, a mean over the batch's rows.
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """``weight · (1 - σ(±β (r - z)))``, a mean over the batch's rows.
+
+        Reads ``reference_logp`` (per action), ``desirable`` and ``baseline`` (per row).
 
         Raises:
             TrainingError: the weights are to be computed from data, and :meth:`fitted` has seen none.
         """
+        from penstock.algos import pair_losses, preference
+
         if self.weights is None:
             raise TrainingError("KTO's weights are computed from data; call fitted(units) first, or set weights")
-        return KTOLoss(self.beta, self.weights)
+        good_B, rows = fields["desirable"], denominator.rows
+        ratio_B = preference.row_sums(outputs["logp"] - fields["reference_logp"], batch.row_A, len(good_B))
+        weight_B = self.weights[0] * good_B + self.weights[1] * (1 - good_B)
+        loss_B = weight_B * pair_losses.prospect(ratio_B, good_B, fields["baseline"], self.beta)
+        loss = preference.batch_mean(loss_B, denominator=rows)
+        reward_B = self.beta * ratio_B.detach()
+        return loss, {
+            "loss": loss.detach(),
+            "kl/mismatched": fields["baseline"].sum() / rows,
+            "reward/towards_label": (reward_B * (2 * good_B - 1)).sum() / rows,
+        }
 
     def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
         """Held-out ``label/auc``: the chance that a good completion's reward beats a bad one's (a tie counts one half);
@@ -154,28 +163,3 @@ def mismatched(units: Sequence[Unit]) -> list[Unit]:
             rows.append(Row({"tokens_T": tokens_T}, np.arange(len(tokens_T)) >= len(prompt_T)))
         mixed.append(tuple(rows))
     return mixed
-
-
-@dataclass(frozen=True)
-class KTOLoss:
-    """``weight · (1 - σ(±β (r - z)))``; reads ``reference_logp`` (per action), ``desirable`` and ``baseline`` (per row)."""
-
-    beta: float
-    weights: tuple[float, float]
-
-    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import pair_losses, preference
-
-        good_B, rows = fields["desirable"], denominator.rows
-        ratio_B = preference.row_sums(outputs["logp"] - fields["reference_logp"], batch.row_A, len(good_B))
-        weight_B = self.weights[0] * good_B + self.weights[1] * (1 - good_B)
-        loss_B = weight_B * pair_losses.prospect(ratio_B, good_B, fields["baseline"], self.beta)
-        loss = preference.batch_mean(loss_B, denominator=rows)
-        reward_B = self.beta * ratio_B.detach()
-        return loss, {
-            "loss": loss.detach(),
-            "kl/mismatched": fields["baseline"].sum() / rows,
-            "reward/towards_label": (reward_B * (2 * good_B - 1)).sum() / rows,
-        }

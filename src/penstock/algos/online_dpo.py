@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from penstock.algos.labels import Trajectory, trajectories
 from penstock.config.run import require
 from penstock.config.spec import AnySpec, spec
 from penstock.core.algorithm import FromData, FromSamples, rewards_differ
-from penstock.core.contracts import Coefficients, Columns, Loss
+from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Row, Unit
 
 
@@ -59,10 +59,15 @@ class OnlineDPO(FromSamples):
                 units.append((_row(group[best], 1.0), _row(group[worst], 0.0)))
         return units
 
-    def loss(self) -> Loss:
+    @property
+    def loss_reads(self) -> frozenset[str]:
+        reads: frozenset[str] = self.preference.loss_reads
+        return reads
+
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The loss of the pairs, a mean over those of the batch."""
-        loss: Loss = self.preference.loss()
-        return loss
+        found: LossOutput = self.preference.compute_loss(outputs, fields, batch, denominator)
+        return found
 
 
 def _row(trajectory: Trajectory, preferred: float) -> Row:

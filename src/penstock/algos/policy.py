@@ -51,6 +51,11 @@ class PolicyOptimization(FromSamples):
     """A bonus for the policy's entropy."""
     kl: KLPenalty = IN_REWARD
 
+    @property
+    def aggregate(self) -> Aggregate:
+        """What the loss is a mean over."""
+        return "token"
+
     def __post_init__(self) -> None:
         check_clip(self.clip)
         named = type(self.objective).__name__
@@ -98,8 +103,57 @@ class PolicyOptimization(FromSamples):
             more["proximal_logp"] = trajectory.proximal_logp_A
         return policy_row(trajectory, advantage, weight, **more)
 
-    def policy_loss(self, aggregate: Aggregate = "token") -> PolicyLoss:
-        return PolicyLoss(self.clip, self.kl, aggregate, self.objective, self.entropy)
+    @property
+    def loss_reads(self) -> frozenset[str]:
+        more = {"entropy"} if self.entropy.on else set()
+        return frozenset({"logp"} | more | ({"divergence"} if self.kl.full else set()))
+
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The weighted mean of the objective's gains, with the KL penalty and an entropy bonus where they are switched on.
+
+        Reads the fields ``advantage``, ``old_logp``, ``weight`` (per action), and where they are in use ``proximal_logp`` and
+        ``importance_weight`` (per action), ``reference_logp`` (per action) and ``kl_coefficient`` (per row),
+        ``entropy_coefficient`` (per row). Off-policy weights act on the objective's term alone.
+        """
+        from penstock.algos import losses
+
+        weight_A, over = fields["weight"], share(self.aggregate, denominator)
+        start_A = fields.get("proximal_logp", fields["old_logp"])
+        gap_A = losses.log_ratio(outputs["logp"], start_A, weight_A)
+        gain_A, cut_A = self.objective.surrogate(self._terms(outputs, fields, batch, gap_A))
+        if "importance_weight" in fields:
+            gain_A = gain_A * fields["importance_weight"]
+        loss = -losses.weighted_mean(gain_A, weight_A, denominator=over)
+        metrics = losses.policy_metrics(gap_A.detach(), cut_A, weight_A, denominator=denominator.tokens)
+        metrics["policy/loss"] = loss.detach()
+        if self.kl.place == "loss" and self.kl.coefficient:
+            penalty = self._penalty(outputs, fields, batch, gap_A, over)
+            metrics["kl/loss"] = penalty.detach()
+            loss = loss + penalty
+        if self.entropy.on:
+            scaled_A = weight_A * fields["entropy_coefficient"][batch.row_A]
+            entropy = losses.entropy_mean(outputs["entropy"], weight_A, denominator=over)
+            metrics["policy/entropy"] = entropy.detach()
+            loss = loss - losses.entropy_mean(outputs["entropy"], scaled_A, denominator=over)
+        metrics["loss"] = loss.detach()
+        return loss, metrics
+
+    def _terms(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any) -> SurrogateInputs:
+        from penstock.algos import losses
+
+        low, high = self.clip or (1.0, float("inf"))
+        logp_A, advantage_A = (losses.counted(value, fields["weight"]) for value in (outputs["logp"], fields["advantage"]))
+        return SurrogateInputs(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
+
+    def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
+        from penstock.algos import losses
+
+        scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
+        if self.kl.estimator == "full":
+            return losses.weighted_mean(outputs["divergence"], scaled_A, denominator=over)
+        ratio_A = gap_A.exp() if self.kl.reweight else None
+        reference_A, estimator = fields["reference_logp"], self.kl.estimator
+        return losses.kl_loss(outputs["logp"], reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +195,6 @@ class WithoutCritic(PolicyOptimization):
                 units.append(unit)
         return self.objective.choose(units)
 
-    def loss(self) -> PolicyLoss:
-        """The policy loss, with the KL penalty if it is in the loss."""
-        return self.policy_loss(self.aggregate)
-
 
 @dataclass(frozen=True, kw_only=True)
 class FromGroups(WithoutCritic):
@@ -171,66 +221,3 @@ class FromGroups(WithoutCritic):
         """Whether the group has enough valid samples and their rewards are not all equal."""
         reward_G = [action_rewards(sample).sum() for sample in scored_samples(group)]
         return len(reward_G) >= self.least_samples and float(np.ptp(reward_G)) > 0
-
-
-@dataclass(frozen=True)
-class PolicyLoss:
-    """The weighted mean of an objective's gains, with the KL penalty and an entropy bonus where they are switched on.
-
-    Reads the fields ``advantage``, ``old_logp``, ``weight`` (per action), and where they are in use ``proximal_logp`` and
-    ``importance_weight`` (per action), ``reference_logp`` (per action) and ``kl_coefficient`` (per row),
-    ``entropy_coefficient`` (per row). Off-policy weights act on the objective's term alone.
-    """
-
-    clip: tuple[float, float] | None
-    """Interval (1 - low, 1 + high) of the ratio; None leaves it free."""
-    kl: KLPenalty
-    aggregate: Aggregate = "token"
-    objective: AnyObjective = CLIPPED
-    entropy: EntropyBonus = NO_BONUS
-
-    @property
-    def needs(self) -> frozenset[str]:
-        more = {"entropy"} if self.entropy.on else set()
-        return frozenset({"logp"} | more | ({"divergence"} if self.kl.full else set()))
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import losses
-
-        weight_A, over = fields["weight"], share(self.aggregate, denominator)
-        start_A = fields.get("proximal_logp", fields["old_logp"])
-        gap_A = losses.log_ratio(outputs["logp"], start_A, weight_A)
-        gain_A, cut_A = self.objective.surrogate(self._terms(outputs, fields, batch, gap_A))
-        if "importance_weight" in fields:
-            gain_A = gain_A * fields["importance_weight"]
-        loss = -losses.weighted_mean(gain_A, weight_A, denominator=over)
-        metrics = losses.policy_metrics(gap_A.detach(), cut_A, weight_A, denominator=denominator.tokens)
-        metrics["policy/loss"] = loss.detach()
-        if self.kl.place == "loss" and self.kl.coefficient:
-            penalty = self._penalty(outputs, fields, batch, gap_A, over)
-            metrics["kl/loss"] = penalty.detach()
-            loss = loss + penalty
-        if self.entropy.on:
-            scaled_A = weight_A * fields["entropy_coefficient"][batch.row_A]
-            entropy = losses.entropy_mean(outputs["entropy"], weight_A, denominator=over)
-            metrics["policy/entropy"] = entropy.detach()
-            loss = loss - losses.entropy_mean(outputs["entropy"], scaled_A, denominator=over)
-        metrics["loss"] = loss.detach()
-        return loss, metrics
-
-    def _terms(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any) -> SurrogateInputs:
-        from penstock.algos import losses
-
-        low, high = self.clip or (1.0, float("inf"))
-        logp_A, advantage_A = (losses.counted(value, fields["weight"]) for value in (outputs["logp"], fields["advantage"]))
-        return SurrogateInputs(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
-
-    def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
-        from penstock.algos import losses
-
-        scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
-        if self.kl.estimator == "full":
-            return losses.weighted_mean(outputs["divergence"], scaled_A, denominator=over)
-        ratio_A = gap_A.exp() if self.kl.reweight else None
-        reference_A, estimator = fields["reference_logp"], self.kl.estimator
-        return losses.kl_loss(outputs["logp"], reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)

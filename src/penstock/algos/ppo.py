@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from penstock.algos.advantages import Array, generalised_advantages, vtrace, whiten
 from penstock.algos.labels import Trajectory, token_weight, trajectories
-from penstock.algos.policy import PolicyLoss, PolicyOptimization
+from penstock.algos.policy import PolicyOptimization
 from penstock.config.run import require
 from penstock.config.spec import spec
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
@@ -87,32 +86,19 @@ class PPO(PolicyOptimization):
         weight, labels = token_weight("token", len(trajectory)), {"old_value": trajectory.value_A, "return": return_A}
         return self.row(trajectory, advantage_A, weight, coefficients, **labels)
 
-    def loss(self) -> PPOLoss:
-        """Policy, value and entropy terms, each a mean over the batch's action tokens."""
-        return PPOLoss(self.policy_loss(), self.value_clip or None, self.value_coefficient)
-
-
-@dataclass(frozen=True)
-class PPOLoss:
-    """``policy + value_coefficient * value``; also reads the per-action fields ``return`` and ``old_value``."""
-
-    policy: PolicyLoss
-    value_clip: float | None
-    value_coefficient: float
-
     @property
-    def needs(self) -> frozenset[str]:
-        return self.policy.needs | {"value"}
+    def loss_reads(self) -> frozenset[str]:
+        return super().loss_reads | {"value"}
 
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """``policy + value_coefficient * value``, each a mean over the batch's action tokens; also reads the per-action fields
+        ``return`` and ``old_value``."""
         from penstock.algos import losses
 
-        loss, metrics = self.policy(outputs, fields, batch, denominator)
+        loss, metrics = super().compute_loss(outputs, fields, batch, denominator)
         value_A, old_value_A, return_A = outputs["value"], fields["old_value"], fields["return"]
-        tokens = denominator.tokens
-        value_loss = losses.clipped_value_loss(
-            value_A, old_value_A, return_A, fields["weight"], clip=self.value_clip, denominator=tokens
-        )
+        given: dict[str, Any] = {"clip": self.value_clip or None, "denominator": denominator.tokens}
+        value_loss = losses.clipped_value_loss(value_A, old_value_A, return_A, fields["weight"], **given)
         total = loss + self.value_coefficient * value_loss
-        moved = losses.value_metrics(value_A, old_value_A, return_A, clip=self.value_clip, denominator=tokens)
+        moved = losses.value_metrics(value_A, old_value_A, return_A, **given)
         return total, {**metrics, **moved, "value/loss": value_loss.detach(), "loss": total.detach()}

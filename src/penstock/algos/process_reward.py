@@ -4,29 +4,31 @@ Lightman et al. 2023, arXiv 2305.20050; Wang et al. 2023, arXiv 2312.08935)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from penstock.algos.binary_reward import BinaryLoss, RewardModel, binary_metrics
+from penstock.algos.binary_reward import LabelledReward
 from penstock.config.run import require
 from penstock.config.spec import spec
 from penstock.core.algorithm import Encoder
-from penstock.core.contracts import Scores
-from penstock.core.errors import DataError, TrainingError
-from penstock.core.types import BoolArray, IntArray, Metrics, Row, Unit
+from penstock.core.errors import DataError
+from penstock.core.types import BoolArray, IntArray, Row, Unit
 
 SEPARATOR = "\n"
 
 
 @spec
-class ProcessReward(RewardModel):
+class ProcessReward(LabelledReward):
     """A score at the end of every step, whose sigmoid is the probability that the step is right.
 
     The score is read where the step has been read whole and the separator would be predicted.
     """
 
     data = "prompts"
+    judged: ClassVar[Literal["label", "step"]] = "step"
+    loss_reads: ClassVar[frozenset[str]] = frozenset({"step"})
+    assessed_by: ClassVar[frozenset[str]] = frozenset({"step"})
 
     separator: str = SEPARATOR
     """Text after every step, the last one included. A reward that uses the model must be given the same."""
@@ -55,26 +57,6 @@ class ProcessReward(RewardModel):
         tokens_T, end_S = step_tokens(tokenizer.encode(str(example["prompt"])), steps, tokenizer, self.separator)
         action_T = marks(len(tokens_T), [end for end, label in zip(end_S, labels, strict=True) if label is not None])
         return (Row({"tokens_T": tokens_T}, action_T, {"label": np.array(known, np.float32)}),)
-
-    @property
-    def assessed_by(self) -> frozenset[str]:
-        return frozenset({"step"})
-
-    def loss(self) -> BinaryLoss:
-        """The logistic loss, a mean over the batch's labelled steps."""
-        return BinaryLoss("step")
-
-    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
-        """Held-out ``step/accuracy`` at threshold 0 (on the fence counts one half) and ``step/nll``, over labelled steps.
-
-        Raises:
-            TrainingError: the scores do not belong to these units, or there are none.
-        """
-        label_A = [np.asarray(row.fields["label"], np.float64) for unit in units for row in unit]
-        score_A = [np.asarray(score, np.float64) for score in scores["step"]]
-        if not label_A or [len(label) for label in label_A] != [len(score) for score in score_A]:
-            raise TrainingError(f"step scores of {len(score_A)} rows for {len(label_A)} rows; score the same units first")
-        return binary_metrics("step", np.concatenate(score_A), np.concatenate(label_A))
 
 
 def step_tokens(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -52,20 +51,11 @@ class REBEL(FromSamples):
                 )
         return units
 
-    def loss(self) -> RebelLoss:
-        """The squared error, a mean over the batch's pairs."""
-        return RebelLoss(self.eta)
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The squared error, a mean over the batch's pairs.
 
-
-@dataclass(frozen=True)
-class RebelLoss:
-    """Reads ``old_logp`` (per action), ``reward`` and ``preferred`` (per row; here it only tells first from second)."""
-
-    eta: float
-
-    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        Reads ``old_logp`` (per action), ``reward`` and ``preferred`` (per row; here it only tells first from second).
+        """
         from penstock.algos import preference
 
         moved = PairValues.of(outputs["logp"] - fields["old_logp"], fields, batch, mean=False)

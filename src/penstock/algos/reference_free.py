@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,9 +36,19 @@ class ReferenceFree(FromPairs):
     def term(self, chosen_U: Any, rejected_U: Any) -> Any:
         """The loss ``[U]`` of each pair, from log-probs as they are ``compared``."""
 
-    def loss(self) -> ReferenceFreeLoss:
-        """The weighted sum of both parts, a mean over the batch's pairs."""
-        return ReferenceFreeLoss(self)
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The weighted sum of both parts, a mean over the batch's pairs; reads the per-row field ``preferred``."""
+        from penstock.algos import preference
+
+        pairs, (share, likelihood) = denominator.units, self.shares
+        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
+        by_mean = self.compared == "mean"
+        compared = means if by_mean else PairValues.of(outputs["logp"], fields, batch, mean=False)
+        term = preference.batch_mean(self.term(compared.chosen_U, compared.rejected_U), denominator=pairs)
+        nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
+        loss = share * term + likelihood * nll if likelihood else share * term
+        metrics = {"loss": loss.detach(), "loss/pairs": term.detach(), "nll/chosen": nll.detach()}
+        return loss, compared.metrics(self.scale, pairs) | metrics
 
 
 @spec
@@ -143,25 +152,3 @@ class CPO(ReferenceFree):
     def score(self, logp_A: NDArray[Any], row: Row) -> float:
         """``beta`` times the summed log-prob."""
         return self.beta * float(np.sum(logp_A))
-
-
-@dataclass(frozen=True)
-class ReferenceFreeLoss:
-    """The term and the likelihood of a :class:`ReferenceFree` algorithm; reads the per-row field ``preferred``."""
-
-    spec: ReferenceFree
-
-    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import preference
-
-        pairs, (share, likelihood) = denominator.units, self.spec.shares
-        means = PairValues.of(outputs["logp"], fields, batch, mean=True)
-        by_mean = self.spec.compared == "mean"
-        compared = means if by_mean else PairValues.of(outputs["logp"], fields, batch, mean=False)
-        term = preference.batch_mean(self.spec.term(compared.chosen_U, compared.rejected_U), denominator=pairs)
-        nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
-        loss = share * term + likelihood * nll if likelihood else share * term
-        metrics = {"loss": loss.detach(), "loss/pairs": term.detach(), "nll/chosen": nll.detach()}
-        return loss, compared.metrics(self.spec.scale, pairs) | metrics

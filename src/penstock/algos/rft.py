@@ -6,17 +6,18 @@ Dong et al. 2023 (RAFT, arXiv 2304.06767), Yuan et al. 2023 (RFT, arXiv 2308.018
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.algos.labels import Trajectory, trajectories
-from penstock.algos.sft import LikelihoodLoss
+from penstock.algos.sft import likelihood_loss
 from penstock.config.run import require
 from penstock.config.spec import spec
 from penstock.core.algorithm import FromSamples, scored_samples
-from penstock.core.contracts import Coefficients, Columns
+from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row, Unit
 
@@ -71,9 +72,9 @@ class RFT(FromSamples):
             kept.append(tuple(_row(t) for t in distinct([t for t, keep in zip(group, keep_G, strict=True) if keep])))
         return [unit for unit in kept if unit]
 
-    def loss(self) -> LikelihoodLoss:
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """Negative log-likelihood of the kept answers, a mean over their tokens."""
-        return LikelihoodLoss("token")
+        return likelihood_loss(outputs, fields, "token", denominator)
 
 
 def reaches_quantile(reward_G: ArrayLike, quantile: float, least: float | None) -> NDArray[np.bool_]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,24 +54,18 @@ class SFT(FromCompletions):
         weight_A = np.full(length, token_weight(self.aggregate, length), np.float32)
         return (Row({"tokens_T": tokens_T}, action_T, {"weight": weight_A}),)
 
-    def loss(self) -> LikelihoodLoss:
-        """Negative log-likelihood under the chosen mean."""
-        return LikelihoodLoss(self.aggregate)
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """Negative log-likelihood under the chosen mean; reads the per-action field ``weight``."""
+        return likelihood_loss(outputs, fields, self.aggregate, denominator)
 
 
-@dataclass(frozen=True)
-class LikelihoodLoss:
+def likelihood_loss(
+    outputs: Outputs, fields: Mapping[str, Any], aggregate: Literal["token", "sequence"], denominator: Denominator
+) -> LossOutput:
     """Negative log-likelihood of the action tokens; reads the per-action field ``weight``."""
+    from penstock.algos import losses
 
-    aggregate: Literal["token", "sequence"]
-
-    needs: ClassVar[frozenset[str]] = frozenset({"logp"})
-
-    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos import losses
-
-        over = share(self.aggregate, denominator)
-        loss = losses.negative_log_likelihood(outputs["logp"], fields["weight"], denominator=over)
-        counted_A = (fields["weight"] != 0).to(outputs["logp"].dtype)
-        nll = losses.negative_log_likelihood(outputs["logp"].detach(), counted_A, denominator=denominator.tokens)
-        return loss, {"loss": loss.detach(), "nll": nll}
+    weight_A, logp_A = fields["weight"], outputs["logp"]
+    loss = -losses.weighted_mean(logp_A, weight_A, denominator=share(aggregate, denominator))
+    nll = -losses.weighted_mean(logp_A.detach(), (weight_A != 0).to(logp_A.dtype), denominator=denominator.tokens)
+    return loss, {"loss": loss.detach(), "nll": nll}

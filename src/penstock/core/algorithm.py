@@ -10,11 +10,12 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from penstock.core.columns import column_named
-from penstock.core.contracts import Coefficients, Columns, Loss, Scores
+from penstock.core.contracts import Coefficients, Columns, Denominator, Loss, LossOutput, Outputs, Scores
 from penstock.core.types import FloatArray, Group, Metrics, Unit
 
 Own = TypeVar("Own", bound="FromData")
@@ -71,8 +72,32 @@ class Algorithm(ABC):
         """Whether a frozen reference model is needed: by a column, or as the teacher."""
         return self.teacher is not None or any(column_named(name).model == "reference" for name in self.needs)
 
+    @property
+    def loss_reads(self) -> frozenset[str]:
+        """Outputs that ``compute_loss`` reads."""
+        return frozenset({"logp"})
+
     @abstractmethod
-    def loss(self) -> Loss: ...
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """A micro-batch's share of the loss and of the metrics; see :class:`penstock.core.contracts.Loss`."""
+
+    def loss(self) -> Loss:
+        """The loss as a learner is given it."""
+        return AlgorithmLoss(self)
+
+
+@dataclass(frozen=True)
+class AlgorithmLoss:
+    """The loss that an algorithm computes."""
+
+    algorithm: Algorithm
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.algorithm.loss_reads
+
+    def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        return self.algorithm.compute_loss(outputs, fields, batch, denominator)
 
 
 class FromSamples(Algorithm):
