@@ -100,7 +100,7 @@ def test_an_undefined_reward_is_refused(reward, problem):
     ("fields", "problem"),
     [
         ({"expectile": 1.0}, "expectile"),
-        ({"monte_carlo": 2.0}, "monte_carlo=2.0 is outside"),
+        ({"monte_carlo": 2.0}, "monte_carlo=2.0 must be from 0 to 1"),
         ({"discount": 1.1}, "discount"),
         ({"conservative": -0.1}, "conservative"),
         ({"target_rate": 0.0}, "target_rate"),

@@ -105,9 +105,9 @@ def test_value_metrics_by_hand():
     assert (metrics["value/squared_error"].item(), metrics["value/clip_fraction"].item()) == (2.5, 0.5)
 
 
-def test_negative_log_likelihood_by_hand():
-    found = losses.negative_log_likelihood(tensor(-1.0, -2.0, -3.0), tensor(1.0, 0.5, 0.0), denominator=2)
-    assert found.item() == pytest.approx((1 + 1) / 2)
+def test_the_weighted_mean_by_hand():
+    found = losses.weighted_mean(tensor(-1.0, -2.0, -3.0), tensor(1.0, 0.5, 0.0), denominator=2)
+    assert found.item() == pytest.approx(-(1 + 1) / 2)
 
 
 def test_kl_loss_is_the_weighted_mean_of_its_estimator():
@@ -134,7 +134,7 @@ def random_tokens(seed, *shape):
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="k2", denominator=3),
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="k3", denominator=3),
         lambda x, other, third, w: losses.kl_loss(x, other, w, estimator="absolute", denominator=3),
-        lambda x, other, third, w: losses.negative_log_likelihood(x, w, denominator=3),
+        lambda x, other, third, w: losses.weighted_mean(x, w, denominator=3),
     ],
     ids=["policy", "value", "k2", "k3", "absolute", "likelihood"],
 )
@@ -167,7 +167,7 @@ def test_padding_on_either_side_with_any_garbage_equals_packing(lengths, side, g
             policy_loss(logp, old, advantage, weight, low=0.2, high=0.2, denominator=7)
             + losses.clipped_value_loss(value, old, returns, weight, clip=0.2, denominator=7)
             + losses.kl_loss(logp, old, weight, estimator="k3", denominator=7)
-            + losses.negative_log_likelihood(logp, weight, denominator=7)
+            - losses.weighted_mean(logp, weight, denominator=7)
         )
 
     results = []

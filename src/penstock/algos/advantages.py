@@ -149,17 +149,14 @@ def process_normalised(rewards: Sequence[NDArray[Any]]) -> list[Array]:
     Raises:
         TrainingError: a reward that is not finite.
     """
-    steps = np.concatenate([np.asarray(reward_A, np.float64)[np.asarray(reward_A) != 0] for reward_A in rewards])
-    if len(steps) < 2:
-        return [np.zeros(len(reward_A)) for reward_A in rewards]
-    _deviation(steps, "process supervision")
-    mean, deviation = steps.mean(), (0.0 if np.ptp(steps) == 0 else steps.std(ddof=1))
-    found = []
-    for reward_A in rewards:
-        reward_A = np.asarray(reward_A, np.float64)
-        scaled_A = np.where(reward_A != 0, (reward_A - mean) / (deviation + STD_OFFSET) if deviation else 0.0, 0.0)
-        found.append(returns_to_go(scaled_A, 1.0))
-    return found
+    given = [np.asarray(reward_A, np.float64) for reward_A in rewards]
+    scaled = [np.zeros_like(reward_A) for reward_A in given]
+    steps = np.concatenate([reward_A[reward_A != 0] for reward_A in given])
+    if len(steps) >= 2:
+        normalised = iter(group_normalised(steps))
+        for reward_A, scaled_A in zip(given, scaled, strict=True):
+            scaled_A[reward_A != 0] = [next(normalised) for _ in range(np.count_nonzero(reward_A))]
+    return [returns_to_go(scaled_A, 1.0) for scaled_A in scaled]
 
 
 def _deviation(reward_G: ArrayLike, what: str) -> Array:
@@ -264,11 +261,7 @@ def generalised_advantages(
     if not (0 <= discount <= 1 and 0 <= lam <= 1):
         raise TrainingError(f"discount={discount} and lam={lam} must lie in [0, 1]")
     error_T = reward_T + discount * np.append(value_T[1:], bootstrap) - value_T
-    advantage_T = np.empty_like(error_T)
-    carried = 0.0
-    for step in range(len(error_T) - 1, -1, -1):
-        carried = error_T[step] + discount * lam * carried
-        advantage_T[step] = carried
+    advantage_T = returns_to_go(error_T, discount * lam)
     return advantage_T, advantage_T + value_T
 
 

@@ -11,8 +11,7 @@ from penstock.algos.advantages import returns_to_go
 from penstock.algos.completions import completed
 from penstock.algos.ilql import WEIGHT_LIMIT, rewards_of
 from penstock.algos.sft import FromCompletions
-from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, Positive, Share, spec
 from penstock.core.algorithm import Encoder
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.types import Row, Unit
@@ -27,18 +26,13 @@ class AWAC(FromCompletions):
     2019, arXiv 1910.00177); for AWAC's critic, which looks one step ahead, use ILQL with ``imitation_beta`` above 0.
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """The smaller, the more only the best counts (the paper's λ); rewards are measured in it."""
-    discount: float = 1.0
+    discount: Share = 1.0
     baseline: Literal["value", "none"] = "value"
     """``value``: a critic's, learned with the policy; ``none``: the rewards as given are the advantages."""
-    value_coefficient: float = 0.5
+    value_coefficient: NotNegative = 0.5
     """Weight of the value loss, next to the policy loss."""
-
-    def __post_init__(self) -> None:
-        require(self.temperature > 0, f"temperature={self.temperature}; give a positive number such as 1.0")
-        require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
-        require(self.value_coefficient >= 0, f"value_coefficient={self.value_coefficient} is negative")
 
     @property
     def heads(self) -> Mapping[str, Mapping[str, Any]]:
@@ -71,7 +65,7 @@ class AWAC(FromCompletions):
         advantage_A = return_A - outputs["value"].detach() if learned else return_A
         advantage_A = losses.counted(advantage_A, weight_A)
         gain_A = value_learning.advantage_weight(advantage_A, scale=1 / self.temperature, limit=WEIGHT_LIMIT)
-        loss = losses.negative_log_likelihood(outputs["logp"], weight_A * gain_A, denominator=over)
+        loss = -losses.weighted_mean(outputs["logp"], weight_A * gain_A, denominator=over)
         metrics = {
             "imitation/loss": loss.detach(),
             "imitation/weight": losses.weighted_mean(gain_A, weight_A, denominator=over),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from penstock.algos.advantages import (
 )
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory, action_rewards
-from penstock.algos.objectives import PLAIN, AnyObjective
+from penstock.algos.objectives import AnyObjective, PolicyGradient
 from penstock.algos.policy import FromGroups, WithoutCritic
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Count, spec
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Sample
 
@@ -35,12 +35,10 @@ class ReMax(WithoutCritic):
     answer failed has no baseline and is left out.
     """
 
-    clip: tuple[float, float] | None = None
-    objective: AnyObjective = PLAIN
+    greedy: ClassVar[bool] = True
 
-    @property
-    def greedy(self) -> bool:
-        return True
+    clip: tuple[float, float] | None = None
+    objective: AnyObjective = PolicyGradient()
 
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         """All tokens of a sample share its advantage; the KL penalty is charged to the sample and not to its baseline."""
@@ -67,7 +65,7 @@ class OPO(FromGroups):
     """
 
     clip: tuple[float, float] | None = None
-    objective: AnyObjective = PLAIN
+    objective: AnyObjective = PolicyGradient()
 
     def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
         return optimal_baseline(reward_G, [len(trajectory) for trajectory in group])
@@ -81,7 +79,7 @@ class GPG(FromGroups):
     """
 
     clip: tuple[float, float] | None = None
-    objective: AnyObjective = PLAIN
+    objective: AnyObjective = PolicyGradient()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +101,7 @@ class PassAtK(FromGroups):
     Rewards are taken as right or wrong.
     """
 
-    k: int = 4
+    k: Count = 4
     """Answers of which one has to be right."""
     right: float = 0.5
     """An answer is right if its reward is above this."""
@@ -111,7 +109,6 @@ class PassAtK(FromGroups):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.k >= 1, f"k={self.k}; at least one answer")
         require(self.kl.place == "loss", 'pass@k counts right and wrong answers, not penalties; set kl.place="loss"')
 
     @property
@@ -138,9 +135,7 @@ class GDPO(WithoutCritic):
         super().__post_init__()
         require(self.kl.place == "loss", 'GDPO reads rewards by name, penalties are none of them; set kl.place="loss"')
 
-    @property
-    def least_samples(self) -> int:
-        return 2
+    least_samples: ClassVar[int] = 2
 
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         """One number per sample; whitening counts each sample of the batch once.

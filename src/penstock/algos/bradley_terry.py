@@ -8,7 +8,7 @@ from typing import Any
 from penstock.algos.binary_reward import RewardModel
 from penstock.algos.pair_rows import pair_metrics, pair_rows
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, spec
 from penstock.core.algorithm import Encoder
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.types import Metrics, Unit
@@ -25,13 +25,12 @@ class BradleyTerry(RewardModel):
     probability: str = ""
     """Column with the chance (0 to 1) that the preferred completion is the better one, such as the share of judges who
     said so; empty: it is certain."""
-    centring: float = 0.0
+    centring: NotNegative = 0.0
     """Weight of ``(chosen + rejected)²``, which keeps scores around zero; 0.01 is usual."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.margin, str):
             require(self.margin >= 0, f"margin={self.margin} is negative; use 0 for none")
-        require(self.centring >= 0, f"centring={self.centring} is negative; use 0 for none")
         both = bool(self.probability) and self.margin != 0.0
         require(not both, "a margin of a preference that is only probable is undefined; leave margin or probability out")
 

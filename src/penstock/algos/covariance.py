@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from penstock.algos.advantages import Array
-from penstock.core.types import FloatArray, Row, Unit
+from penstock.core.types import FloatArray, Unit
 
 Rank = Callable[[Array, Array], Array]
 
@@ -59,9 +59,7 @@ def _first(covariance: Sequence[Array], draws: Sequence[Array], share: float, ra
 
 def _draws(units: Sequence[Unit]) -> list[Array]:
     """A number from [0, 1) per action that depends on the row's tokens alone: not on order, split or who else is there."""
-    return [_draws_of(row) for unit in units for row in unit]
-
-
-def _draws_of(row: Row) -> Array:
-    seed = zlib.crc32(np.ascontiguousarray(row.tokens_T).tobytes())
-    return np.random.Generator(np.random.Philox(seed)).random(int(row.action_T.sum()))
+    rows = [row for unit in units for row in unit]
+    streams = [np.random.Philox(zlib.crc32(np.ascontiguousarray(row.tokens_T).tobytes())) for row in rows]
+    pairs = zip(rows, streams, strict=True)
+    return [np.random.Generator(stream).random(int(row.action_T.sum())) for row, stream in pairs]

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from penstock.algos.labels import trajectories
-from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.algos.labels import labelled_row, trajectories
+from penstock.config.spec import InnerShare, spec
 from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
-from penstock.core.types import Group, Row, Unit
+from penstock.core.types import Group, Unit
 
 
 @spec
@@ -24,11 +23,8 @@ class Divergence:
 
     kind: Literal["reverse", "forward", "jensen-shannon"] = "reverse"
     """``KL(student ‖ teacher)``, ``KL(teacher ‖ student)``, or the generalised Jensen-Shannon divergence."""
-    mixture: float = 0.5
+    mixture: InnerShare = 0.5
     """The teacher's share of the middle distribution; for ``jensen-shannon`` only."""
-
-    def __post_init__(self) -> None:
-        require(0 < self.mixture < 1, f"mixture={self.mixture} is outside (0, 1); 0.5 is the symmetric divergence")
 
     def __call__(self, student_AV: Any, teacher_AV: Any) -> Any:
         """The divergence of log-probs ``[A, V]``, as a tensor ``[A]`` in nats."""
@@ -60,13 +56,8 @@ class Distillation(FromSamples):
 
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One unit per group with a valid sample; every token of an answer counts alike."""
-        return [
-            tuple(
-                Row(t.sample.columns, t.sample.action_T, {"weight": np.ones(len(t), np.float32), "reward": t.reward})
-                for t in group
-            )
-            for group in trajectories(groups, columns)
-        ]
+        found = trajectories(groups, columns)
+        return [tuple(labelled_row(t, weight=np.ones(len(t))) for t in group) for group in found]
 
     loss_reads: ClassVar[frozenset[str]] = frozenset({"divergence"})
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.algos.pair_rows import FromPairs, PairValues, pair_rows
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Positive, spec
 from penstock.core.algorithm import Encoder, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
@@ -35,7 +35,7 @@ MPO = {"sigmoid": 0.8, "bco": 0.2, "sft": 1.0}
 class DPO(FromPairs):
     """Direct preference optimization on pairs, against a frozen reference; ``objective`` chooses the loss."""
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """How dear a move from the reference is; 0.1 is usual. For ``ipo`` it is the paper's τ, for ``sppo`` its 1 / η."""
     objective: Objective | Mapping[str, float] = "sigmoid"
     """A loss by name, or several with their weights, such as ``{"sigmoid": 0.8, "bco": 0.2, "sft": 1}``."""
@@ -52,9 +52,19 @@ class DPO(FromPairs):
     the same for all, ``1 - smoothing``."""
 
     def __post_init__(self) -> None:
-        check_objective(self.objective, self.beta, self.smoothing)
+        weights, smoothing = self._weights(), self.smoothing
+        require(bool(weights), "objective is empty; name a loss such as sigmoid")
+        for name, weight in weights.items():
+            require(name in NAMES, f'objective "{name}" is unknown; known are: {", ".join(NAMES)}')
+            require(weight > 0, f"objective {name} has the weight {weight}; give a positive one or leave it out")
+        require(set(weights) != {"sft"}, 'objective="sft" alone prefers nothing; use SFT on the chosen completions')
+        require(0 <= smoothing < 0.5, f"smoothing={smoothing} is no chance of a wrong label from 0 to below 0.5")
+        read = set(SMOOTHED) & set(weights)
+        require(not smoothing or bool(read), f"smoothing={smoothing} has no effect on {', '.join(weights)}; set it to 0")
+        require("exo" not in weights or smoothing > 0, 'objective="exo" is infinite without smoothing; set it to 1e-3')
+        require("robust" not in weights or smoothing > 0, 'objective="robust" without smoothing is "sigmoid"; set smoothing')
         require(
-            not self.probability or (set(self._weights()) <= {"sigmoid", "sft"} and not self.smoothing),
+            not self.probability or (set(weights) <= {"sigmoid", "sft"} and not smoothing),
             f'probability="{self.probability}" is the label of "sigmoid" alone and replaces smoothing; set objective="sigmoid" '
             "and smoothing=0, or leave probability out",
         )
@@ -128,22 +138,6 @@ class DPO(FromPairs):
         if name == "bco":
             more = (preference.pairs(fields["baseline"], fields["preferred"], batch.unit_B)[0],)
         return PAIR_LOSSES[name](ratios.chosen_U, ratios.rejected_U, self.beta, *more)
-
-
-def check_objective(objective: str | Mapping[str, float], beta: float, smoothing: float) -> None:
-    """Refuse unknown names, weights that are not positive, and options that no named loss reads."""
-    weights = {objective: 1.0} if isinstance(objective, str) else objective
-    require(beta > 0, f"beta={beta}; give a positive number such as 0.1")
-    require(bool(weights), "objective is empty; name a loss such as sigmoid")
-    for name, weight in weights.items():
-        require(name in NAMES, f'objective "{name}" is unknown; known are: {", ".join(NAMES)}')
-        require(weight > 0, f"objective {name} has the weight {weight}; give a positive one or leave it out")
-    require(set(weights) != {"sft"}, 'objective="sft" alone prefers nothing; use SFT on the chosen completions')
-    require(0 <= smoothing < 0.5, f"smoothing={smoothing} is no chance of a wrong label from 0 to below 0.5")
-    read = set(SMOOTHED) & set(weights)
-    require(not smoothing or bool(read), f"smoothing={smoothing} has no effect on {', '.join(weights)}; set it to 0")
-    require("exo" not in weights or smoothing > 0, 'objective="exo" is infinite without smoothing; set it to 1e-3')
-    require("robust" not in weights or smoothing > 0, 'objective="robust" without smoothing is "sigmoid"; set smoothing')
 
 
 def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool) -> float:

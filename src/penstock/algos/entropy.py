@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, Positive, spec
 from penstock.core.contracts import Coefficients
 from penstock.core.errors import TrainingError
 from penstock.core.types import Metrics
@@ -32,17 +31,12 @@ def steered(coefficient: float, measured: float, *, target: float, step: float) 
 class EntropyBonus:
     """A bonus for the policy's entropy, added to what is raised; off while coefficient and target are 0."""
 
-    coefficient: float = 0.0
+    coefficient: NotNegative = 0.0
     """Weight of the mean entropy per token; where it starts, if it is steered."""
-    target: float = 0.0
+    target: NotNegative = 0.0
     """Entropy in nats per token that the coefficient is steered to; 0 keeps the coefficient fixed."""
-    step: float = 0.005
+    step: Positive = 0.005
     """How far a steered coefficient moves in one batch."""
-
-    def __post_init__(self) -> None:
-        for name in ("coefficient", "target"):
-            require(getattr(self, name) >= 0, f"entropy.{name}={getattr(self, name)} is negative; use 0 to switch it off")
-        require(self.step > 0, f"entropy.step={self.step} must be above 0; for a fixed coefficient set entropy.target=0")
 
     @property
     def on(self) -> bool:
@@ -59,7 +53,3 @@ class EntropyBonus:
             return coefficients
         moved = steered(self.current(coefficients), metrics["entropy/sampled"], target=self.target, step=self.step)
         return {**coefficients, "entropy": moved}
-
-
-NO_BONUS = EntropyBonus()
-"""No bonus."""

@@ -10,8 +10,7 @@ import numpy as np
 from penstock.algos.advantages import returns_to_go
 from penstock.algos.completions import completed
 from penstock.algos.sft import FromCompletions
-from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Count, InnerShare, NotNegative, PositiveShare, Share, spec
 from penstock.core.algorithm import Encoder
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import DataError
@@ -30,31 +29,22 @@ class ILQL(FromCompletions):
     logits. Rewards should be of the order of 1.
     """
 
-    discount: float = 0.99
-    expectile: float = 0.7
+    discount: Share = 0.99
+    expectile: InnerShare = 0.7
     """How near V comes to the best of the actions seen: 0.5 is their mean, 1 (excluded) their maximum."""
-    conservative: float = 0.1
+    conservative: NotNegative = 0.1
     """Weight of the term that lowers Q where the data shows nothing."""
-    imitation: float = 1.0
+    imitation: NotNegative = 1.0
     """Weight of the policy's likelihood of the data."""
-    imitation_beta: float = 0.0
+    imitation_beta: NotNegative = 0.0
     """The likelihood of an action counts ``exp(imitation_beta · (min target Q - V))``; 0: all alike."""
-    monte_carlo: float = 0.0
+    monte_carlo: Share = 0.0
     """Share of the observed return in what Q is fitted to; the rest is ``r + discount · V(s')``. Above 0 the reward of a long
     text reaches its first tokens at once, and Q leans towards what the data did next."""
-    target_rate: float = 0.1
+    target_rate: PositiveShare = 0.1
     """Share of the way that target heads move at a time."""
-    target_every: int = 5
+    target_every: Count = 5
     """Optimizer steps between two moves of the target heads."""
-
-    def __post_init__(self) -> None:
-        require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
-        require(0 <= self.monte_carlo <= 1, f"monte_carlo={self.monte_carlo} is outside [0, 1]")
-        require(0 < self.expectile < 1, f"expectile={self.expectile} is outside (0, 1); 0.7 is usual")
-        for name in ("conservative", "imitation", "imitation_beta"):
-            require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
-        require(0 < self.target_rate <= 1, f"target_rate={self.target_rate} is outside (0, 1]; 1 copies the heads")
-        require(self.target_every >= 1, f"target_every={self.target_every}; at least every step")
 
     @property
     def heads(self) -> Mapping[str, Mapping[str, Any]]:
@@ -96,7 +86,7 @@ class ILQL(FromCompletions):
         conservative = value_learning.conservative_loss(q_AQ, outputs["q/logsumexp"], weight_A, denominator=over)
         gain_A = losses.counted(target_A - value_A.detach(), weight_A)
         counts_A = weight_A * value_learning.advantage_weight(gain_A, scale=self.imitation_beta, limit=WEIGHT_LIMIT)
-        imitation = losses.negative_log_likelihood(outputs["logp"], counts_A, denominator=over)
+        imitation = -losses.weighted_mean(outputs["logp"], counts_A, denominator=over)
         loss = difference + value + self.conservative * conservative + self.imitation * imitation
         return loss, {
             "loss": loss.detach(),

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from penstock.algos.advantages import Array
 from penstock.algos.kl import LOG_RATIO_LIMIT
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Positive, spec
 from penstock.core.errors import TrainingError
 
 Level = Literal["token", "sequence", "geometric"]
@@ -72,12 +72,11 @@ class ImportanceWeight:
     """What becomes of a ratio outside the band: cut to its border, or 0; ``reject`` also sets those within it to 1."""
     low: float = 0.0
     """Lower end of the band."""
-    high: float = 2.0
+    high: Positive = 2.0
     """Upper end of the band."""
 
     def __post_init__(self) -> None:
         require(0 <= self.low <= self.high, f"importance_weights: low={self.low}, high={self.high}; need 0 <= low <= high")
-        require(self.high > 0, "importance_weights: high=0 would silence every token; give a positive bound")
 
     def weights(self, proximal_logp_A: ArrayLike, behaviour_logp_A: ArrayLike) -> Array:
         """The weight of each action of one sample, ``[A]``."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, Positive, spec
 from penstock.core.contracts import Coefficients
 from penstock.core.errors import TrainingError
 from penstock.core.types import Metrics
@@ -49,9 +49,9 @@ def k3(logp: Any, reference_logp: Any) -> Any:
     ``d`` is clamped to ±20 and the result to [0, 10]. The sign of ``d`` matters: with ``logp - reference_logp`` in its
     place the expectation is another divergence altogether.
     """
-    gap = _clamp(reference_logp - logp, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    gap = (reference_logp - logp).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     excess = np.expm1(gap) if isinstance(gap, np.ndarray | np.floating) else gap.expm1()
-    return _clamp(excess - gap, 0.0, K3_LIMIT)
+    return (excess - gap).clip(0.0, K3_LIMIT)
 
 
 def absolute(logp: Any, reference_logp: Any) -> Any:
@@ -60,10 +60,6 @@ def absolute(logp: Any, reference_logp: Any) -> Any:
 
 
 ESTIMATORS: Mapping[Estimator, Callable[[Any, Any], Any]] = {"k1": k1, "k2": k2, "k3": k3, "absolute": absolute}
-
-
-def _clamp(value: Any, low: float, high: float) -> Any:
-    return value.clip(low, high)
 
 
 def adaptive(coefficient: float, measured: float, samples: float, *, target: float, horizon: float) -> float:
@@ -98,22 +94,19 @@ class KLPenalty:
 
     place: Literal["reward", "loss"]
     """Subtracted from the reward of every token, or added to the loss."""
-    coefficient: float = 0.0
+    coefficient: NotNegative = 0.0
     """Weight of the penalty; where it starts, if it adapts."""
     estimator: Estimator | Literal["full"] = "k1"
     """From the sampled token alone; or ``full``: the exact KL of the whole next-token distribution, in the loss only."""
-    target: float = 0.0
+    target: NotNegative = 0.0
     """KL per sequence in nats that the coefficient is steered to; 0 keeps the coefficient fixed."""
-    horizon: float = 10000.0
+    horizon: Positive = 10000.0
     """Sequences over which a steered coefficient moves; larger is slower."""
     reweight: bool = False
     """For ``k3`` in the loss: weigh each estimate by the probability ratio. The gradient is then that of the KL to the
     reference, also for samples of an older policy; without, it is that of the KL the other way round."""
 
     def __post_init__(self) -> None:
-        require(self.coefficient >= 0, f"kl.coefficient={self.coefficient} is negative; use 0 for no penalty")
-        require(self.target >= 0, f"kl.target={self.target} is negative; use 0 for a fixed coefficient")
-        require(self.horizon > 0, f"kl.horizon={self.horizon}; give a positive number of sequences")
         require(
             not self.target or self.coefficient > 0,
             f"kl.target={self.target} steers a coefficient that starts at 0 and would stay there; set kl.coefficient",
@@ -177,9 +170,6 @@ class KLPenalty:
         moved = adaptive(self.current(coefficients), measured, samples, target=self.target, horizon=self.horizon)
         return {**coefficients, "kl": moved}
 
-
-IN_REWARD = KLPenalty(place="reward")
-"""A penalty in the reward, off until it is given a coefficient."""
 
 IN_LOSS = KLPenalty(place="loss", estimator="k3")
 """A penalty in the loss, off until it is given a coefficient."""

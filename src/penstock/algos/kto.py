@@ -13,7 +13,7 @@ from penstock.algos.completions import completed
 from penstock.algos.dpo import implicit_reward
 from penstock.algos.pair_rows import pair_rows
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Positive, spec
 from penstock.core.algorithm import Encoder, FromData, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
@@ -27,7 +27,7 @@ MOST = 4 / 3
 class KTO(FromData):
     """KTO: a good completion should beat the batch's KL divergence from the reference, a bad one should fall below it."""
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """How sharply the loss bends around the divergence."""
     data: Literal["examples", "pairs"] = "examples"
     """Single completions with a column ``label`` (true or false, 1 or 0), or pairs, each read as one good and one bad one."""
@@ -36,7 +36,6 @@ class KTO(FromData):
     between 1 and 4/3 while neither weight is below 1."""
 
     def __post_init__(self) -> None:
-        require(self.beta > 0, f"beta={self.beta}; give a positive number such as 0.1")
         given = self.weights is None or min(self.weights) > 0
         require(given, f"weights={self.weights} must be positive, such as (1.0, 1.0)")
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from penstock.algos.advantages import Array
 from penstock.algos.kl import LOG_RATIO_LIMIT
-from penstock.config.run import require
 from penstock.core.contracts import Columns, Denominator
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row, Sample, Unit
@@ -141,42 +140,10 @@ def share(aggregate: Aggregate, denominator: Denominator) -> float:
     return denominator.tokens if aggregate == "token" else denominator.rows
 
 
-def check_aggregate(aggregate: Aggregate, constant: int) -> None:
-    """Refuse a constant that is missing or has no use."""
-    require(
-        (aggregate == "constant") == (constant > 0),
-        f"aggregate={aggregate!r} with constant={constant}; "
-        + ("set constant to sampling.max_new_tokens" if aggregate == "constant" else 'set constant=0 or aggregate="constant"'),
-    )
-
-
-def check_clip(clip: tuple[float, float] | None) -> None:
-    """Refuse a clip interval that is empty or reaches below a ratio of 0."""
-    require(
-        clip is None or (0 < clip[0] <= 1 and clip[1] > 0),
-        f"clip={clip} must be (low, high) with 0 < low <= 1 and high > 0, such as (0.2, 0.28)",
-    )
-
-
-def policy_row(trajectory: Trajectory, advantage: float | NDArray[Any], weight: float, **more: float | NDArray[Any]) -> Row:
-    """A row with ``advantage``, ``old_logp``, ``weight``, ``reward`` (a number), ``reference_logp`` if known, and ``more``.
-
-    Args:
-        advantage: one per action token, or one number for all of them.
-        weight: see :func:`token_weight`.
-        more: further fields; arrays are over the action tokens.
-    """
-    fields: dict[str, float | NDArray[Any]] = {
-        "advantage": np.broadcast_to(np.asarray(advantage), (len(trajectory),)),
-        "old_logp": trajectory.logp_A,
-        "weight": np.full(len(trajectory), weight),
-        "reward": trajectory.reward,
-    }
-    if len(trajectory.reference_logp_A):
-        fields["reference_logp"] = trajectory.reference_logp_A
-    fields |= more
+def labelled_row(trajectory: Trajectory, **fields: float | NDArray[Any]) -> Row:
+    """A trajectory's row with its ``reward`` (a number) and ``fields``: numbers, or arrays over its action tokens."""
     stored = {name: value.astype(np.float32) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-    return Row(trajectory.sample.columns, trajectory.sample.action_T, stored)
+    return Row(trajectory.sample.columns, trajectory.sample.action_T, {"reward": trajectory.reward, **stored})
 
 
 def is_flat(unit: Unit) -> bool:

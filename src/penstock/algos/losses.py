@@ -110,13 +110,3 @@ def kl_loss(
     """
     estimate = ESTIMATORS[estimator](counted(logp, weight), counted(reference_logp, weight))
     return weighted_mean(estimate if ratio is None else ratio * estimate, weight, denominator=denominator)
-
-
-def negative_log_likelihood(logp: Tensor, weight: Tensor, *, denominator: float) -> Tensor:
-    """``-sum(weight * logp) / denominator``, nats."""
-    return -weighted_mean(logp, weight, denominator=denominator)
-
-
-def entropy_mean(entropy: Tensor, weight: Tensor, *, denominator: float) -> Tensor:
-    """Weighted mean of per-token entropies, nats; subtract it from a loss to reward exploration."""
-    return weighted_mean(entropy, weight, denominator=denominator)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from penstock.algos.covariance import covariances, highest, within_band
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, Positive, PositiveShare, spec
 from penstock.core.types import Unit, with_field
 
 
@@ -34,6 +34,13 @@ class SurrogateInputs:
     low: float
     high: float
     """The ratio may lie in (1 - low, 1 + high); 1 and infinity if the algorithm has no ``clip``."""
+
+
+def maths() -> Any:
+    """The functions of ``surrogates.py``, which imports torch and so waits for the first call."""
+    from penstock.algos import surrogates
+
+    return surrogates
 
 
 class Objective:
@@ -67,19 +74,13 @@ class ClippedRatio(Objective):
         require(self.dual == 0 or self.dual > 1, f"objective.dual={self.dual} must be above 1, or 0 to switch it off")
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
         if self.level == "token":
             ratio_A = inputs.gap_A.exp()
         elif self.level == "sequence":
-            ratio_A = surrogates.sequence_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
+            ratio_A = maths().sequence_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
         else:
-            ratio_A = surrogates.sequence_token_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
-        return surrogates.clipped(ratio_A, inputs.advantage_A, low=inputs.low, high=inputs.high, dual=self.dual)
-
-
-CLIPPED = ClippedRatio()
-"""PPO's surrogate, which an algorithm raises unless it says otherwise."""
+            ratio_A = maths().sequence_token_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
+        return maths().clipped(ratio_A, inputs.advantage_A, low=inputs.low, high=inputs.high, dual=self.dual)
 
 
 @spec
@@ -89,13 +90,7 @@ class PolicyGradient(Objective):
     uses_clip: ClassVar[bool] = False
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
-        return surrogates.policy_gradient(inputs.logp_A, inputs.advantage_A)
-
-
-PLAIN = PolicyGradient()
-"""The policy gradient, which algorithms after REINFORCE raise unless they say otherwise."""
+        return maths().policy_gradient(inputs.logp_A, inputs.advantage_A)
 
 
 @spec
@@ -106,10 +101,8 @@ class CISPO(Objective):
     """
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
         ratio_A = inputs.gap_A.exp()
-        return surrogates.clipped_weight(ratio_A, inputs.logp_A, inputs.advantage_A, low=inputs.low, high=inputs.high)
+        return maths().clipped_weight(ratio_A, inputs.logp_A, inputs.advantage_A, low=inputs.low, high=inputs.high)
 
 
 @spec
@@ -122,11 +115,9 @@ class GMPO(Objective):
     one_advantage: ClassVar[bool] = True
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
-        surrogates.check_one_advantage_a_row(inputs.advantage_A, inputs.row_A)
+        maths().check_one_advantage_a_row(inputs.advantage_A, inputs.row_A)
         borders = {"low": inputs.low, "high": inputs.high}
-        return surrogates.geometric_mean(inputs.gap_A, inputs.advantage_A, inputs.weight_A, inputs.row_A, **borders)
+        return maths().geometric_mean(inputs.gap_A, inputs.advantage_A, inputs.weight_A, inputs.row_A, **borders)
 
 
 @spec
@@ -136,19 +127,14 @@ class SAPO(Objective):
     uses_clip: ClassVar[bool] = False
     bounded: ClassVar[bool] = True
 
-    positive: float = 1.0
+    positive: Positive = 1.0
     """How fast the gate closes for tokens of positive advantage."""
-    negative: float = 1.05
+    negative: Positive = 1.05
     """The same for negative ones; larger is faster, because they are what destabilises training."""
 
-    def __post_init__(self) -> None:
-        require(min(self.positive, self.negative) > 0, "objective.positive and objective.negative must be above 0")
-
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
         gates = {"positive": self.positive, "negative": self.negative}
-        return surrogates.soft_gate(inputs.gap_A.exp(), inputs.advantage_A, **gates)
+        return maths().soft_gate(inputs.gap_A.exp(), inputs.advantage_A, **gates)
 
 
 @spec
@@ -167,10 +153,8 @@ class TOPR(Objective):
         require(0 <= self.low <= self.high, f"objective.low={self.low} and objective.high={self.high}: need 0 <= low <= high")
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
         borders = {"low": self.low, "high": self.high}
-        return surrogates.tapered(inputs.gap_A, inputs.logp_A, inputs.advantage_A, inputs.row_A, **borders)
+        return maths().tapered(inputs.gap_A, inputs.logp_A, inputs.advantage_A, inputs.row_A, **borders)
 
 
 @spec
@@ -182,19 +166,14 @@ class DPPO(Objective):
 
     divergence: Literal["tv", "kl"] = "tv"
     """How far a token has moved: total variation, or KL of the old policy to the new, of "this token or another"."""
-    threshold: float = 0.2
+    threshold: Positive = 0.2
     """Beyond it a token's gradient stops; for ``kl`` 0.05 is usual."""
 
-    def __post_init__(self) -> None:
-        require(self.threshold > 0, f"objective.threshold={self.threshold} must be above 0")
-
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
-        measure = surrogates.total_variation if self.divergence == "tv" else surrogates.binary_kl
+        measure = maths().total_variation if self.divergence == "tv" else maths().binary_kl
         logp_A = inputs.logp_A.detach()
         distance_A = measure(logp_A, logp_A - inputs.gap_A.detach())
-        return surrogates.divergence_masked(inputs.gap_A.exp(), distance_A, inputs.advantage_A, threshold=self.threshold)
+        return maths().divergence_masked(inputs.gap_A.exp(), distance_A, inputs.advantage_A, threshold=self.threshold)
 
 
 @spec
@@ -205,7 +184,7 @@ class ClipCov(Objective):
     labelled, from the log-probs before the update and over the whole batch, so no split of it changes the choice.
     """
 
-    share: float = 2e-4
+    share: PositiveShare = 2e-4
     """Share of the batch's tokens that is sampled (at least one token)."""
     low: float = 1.0
     """Least covariance of a token that may be sampled."""
@@ -213,17 +192,14 @@ class ClipCov(Objective):
     """Largest covariance of a token that may be sampled."""
 
     def __post_init__(self) -> None:
-        require(0 < self.share <= 1, f"objective.share={self.share} is outside (0, 1]")
         require(self.low < self.high, f"objective.low={self.low} is not below objective.high={self.high}")
 
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
         return with_field(units, "covariant", within_band(covariances(units), units, self.share, self.low, self.high))
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
-        gain = surrogates.clipped(inputs.gap_A.exp(), inputs.advantage_A, low=inputs.low, high=inputs.high)
-        return surrogates.detached(gain, inputs.fields["covariant"])
+        gain = maths().clipped(inputs.gap_A.exp(), inputs.advantage_A, low=inputs.low, high=inputs.high)
+        return maths().detached(gain, inputs.fields["covariant"])
 
 
 @spec
@@ -233,23 +209,17 @@ class KLCov(Objective):
     uses_clip: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
 
-    share: float = 2e-3
+    share: PositiveShare = 2e-3
     """Share of the batch's tokens, those of highest covariance, that is held back (at least one token)."""
-    coefficient: float = 1.0
+    coefficient: NotNegative = 1.0
     """Weight of ``|log ratio|`` of those tokens."""
-
-    def __post_init__(self) -> None:
-        require(0 < self.share <= 1, f"objective.share={self.share} is outside (0, 1]")
-        require(self.coefficient >= 0, f"objective.coefficient={self.coefficient} is negative")
 
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
         return with_field(units, "covariant", highest(covariances(units), units, self.share))
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        from penstock.algos import surrogates
-
         chosen_A, ratio_A = inputs.fields["covariant"], inputs.gap_A.exp()
-        return surrogates.penalised(ratio_A, inputs.gap_A, inputs.advantage_A, chosen_A, coefficient=self.coefficient)
+        return maths().penalised(ratio_A, inputs.gap_A, inputs.advantage_A, chosen_A, coefficient=self.coefficient)
 
 
 AnyObjective = ClippedRatio | PolicyGradient | CISPO | GMPO | SAPO | TOPR | DPPO | ClipCov | KLCov

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from penstock.algos.dpo import DPO
-from penstock.algos.labels import Trajectory, trajectories
+from penstock.algos.labels import trajectories
+from penstock.algos.pair_rows import FromSamplePairs, sample_pair
 from penstock.config.run import require
 from penstock.config.spec import AnySpec, spec
-from penstock.core.algorithm import FromData, FromSamples, rewards_differ
+from penstock.core.algorithm import FromData
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
-from penstock.core.types import Group, Row, Unit
+from penstock.core.types import Group, Unit
 
 
 @spec
-class OnlineDPO(FromSamples):
+class OnlineDPO(FromSamplePairs):
     """The best and the worst sample of each prompt, by reward, are a preference pair; samples that tie teach nothing."""
 
     preference: AnySpec = DPO()
@@ -38,14 +39,6 @@ class OnlineDPO(FromSamples):
         needs: frozenset[str] = self.preference.needs
         return needs
 
-    @property
-    def least_samples(self) -> int:
-        return 2
-
-    def has_signal(self, group: Group) -> bool:
-        """Whether two valid samples differ in reward."""
-        return rewards_differ(group)
-
     def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
         """One pair per group whose valid samples differ in reward; the field ``reward`` is that of the row's sample.
 
@@ -56,7 +49,7 @@ class OnlineDPO(FromSamples):
             reward_G = np.array([trajectory.reward for trajectory in group])
             best, worst = int(reward_G.argmax()), int(reward_G.argmin())
             if reward_G[best] > reward_G[worst]:
-                units.append((_row(group[best], 1.0), _row(group[worst], 0.0)))
+                units.append(sample_pair(group[best], group[worst]))
         return units
 
     @property
@@ -68,11 +61,3 @@ class OnlineDPO(FromSamples):
         """The loss of the pairs, a mean over those of the batch."""
         found: LossOutput = self.preference.compute_loss(outputs, fields, batch, denominator)
         return found
-
-
-def _row(trajectory: Trajectory, preferred: float) -> Row:
-    fields: dict[str, Any] = {"preferred": preferred, "reward": trajectory.reward}
-    fields["old_logp"] = trajectory.logp_A.astype(np.float32)  # for the metrics of drift; the loss does not read it
-    if len(trajectory.reference_logp_A):
-        fields["reference_logp"] = trajectory.reference_logp_A.astype(np.float32)
-    return Row(trajectory.sample.columns, trajectory.sample.action_T, fields)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algos.completions import completed
-from penstock.core.algorithm import Encoder, FromData
+from penstock.algos.labels import Trajectory, labelled_row
+from penstock.core.algorithm import Encoder, FromData, FromSamples, rewards_differ
 from penstock.core.contracts import Scores
 from penstock.core.errors import DataError, TrainingError
-from penstock.core.types import Metrics, Row, Unit
+from penstock.core.types import Group, Metrics, Row, Unit
 
 
 def pair_rows(example: Mapping[str, Any], tokenizer: Encoder, *, trained: bool = True, **columns: str) -> Unit:
@@ -91,6 +92,26 @@ def pair_metrics(units: Sequence[Unit], score_B: Sequence[float]) -> Metrics:
         "pair/margin": float(margin_U.mean()),
         "pair/nll": float(np.logaddexp(0, -margin_U).mean()),
     }
+
+
+class FromSamplePairs(FromSamples):
+    """Base of algorithms that learn from two samples of a prompt."""
+
+    least_samples: ClassVar[int] = 2
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether two valid samples differ in reward."""
+        return rewards_differ(group)
+
+
+def sample_pair(first: Trajectory, second: Trajectory) -> Unit:
+    """Two samples as a pair, the first preferred; rows have ``reward``, ``old_logp`` and, if known, ``reference_logp``."""
+    rows = []
+    for trajectory, preferred in ((first, 1.0), (second, 0.0)):
+        reference_A = trajectory.reference_logp_A
+        more = {"reference_logp": reference_A} if len(reference_A) else {}
+        rows.append(labelled_row(trajectory, preferred=preferred, old_logp=trajectory.logp_A, **more))
+    return tuple(rows)
 
 
 @dataclass(frozen=True)

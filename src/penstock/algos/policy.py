@@ -11,22 +11,20 @@ import numpy as np
 
 from penstock.algos.advantages import Array
 from penstock.algos.distillation import Divergence
-from penstock.algos.entropy import NO_BONUS, EntropyBonus
+from penstock.algos.entropy import EntropyBonus
 from penstock.algos.importance_weights import ImportanceWeight, importance_weights
-from penstock.algos.kl import IN_REWARD, KLPenalty
+from penstock.algos.kl import KLPenalty
 from penstock.algos.labels import (
     Aggregate,
     Trajectory,
     action_rewards,
-    check_aggregate,
-    check_clip,
     is_flat,
-    policy_row,
+    labelled_row,
     share,
     token_weight,
     trajectories,
 )
-from penstock.algos.objectives import CLIPPED, AnyObjective, SurrogateInputs
+from penstock.algos.objectives import AnyObjective, ClippedRatio, SurrogateInputs
 from penstock.config.run import require
 from penstock.core.algorithm import FromSamples, scored_samples
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
@@ -42,14 +40,15 @@ class PolicyOptimization(FromSamples):
 
     clip: tuple[float, float] | None = (0.2, 0.2)
     """How far (low, high) the probability ratio may leave 1 before a token's gradient stops; None never stops it."""
-    objective: AnyObjective = CLIPPED
+    objective: AnyObjective = ClippedRatio()
     """What is made of ratios and advantages; see objectives.py."""
     importance_weights: tuple[ImportanceWeight, ...] = ()
     """Importance weights for samples of another policy, multiplied; the ratio is then taken to the learner before the
     update instead of to the policy that drew the tokens (decoupled PPO)."""
-    entropy: EntropyBonus = NO_BONUS
+    entropy: EntropyBonus = EntropyBonus()
     """A bonus for the policy's entropy."""
-    kl: KLPenalty = IN_REWARD
+    kl: KLPenalty = KLPenalty(place="reward")
+    """A penalty that keeps the policy near its reference, off until it is given a coefficient."""
 
     @property
     def aggregate(self) -> Aggregate:
@@ -57,7 +56,10 @@ class PolicyOptimization(FromSamples):
         return "token"
 
     def __post_init__(self) -> None:
-        check_clip(self.clip)
+        require(
+            self.clip is None or (0 < self.clip[0] <= 1 and self.clip[1] > 0),
+            f"clip={self.clip} must be (low, high) with 0 < low <= 1 and high > 0, such as (0.2, 0.28)",
+        )
         named = type(self.objective).__name__
         require(
             self.clip is None or self.objective.uses_clip,
@@ -90,7 +92,13 @@ class PolicyOptimization(FromSamples):
         return self.entropy.adapt(self.kl.adapt(coefficients, metrics), metrics)
 
     def row(self, trajectory: Trajectory, advantage: Any, weight: float, coefficients: Coefficients, **more: Any) -> Row:
-        """A row with everything that the policy loss of this algorithm reads."""
+        """A row with everything that the policy loss of this algorithm reads.
+
+        Args:
+            advantage: one per action token, or one number for all of them.
+            weight: see :func:`token_weight`.
+            more: further fields; arrays are over the action tokens.
+        """
         if self.kl.place == "loss" and self.kl.coefficient:
             more["kl_coefficient"] = self.kl.current(coefficients)
         if self.entropy.on:
@@ -101,7 +109,11 @@ class PolicyOptimization(FromSamples):
             )
         if len(trajectory.proximal_logp_A):
             more["proximal_logp"] = trajectory.proximal_logp_A
-        return policy_row(trajectory, advantage, weight, **more)
+        if len(trajectory.reference_logp_A):
+            more["reference_logp"] = trajectory.reference_logp_A
+        advantage_A = np.broadcast_to(np.asarray(advantage), (len(trajectory),))
+        weight_A = np.full(len(trajectory), weight)
+        return labelled_row(trajectory, advantage=advantage_A, old_logp=trajectory.logp_A, weight=weight_A, **more)
 
     @property
     def loss_reads(self) -> frozenset[str]:
@@ -132,9 +144,9 @@ class PolicyOptimization(FromSamples):
             loss = loss + penalty
         if self.entropy.on:
             scaled_A = weight_A * fields["entropy_coefficient"][batch.row_A]
-            entropy = losses.entropy_mean(outputs["entropy"], weight_A, denominator=over)
+            entropy = losses.weighted_mean(outputs["entropy"], weight_A, denominator=over)
             metrics["policy/entropy"] = entropy.detach()
-            loss = loss - losses.entropy_mean(outputs["entropy"], scaled_A, denominator=over)
+            loss = loss - losses.weighted_mean(outputs["entropy"], scaled_A, denominator=over)
         metrics["loss"] = loss.detach()
         return loss, metrics
 
@@ -169,7 +181,12 @@ class WithoutCritic(PolicyOptimization):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_aggregate(self.aggregate, self.constant)
+        by_constant = self.aggregate == "constant"
+        require(
+            by_constant == (self.constant > 0),
+            f"aggregate={self.aggregate!r} with constant={self.constant}; "
+            + ("set constant to sampling.max_new_tokens" if by_constant else 'set constant=0 or aggregate="constant"'),
+        )
 
     @abstractmethod
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from penstock.algos.advantages import Array, generalised_advantages, vtrace, whi
 from penstock.algos.labels import Trajectory, token_weight, trajectories
 from penstock.algos.policy import PolicyOptimization
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, Share, spec
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Row, Unit
 
@@ -20,14 +20,14 @@ class PPO(PolicyOptimization):
 
     per_token: ClassVar[bool] = True
 
-    discount: float = 1.0
-    lam: float = 0.95
+    discount: Share = 1.0
+    lam: Share = 0.95
     """0 trusts the critic, 1 trusts the rewards."""
     whiten: bool = True
     """Shift and scale the advantages of a batch to mean 0 and variance 1 over its action tokens."""
-    value_clip: float = 0.2
+    value_clip: NotNegative = 0.2
     """How far a value may usefully move from its estimate at labelling; 0 switches this off."""
-    value_coefficient: float = 0.5
+    value_coefficient: NotNegative = 0.5
     """Weight of the value loss, next to the policy loss."""
     estimator: Literal["gae", "vtrace"] = "gae"
     """Generalised advantages, or V-trace, which corrects returns for samples of an older policy (arXiv 1802.01561)."""
@@ -37,14 +37,10 @@ class PPO(PolicyOptimization):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("discount", "lam"):
-            require(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
         require(
             self.estimator == "gae" or not self.importance_weights,
             'estimator="vtrace" corrects advantages itself; set importance_weights=[] or estimator="gae"',
         )
-        for name in ("value_clip", "value_coefficient"):
-            require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 to switch it off")
 
     @property
     def needs(self) -> frozenset[str]:

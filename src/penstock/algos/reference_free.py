@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algos.pair_rows import FromPairs, PairValues
-from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, Positive, spec
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.types import Row
 
@@ -22,19 +21,21 @@ class ReferenceFree(FromPairs):
     compared: ClassVar[Literal["sum", "mean"]]
     """Whether the term compares summed log-probs of completions, or their means a token."""
 
-    @property
-    @abstractmethod
-    def scale(self) -> float:
-        """What makes a reward of a completion's log-probs, for metrics."""
+    beta: float = 1.0
+    """What makes a reward of a completion's log-probs."""
 
     @property
-    @abstractmethod
     def shares(self) -> tuple[float, float]:
         """Weights of the term and of the chosen completion's mean log-prob a token."""
+        return 1.0, 0.0
 
     @abstractmethod
     def term(self, chosen_U: Any, rejected_U: Any) -> Any:
         """The loss ``[U]`` of each pair, from log-probs as they are ``compared``."""
+
+    def score(self, logp_A: NDArray[Any], row: Row) -> float:
+        """``beta`` times the mean log-prob a token, or the summed one, as they are ``compared``."""
+        return self.beta * float(np.mean(logp_A) if self.compared == "mean" else np.sum(logp_A))
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The weighted sum of both parts, a mean over the batch's pairs; reads the per-row field ``preferred``."""
@@ -48,7 +49,7 @@ class ReferenceFree(FromPairs):
         nll = preference.batch_mean(-means.chosen_U, denominator=pairs)
         loss = share * term + likelihood * nll if likelihood else share * term
         metrics = {"loss": loss.detach(), "loss/pairs": term.detach(), "nll/chosen": nll.detach()}
-        return loss, compared.metrics(self.scale, pairs) | metrics
+        return loss, compared.metrics(self.beta, pairs) | metrics
 
 
 @spec
@@ -58,15 +59,8 @@ class ORPO(ReferenceFree):
 
     compared: ClassVar[Literal["sum", "mean"]] = "mean"
 
-    weight: float = 0.1
+    weight: Positive = 0.1
     """Weight of the odds ratio, next to the likelihood (the paper's λ)."""
-
-    def __post_init__(self) -> None:
-        require(self.weight > 0, f"weight={self.weight}; give a positive number such as 0.1, or use SFT")
-
-    @property
-    def scale(self) -> float:
-        return 1.0
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -90,31 +84,15 @@ class SimPO(ReferenceFree):
 
     compared: ClassVar[Literal["sum", "mean"]] = "mean"
 
-    beta: float = 2.0
+    beta: Positive = 2.0
     """Scale of the reward; the paper takes 2 to 10, far more than DPO, because means are small."""
-    margin: float = 1.0
+    margin: NotNegative = 1.0
     """By how much the chosen reward has to win (γ); the paper takes 0.3 to 1.6 for β = 2 to 2.5."""
-
-    def __post_init__(self) -> None:
-        require(self.beta > 0, f"beta={self.beta}; give a positive number such as 2")
-        require(self.margin >= 0, f"margin={self.margin} is negative; use 0 for none")
-
-    @property
-    def scale(self) -> float:
-        return self.beta
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        return 1.0, 0.0
 
     def term(self, chosen_U: Any, rejected_U: Any) -> Any:
         from penstock.algos import pair_losses
 
         return pair_losses.simpo(chosen_U, rejected_U, self.beta, self.margin)
-
-    def score(self, logp_A: NDArray[Any], row: Row) -> float:
-        """``beta`` times the mean log-prob."""
-        return self.beta * float(np.mean(logp_A))
 
 
 @spec
@@ -127,18 +105,10 @@ class CPO(ReferenceFree):
 
     compared: ClassVar[Literal["sum", "mean"]] = "sum"
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Scale of the difference of summed log-probs."""
-    nll_weight: float = 1.0
+    nll_weight: NotNegative = 1.0
     """Weight of the likelihood term: the chosen completion's mean log-prob a token."""
-
-    def __post_init__(self) -> None:
-        require(self.beta > 0, f"beta={self.beta}; give a positive number such as 0.1")
-        require(self.nll_weight >= 0, f"nll_weight={self.nll_weight} is negative; use 0 for none")
-
-    @property
-    def scale(self) -> float:
-        return self.beta
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -148,7 +118,3 @@ class CPO(ReferenceFree):
         from penstock.algos import pair_losses
 
         return pair_losses.sigmoid(chosen_U, rejected_U, self.beta)
-
-    def score(self, logp_A: NDArray[Any], row: Row) -> float:
-        """``beta`` times the summed log-prob."""
-        return self.beta * float(np.sum(logp_A))

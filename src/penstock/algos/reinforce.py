@@ -9,10 +9,10 @@ import numpy as np
 
 from penstock.algos.advantages import Array, group_centred, leave_one_out, returns_to_go, whiten
 from penstock.algos.labels import Trajectory
-from penstock.algos.objectives import PLAIN, AnyObjective
+from penstock.algos.objectives import AnyObjective, PolicyGradient
 from penstock.algos.policy import WithoutCritic
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Share, spec
 
 
 @spec
@@ -24,16 +24,12 @@ class REINFORCE(WithoutCritic):
 
     per_token: ClassVar[bool] = True
 
-    discount: float = 1.0
+    discount: Share = 1.0
     """Weight of the next step's return; rewards per token count from where they are."""
     baseline: Literal["none", "batch"] = "none"
     """``batch``: the mean return of the other samples of the batch, which leaves the gradient unbiased."""
     clip: tuple[float, float] | None = None
-    objective: AnyObjective = PLAIN
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
+    objective: AnyObjective = PolicyGradient()
 
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         """Returns to go, ``[group][sample]``, less the mean of the other samples' whole returns.
@@ -62,12 +58,11 @@ class ReinforcePlusPlus(WithoutCritic):
 
     baseline: Literal["none", "group"] = "none"
     """``group``: a sample's reward less the mean of its group, the same for all its tokens."""
-    discount: float = 1.0
+    discount: Share = 1.0
     """Weight of the next step's return; only without a baseline."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.discount <= 1, f"discount={self.discount} is outside [0, 1]")
         require(
             self.baseline == "none" or self.discount == 1,
             'baseline="group" gives all tokens of a sample one reward; set discount=1',

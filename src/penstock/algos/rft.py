@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from penstock.algos.labels import Trajectory, trajectories
+from penstock.algos.labels import Trajectory, labelled_row, trajectories
 from penstock.algos.sft import likelihood_loss
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import Count, spec
 from penstock.core.algorithm import FromSamples, scored_samples
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
-from penstock.core.types import Group, Metrics, Row, Unit
+from penstock.core.types import Group, Metrics, Unit
 
 
 @spec
@@ -34,7 +34,7 @@ class RFT(FromSamples):
     """Quantile of the first batch; 0 leaves out nothing, 1 keeps only the best."""
     end: float = 0.95
     """Quantile that is reached in the end."""
-    rise: int = 20
+    rise: Count = 20
     """Batches from the first quantile to the last."""
     least: float | None = None
     """Reward that a sample needs as well, such as 1 for a verifier. None: no bound, but a prompt whose samples were all
@@ -45,7 +45,6 @@ class RFT(FromSamples):
             0 <= self.start <= self.end <= 1,
             f"start={self.start} and end={self.end} must rise within [0, 1], such as 0.5 and 0.95",
         )
-        require(self.rise >= 1, f"rise={self.rise}; at least 1 batch, which uses end from the second batch on")
 
     def initial_coefficients(self) -> Coefficients:
         """The first quantile."""
@@ -65,12 +64,13 @@ class RFT(FromSamples):
 
         Samples that failed are neither kept nor counted in a quantile.
         """
-        kept = []
+        units = []
         for group in trajectories(groups, columns):
             reward_G = np.array([trajectory.reward for trajectory in group])
             keep_G = reaches_quantile(reward_G, coefficients["quantile"], self.least)
-            kept.append(tuple(_row(t) for t in distinct([t for t, keep in zip(group, keep_G, strict=True) if keep])))
-        return [unit for unit in kept if unit]
+            best = distinct([t for t, keep in zip(group, keep_G, strict=True) if keep])
+            units.append(tuple(labelled_row(t, weight=np.ones(len(t))) for t in best))
+        return [unit for unit in units if unit]
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """Negative log-likelihood of the kept answers, a mean over their tokens."""
@@ -102,8 +102,3 @@ def distinct(group: Sequence[Trajectory]) -> list[Trajectory]:
     for trajectory in group:
         seen.setdefault(np.asarray(trajectory.sample.tokens_T, np.int64).tobytes(), trajectory)
     return list(seen.values())
-
-
-def _row(trajectory: Trajectory) -> Row:
-    weight_A = np.ones(len(trajectory), np.float32)
-    return Row(trajectory.sample.columns, trajectory.sample.action_T, {"weight": weight_A, "reward": trajectory.reward})

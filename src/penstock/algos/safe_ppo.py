@@ -16,7 +16,7 @@ from penstock.algos.advantages import Array
 from penstock.algos.labels import Trajectory
 from penstock.algos.ppo import PPO
 from penstock.config.run import require
-from penstock.config.spec import spec
+from penstock.config.spec import NotNegative, spec
 from penstock.core.contracts import Coefficients, Columns
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Row
@@ -36,7 +36,7 @@ class SafePPO(PPO):
     """Mean cost that is allowed (the paper's ``-d``)."""
     multiplier: float = 1.0
     """λ at the start."""
-    multiplier_rate: float = 0.1
+    multiplier_rate: NotNegative = 0.1
     """How fast λ moves: each batch, ``log λ`` rises by this times ``λ · (mean cost - limit)``."""
     multiplier_most: float = 10.0
     """λ never exceeds this."""
@@ -48,7 +48,6 @@ class SafePPO(PPO):
             0 < self.multiplier <= self.multiplier_most,
             f"multiplier={self.multiplier} must lie above 0 (from which it could not move) and at most multiplier_most",
         )
-        require(self.multiplier_rate >= 0, f"multiplier_rate={self.multiplier_rate} is negative; use 0 for a fixed price")
 
     def initial_coefficients(self) -> Coefficients:
         """Where the slow variables of a run start."""

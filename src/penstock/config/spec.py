@@ -14,7 +14,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from penstock.core.errors import SpecError
 
@@ -37,12 +37,49 @@ def require(condition: bool, problem: str) -> None:
         raise SpecError(problem)
 
 
+class Bound(NamedTuple):
+    """What a number must be, in words and as a test; a field annotated with one is checked when its spec is made."""
+
+    words: str
+    holds: Callable[[float], bool]
+
+
+Positive = Annotated[float, Bound("above 0", lambda value: value > 0)]
+NotNegative = Annotated[float, Bound("0 or more, where 0 switches it off", lambda value: value >= 0)]
+Share = Annotated[float, Bound("from 0 to 1", lambda value: 0 <= value <= 1)]
+PositiveShare = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)]
+InnerShare = Annotated[float, Bound("above 0 and below 1", lambda value: 0 < value < 1)]
+Count = Annotated[int, Bound("1 or more", lambda value: value >= 1)]
+
+
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 def spec(cls: type[SpecType]) -> type[SpecType]:
-    """Class decorator: a frozen keyword-only dataclass whose class name is its ``kind`` in plain values."""
+    """Class decorator: a frozen keyword-only dataclass whose class name is its ``kind`` in plain values.
+
+    A field whose annotation has a :class:`Bound` is refused outside of it.
+    """
     made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    build = made.__init__
+
+    @functools.wraps(build)
+    def checked(self: SpecType, **fields: Any) -> None:
+        bounds = _bounds(made)
+        for name in fields.keys() & bounds.keys():
+            bound, usual = bounds[name]
+            require(bound.holds(fields[name]), f"{made.__name__}.{name}={fields[name]} must be {bound.words}; {usual} is usual")
+        build(self, **fields)
+
+    made.__init__ = checked  # type: ignore[method-assign]
     _REGISTRY[made.__name__] = made
     return made
+
+
+@functools.cache
+def _bounds(cls: Any) -> dict[str, tuple[Bound, Any]]:
+    """The bound of every field that has one, and the field's default."""
+    hints, fields = typing.get_type_hints(cls, include_extras=True), dataclasses.fields(cls)
+    noted = {field.name: (getattr(hints[field.name], "__metadata__", [None])[0], field.default) for field in fields}
+    return {name: found for name, found in noted.items() if isinstance(found[0], Bound)}
 
 
 @functools.cache
