@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.errors import EnvError
 from penstock.core.types import PromptKey, Sample, SampleKey
-from penstock.envs.single_turn import SingleTurn
+from penstock.envs.turns import Turns
 
 SAMPLE = Sample(
     key=SampleKey(PromptKey("s", 0, 0), 0),
@@ -20,13 +20,13 @@ SAMPLE = Sample(
 
 
 def test_it_gives_the_prompt_and_is_done_after_one_action():
-    env = SingleTurn(np.array([5, 6]))
+    env = Turns(np.array([5, 6]))
     assert env.reset().tolist() == [5, 6]
     assert asyncio.run(env.step(SAMPLE)) is None
 
 
 def test_it_is_single_use():
-    env = SingleTurn(np.array([5]))
+    env = Turns(np.array([5]))
     env.reset()
     with pytest.raises(EnvError, match="single-use"):
         env.reset()
@@ -37,9 +37,9 @@ def test_it_is_single_use():
 
 def test_it_must_be_asked_before_it_is_answered():
     with pytest.raises(EnvError, match="call reset first"):
-        asyncio.run(SingleTurn(np.array([5])).step(SAMPLE))
+        asyncio.run(Turns(np.array([5])).step(SAMPLE))
 
 
 def test_an_empty_prompt_is_refused():
     with pytest.raises(EnvError, match="at least one token"):
-        SingleTurn(np.array([], np.int32))
+        Turns(np.array([], np.int32))

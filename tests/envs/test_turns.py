@@ -30,7 +30,7 @@ def sample(text="written"):
 
 
 def episode(function, executor, turns=8, deadline=5.0, columns=None):
-    return Turns(Dialogue("tool", function, encode, executor, turns, deadline), PROMPT, columns or {})
+    return Turns(PROMPT, Dialogue("tool", function, encode, executor, turns, deadline), columns)
 
 
 def played(env, count):

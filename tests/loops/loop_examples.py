@@ -17,7 +17,7 @@ from penstock.core.contracts import State
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.envs.single_turn import SingleTurn
+from penstock.envs.turns import Turns
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
@@ -38,8 +38,8 @@ def prompt_of(ordinal: int) -> Prompt:
     return Prompt(PromptKey("test", epoch, place), f"prompt {place}")
 
 
-def environment(prompt: Prompt) -> SingleTurn:
-    return SingleTurn(PROMPTS[prompt.key.ordinal])
+def environment(prompt: Prompt) -> Turns:
+    return Turns(PROMPTS[prompt.key.ordinal])
 
 
 class ByToken:

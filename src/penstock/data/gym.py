@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from penstock.config.run import DataSpec
@@ -24,10 +25,7 @@ class GymRows:
     """Rows of one task with the columns question, answer, metadata, task and entry; each is made when first asked for."""
 
     def __init__(self, name: str, task: str, made: Any, indices: range) -> None:
-        self.name = name
-        self._task = task
-        self._made = made
-        self._indices = indices
+        self.name, self._task, self._made, self._indices = name, task, made, indices
         self._rows: dict[int, DataRow] = {}
 
     def __len__(self) -> int:
@@ -43,7 +41,7 @@ class GymRows:
         return self._rows[place]
 
 
-def open_gym(spec: DataSpec, task: str) -> GymRows:
+def open_gym(spec: DataSpec, task: str, base: Path) -> GymRows:
     """``spec.size`` rows of a task after the first ``spec.skip``; ``options`` go to the task, ``seed`` (0) among them.
 
     Raises:

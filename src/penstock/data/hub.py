@@ -8,26 +8,12 @@ from typing import Any
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
 from penstock.core.network import hub_is_reachable
-from penstock.data.rows import DataRow, span
+from penstock.data.rows import Rows, span
 
 _TABLES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
 
 
-class HubRows:
-    """Rows of an Arrow table, read from it one at a time."""
-
-    def __init__(self, name: str, table: Any) -> None:
-        self.name = name
-        self._table = table
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __getitem__(self, index: int) -> DataRow:
-        return dict(self._table[index])
-
-
-def open_hub(spec: DataSpec, place: str, base: Path) -> HubRows:
+def open_hub(spec: DataSpec, place: str, base: Path) -> Rows:
     """Open ``NAME[:SUBSET]`` where NAME is a hub data set, a local folder, or a .parquet, .csv or .json file.
 
     Raises:
@@ -44,7 +30,7 @@ def open_hub(spec: DataSpec, place: str, base: Path) -> HubRows:
         raise DataError(f"{spec.source} (split {spec.split}): {type(error).__name__}: {words[:300]}") from error
     if not hasattr(table, "select"):
         raise DataError(f"{spec.source} (split {spec.split}): not a table of rows; name a single split")
-    return HubRows(spec.name or name, table.select(span(spec, len(table))))
+    return Rows(spec.name or name, table.select(span(spec, len(table))))
 
 
 def _load(datasets: Any, spec: DataSpec, place: str, base: Path) -> tuple[str, Any]:

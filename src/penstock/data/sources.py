@@ -18,7 +18,8 @@ from penstock.data.rows import DataRow, Rows, span
 
 Opener = Callable[[DataSpec, str, Path], Source]
 """Opens a source: its spec, what follows the colon, and the folder that relative files are looked up in."""
-_OPENERS: dict[str, Opener] = {}
+_OPENERS: dict[str, Opener | str] = {"gym": "penstock.data.gym:open_gym", "hub": "penstock.data.hub:open_hub"}
+"""Openers of sources by what stands before the colon; one that is named is imported when it is needed."""
 TABLES = (".csv", ".parquet", ".json")
 """Ends of files that the source ``hub:FILE`` reads."""
 
@@ -44,7 +45,8 @@ def open_source(spec: DataSpec, base: Path) -> Source:
     """
     scheme, _, rest = spec.source.partition(":")
     if opener := _OPENERS.get(scheme):
-        return opener(spec, rest, base)
+        opened: Source = (resolve(opener) if isinstance(opener, str) else opener)(spec, rest, base)
+        return opened
     if is_function(spec.source):
         return _open_function(spec, base)
     if spec.source.endswith((".jsonl", ".jsonl.gz")):
@@ -57,22 +59,6 @@ def open_source(spec: DataSpec, base: Path) -> Source:
         f'"{spec.source}" is no source that is known; use FILE.jsonl, FILE.jsonl.gz, FILE.txt, gym:TASK, hub:NAME '
         "(also for a folder, .parquet, .csv or .json), feedback:STORE, MODULE:FUNCTION or FILE.py:FUNCTION"
     )
-
-
-def _open_gym(spec: DataSpec, task: str, base: Path) -> Source:
-    from penstock.data.gym import open_gym
-
-    return open_gym(spec, task)
-
-
-def _open_hub(spec: DataSpec, name: str, base: Path) -> Source:
-    from penstock.data.hub import open_hub
-
-    return open_hub(spec, name, base)
-
-
-register_source("gym", _open_gym)
-register_source("hub", _open_hub)
 
 
 def _open_file(spec: DataSpec, base: Path, read: Any) -> Rows:

@@ -1,4 +1,4 @@
-"""An environment of several turns: a function answers what the policy wrote, until it has nothing more to say."""
+"""Environments of one turn, or of several: a function answers what the policy wrote, until it has nothing more to say."""
 
 from __future__ import annotations
 
@@ -32,14 +32,20 @@ class Dialogue:
 
 
 class Turns:
-    """One episode. Single-use: ``reset`` once, then ``step`` after each of the policy's turns.
+    """One episode, of a single turn where there is no dialogue: a prompt, an answer, done.
+
+    Single-use: ``reset`` once, then ``step`` after each of the policy's turns.
 
     Raises:
-        EnvError: the function raised, took longer than its deadline, or gave neither text nor None; names it and the turn.
+        EnvError: the prompt has no tokens, or the verbs are called in another order; or the function raised, took longer than
+            its deadline, or gave neither text nor None, which names it and the turn.
     """
 
-    def __init__(self, dialogue: Dialogue, tokens_T: IntArray, columns: Mapping[str, Any]) -> None:
-        self.dialogue, self.tokens_T, self.columns = dialogue, tokens_T, dict(columns)
+    def __init__(self, tokens_T: IntArray, dialogue: Dialogue | None = None, columns: Mapping[str, Any] | None = None) -> None:
+        if len(tokens_T) == 0:
+            raise EnvError("a prompt needs at least one token; check the prompt template")
+        self.tokens_T, self.dialogue, self.columns = np.asarray(tokens_T, np.int32), dialogue, dict(columns or {})
+        self._turns = 1 if dialogue is None else dialogue.turns
         self._turn = -1
 
     def reset(self) -> IntArray:
@@ -51,31 +57,35 @@ class Turns:
 
     async def step(self, sample: Sample) -> IntArray | None:
         """Tokens that the environment says next; None where the episode is over or has had its turns."""
+        if not 0 <= self._turn < self._turns:
+            raise EnvError(f"step was called on {'an unasked' if self._turn < 0 else 'a finished'} prompt; call reset first")
         turn, self._turn = self._turn, self._turn + 1
-        if self._turn >= self.dialogue.turns:
+        if self.dialogue is None or self._turn == self._turns:
             return None
-        said = await self._ask(sample, turn)
+        dialogue = self.dialogue
+        said = await self._ask(dialogue, sample, turn)
         if said is None:
             return None
         if not isinstance(said, str):
-            raise EnvError(self._failed(turn, f"gave {type(said).__name__}", "return text, or None to end the episode"))
-        tokens = self.dialogue.encode(said)
+            raise EnvError(_failed(dialogue, turn, f"gave {type(said).__name__}", "return text, or None to end the episode"))
+        tokens = dialogue.encode(said)
         if not tokens:
-            raise EnvError(self._failed(turn, "said nothing", "return None to end the episode"))
+            raise EnvError(_failed(dialogue, turn, "said nothing", "return None to end the episode"))
         return np.asarray(tokens, np.int32)
 
-    async def _ask(self, sample: Sample, turn: int) -> Any:
-        function, deadline = self.dialogue.function, self.dialogue.deadline
+    async def _ask(self, dialogue: Dialogue, sample: Sample, turn: int) -> Any:
+        function, deadline = dialogue.function, dialogue.deadline
         try:
             async with asyncio.timeout(deadline):
                 if inspect.iscoroutinefunction(function):
                     return await function(sample, self.columns, turn)
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self.dialogue.executor, function, sample, self.columns, turn)
+                return await loop.run_in_executor(dialogue.executor, function, sample, self.columns, turn)
         except TimeoutError:
-            raise EnvError(self._failed(turn, f"took longer than {deadline:g} s", "raise environment.deadline")) from None
+            raise EnvError(_failed(dialogue, turn, f"took longer than {deadline:g} s", "raise environment.deadline")) from None
         except Exception as error:
-            raise EnvError(self._failed(turn, f"raised {type(error).__name__}", str(error))) from error
+            raise EnvError(_failed(dialogue, turn, f"raised {type(error).__name__}", str(error))) from error
 
-    def _failed(self, turn: int, what: str, detail: str) -> str:
-        return f'environment "{self.dialogue.name}" {what} in turn {turn + 1}: {detail}'
+
+def _failed(dialogue: Dialogue, turn: int, what: str, detail: str) -> str:
+    return f'environment "{dialogue.name}" {what} in turn {turn + 1}: {detail}'

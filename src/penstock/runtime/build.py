@@ -27,7 +27,6 @@ from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample,
 from penstock.data.render import Example, Pair, Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, examples, pairs, prompts
-from penstock.envs.single_turn import SingleTurn
 from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
 from penstock.models.branches import reference_branch, share_frozen
@@ -169,7 +168,7 @@ def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | N
             if len(known) >= 1024:
                 known.pop(next(iter(known)))
             known[name] = prompt_tokens(prompt, text)
-        return SingleTurn(known[name]) if dialogue is None else Turns(dialogue, known[name], prompt.columns)
+        return Turns(known[name], dialogue, prompt.columns)
 
     return make
 
