@@ -12,11 +12,11 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 
@@ -82,30 +82,30 @@ def as_tensor(array: Any, where: str) -> torch.Tensor:
             raise CheckpointError(f"{where} has type {array.dtype}, which torch does not hold; convert it first") from error
     else:
         raise CheckpointError(f"{where} is a {type(array).__name__}; State.arrays holds numpy arrays and torch tensors only")
-    if tensor.dtype in (torch.complex128, torch.complex32):
-        raise CheckpointError(f"{where} has type {tensor.dtype}, which safetensors does not hold; save its two parts")
     return tensor.contiguous().resolve_conj().resolve_neg()
 
 
-def tensors_of(state: State, holder: str) -> dict[str, torch.Tensor]:
-    """The arrays of a state as tensors of which no two share storage (safetensors refuses those)."""
-    tensors: dict[str, torch.Tensor] = {}
-    seen: set[tuple[str, int]] = set()
-    if hasattr(state.arrays, "table"):
-        return state.arrays  # fetched one by one when they are written
-    for name, array in state.arrays.items():
-        where = f'state "{holder}", array {name!r}'
-        if type(name) is not str or name == "__metadata__":
-            raise CheckpointError(f'{where}: the name must be text other than "__metadata__"')
-        tensor = as_tensor(array, where)
-        place = (str(tensor.device), tensor.untyped_storage().data_ptr())
-        tensors[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return tensors
+@dataclass(frozen=True)
+class Prepared:
+    """What is written of one holder: its arrays, their types and shapes, and its encoded values."""
+
+    arrays: Mapping[str, Any]
+    table: Table
+    values: bytes
+
+    @property
+    def size(self) -> int:
+        """About the bytes of its files; fetches no array."""
+        return len(self.values) + sum(nbytes(*about) + len(name) + 128 for name, about in self.table.items())
 
 
-def prepare(states: Mapping[str, State]) -> dict[str, tuple[dict[str, torch.Tensor], bytes]]:
-    """Check every state and give its tensors and its encoded values, before anything is written.
+def nbytes(kind: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an array."""
+    return int(getattr(torch, kind).itemsize * math.prod(shape))
+
+
+def prepare(states: Mapping[str, State]) -> dict[str, Prepared]:
+    """Check every state before anything is written. Arrays that have a ``table`` are fetched one by one when they are written.
 
     Raises:
         CheckpointError: a holder's name that is no file name, or something that cannot be kept exactly.
@@ -114,76 +114,59 @@ def prepare(states: Mapping[str, State]) -> dict[str, tuple[dict[str, torch.Tens
     for holder, state in states.items():
         if not _HOLDER_NAME.fullmatch(holder) or holder in _RESERVED:
             raise CheckpointError(f'state "{holder}": use lower-case letters, digits, "_", "-" and "." (not {_RESERVED})')
-        tensors = tensors_of(state, holder)
         check_json(state.values, f'state "{holder}", values')
-        fetched = hasattr(state.arrays, "table")
-        from_numpy = [] if fetched else [name for name, array in state.arrays.items() if isinstance(array, np.ndarray)]
-        prepared[holder] = (tensors, encode_json({"arrays": list(tensors), "numpy": from_numpy, "values": state.values}))
+        from_numpy = []
+        if hasattr(state.arrays, "table"):
+            arrays, table = state.arrays, state.arrays.table
+        else:
+            arrays = {name: as_tensor(array, f'state "{holder}", array {name!r}') for name, array in state.arrays.items()}
+            table = {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in arrays.items()}
+            from_numpy = [name for name, array in state.arrays.items() if isinstance(array, np.ndarray)]
+        for name, (kind, _) in table.items():
+            where = f'state "{holder}", array {name!r}'
+            if type(name) is not str or name == "__metadata__":
+                raise CheckpointError(f'{where}: the name must be text other than "__metadata__"')
+            if kind not in KINDS:
+                raise CheckpointError(f"{where} has type {kind}, which safetensors does not hold; convert it or save its parts")
+        values = encode_json({"arrays": list(table), "numpy": from_numpy, "values": state.values})
+        prepared[holder] = Prepared(arrays, table, values)
     return prepared
 
 
-def write_state(folder: Path, holder: str, tensors: Mapping[str, torch.Tensor], values: bytes) -> None:
-    """Write one holder's two files durably. Raises OSError."""
+def write_state(folder: Path, holder: str, prepared: Prepared) -> None:
+    """Write one holder's two files durably, with one fetched array in memory at a time. Raises OSError."""
     path = folder / f"{holder}.safetensors"
-    table = getattr(tensors, "table", None)
-    try:
-        if table is not None:
-            write_one_by_one(path, table, tensors)
-        else:
-            safetensors.torch.save_file(dict(tensors), path)
-    except safetensors.SafetensorError as error:
-        # The library reports a full disk as its own error and leaves the system's number in the text.
-        number = re.search(r"os error (\d+)", str(error))
-        raise OSError(int(number[1]) if number else errno.EIO, str(error), str(path)) from error
+    write_arrays(path, prepared.table, prepared.arrays)
     sync(path)
-    write_bytes(folder / f"{holder}.json", values)
+    write_bytes(folder / f"{holder}.json", prepared.values)
 
 
-KINDS = {
-    "float32": "F32",
-    "bfloat16": "BF16",
-    "float16": "F16",
-    "float64": "F64",
-    "int64": "I64",
-    "int32": "I32",
-    "uint8": "U8",
-}
+_SPECIAL = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
+_PLAIN = {f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)}
+KINDS = _SPECIAL | _PLAIN
 """Types by torch's names and by those of the safetensors format."""
 
 
-def nbytes_of(table: Table) -> int:
-    """Bytes of the arrays of a table."""
-    return sum(getattr(torch, kind).itemsize * math.prod(shape) for kind, shape in table.values())
-
-
-def size_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """About the bytes of a file of tensors, without fetching any."""
-    table = getattr(tensors, "table", None)
-    data = sum(tensor.nbytes for tensor in tensors.values()) if table is None else nbytes_of(table)
-    return data + sum(len(name) + 128 for name in tensors)
-
-
-def write_one_by_one(path: Path, table: Table, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file (an 8-byte length, a JSON header, the data) with one tensor in memory at a time.
+def write_arrays(path: Path, table: Table, arrays: Mapping[str, Any]) -> None:
+    """Write a safetensors file: an 8-byte length, a JSON header, and the data, the largest types first so that all are aligned.
 
     Raises:
         OSError: the disk.
-        CheckpointError: an array is of another type or shape than its table says, or of a type that is not kept.
+        CheckpointError: an array is of another type or shape than its table says.
     """
     header: dict[str, Any] = {}
     offset = 0
-    for name, (kind, shape) in table.items():
-        if kind not in KINDS:
-            raise CheckpointError(f'array "{name}" has type {kind}, which a checkpoint does not hold')
-        size = nbytes_of({name: (kind, shape)})
+    for name, (kind, shape) in sorted(table.items(), key=lambda entry: -nbytes(entry[1][0], ())):
+        size = nbytes(kind, shape)
         header[name] = {"dtype": KINDS[kind], "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     written = encode_json(header)
     written += b" " * (-len(written) % 8)
     with open(path, "wb") as file:
         file.write(len(written).to_bytes(8, "little") + written)
-        for name, (kind, shape) in table.items():
-            tensor = as_tensor(tensors[name], f'array "{name}"').cpu()
+        for name in header:
+            kind, shape = table[name]
+            tensor = as_tensor(arrays[name], f'array "{name}"').cpu()
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind}", tuple(shape)):
                 raise CheckpointError(f'array "{name}" is {tensor.dtype} {tuple(tensor.shape)}, not {kind} {tuple(shape)}')
             file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
@@ -200,10 +183,8 @@ def read_state(folder: Path, holder: str) -> State:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file and wait until the disk has it. Raises OSError."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    sync(path)
 
 
 def sync(path: Path) -> None:

@@ -17,10 +17,10 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from penstock.ckpt import files
 from penstock.core.contracts import State
@@ -194,24 +194,22 @@ class CheckpointStore:
         """The checkpoints from oldest to newest by their headers, without verifying them; unreadable ones are left out."""
         found = []
         for path in self._paths():
-            try:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # ``load_newest`` quarantines; a listing changes nothing
                 found.append(self._entry(path))
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # ``load_newest`` is what quarantines; a listing changes nothing.
         return found
 
     # Writing
 
-    def _write(self, position: Position, header: bytes, prepared: Mapping[str, Any]) -> int:
+    def _write(self, position: Position, header: bytes, prepared: Mapping[str, files.Prepared]) -> int:
         """Write, seal and rename; gives the size in bytes. On any failure the temporary folder is gone."""
         temporary, final = self.folder / f"{_TEMPORARY}{position.name}", self.folder / position.name
-        needed = len(header) + sum(len(values) + files.size_of(tensors) for tensors, values in prepared.values())
+        needed = len(header) + sum(one.size for one in prepared.values())
         try:
             if shutil.disk_usage(self.folder).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             temporary.mkdir()
-            for holder, (tensors, values) in prepared.items():
-                files.write_state(temporary, holder, tensors, values)
+            for holder, one in prepared.items():
+                files.write_state(temporary, holder, one)
             files.write_bytes(temporary / files.HEADER, header)
             files.write_manifest(temporary)
             size = sum(path.stat().st_size for path in temporary.iterdir())
@@ -357,15 +355,12 @@ class CheckpointStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with open(self.folder / _LOCK, "w") as handle:
-                self._wait_for(handle)
+                deadline = time.monotonic() + LOCK_SECONDS
+                while not lock(handle.fileno()):
+                    if time.monotonic() > deadline:
+                        held = f"another process has held {_LOCK} for {LOCK_SECONDS:.0f} s; end that one first"
+                        raise CheckpointError(f"{self.folder}: {held}")
+                    time.sleep(0.05)
                 yield
         except OSError as error:
             raise CheckpointError(f"{self.folder}: {error}; mend the folder and resume") from error
-
-    def _wait_for(self, handle: TextIO) -> None:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not lock(handle.fileno()):
-            if time.monotonic() > deadline:
-                held = f"{self.folder}: another process has held {_LOCK} for {LOCK_SECONDS:.0f} s; end that one first"
-                raise CheckpointError(held)
-            time.sleep(0.05)

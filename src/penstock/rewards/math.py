@@ -12,9 +12,9 @@ import json
 import math
 import os
 import queue
+import select
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,26 +114,15 @@ class _Worker:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, expire)
-        timer.daemon = True
-        timer.start()
         try:
             if request is not None:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
+            if not select.select([process.stdout], [], [], seconds)[0]:
+                raise DeadlineError(seconds)
             line = process.stdout.readline()
-        except OSError:
+        except (OSError, ValueError):  # its pipe broke, or was closed with the reward
             line = b""
-        finally:
-            timer.cancel()
-        if expired.is_set():
-            raise DeadlineError(seconds)
         if not line.endswith(b"\n"):
             raise RewardError(f"its process died (exit code {process.wait()}), out of memory perhaps")
         return json.loads(line)
