@@ -12,10 +12,10 @@ import json
 import math
 import os
 import queue
-import select
 import subprocess
 import sys
 from collections.abc import Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class _Worker:
             if request is not None:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
-            if not select.select([process.stdout], [], [], seconds)[0]:
+            if not wait([process.stdout], seconds):
                 raise DeadlineError(seconds)
             line = process.stdout.readline()
         except (OSError, ValueError):  # its pipe broke, or was closed with the reward

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.config.run import RewardScaling
-from penstock.core.types import FloatArray, Group, Sample
+from penstock.core.algorithm import scored_samples
+from penstock.core.types import FloatArray, Group
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def scaled(groups: Sequence[Group], spec: RewardScaling, moments: Moments) -> tu
     and acts on each token's reward. Samples without a valid reward shift no moment and stay as they are; neither does a
     greedy baseline, which is scaled like its siblings.
     """
-    totals = [sample.reward or 0.0 for group in groups for sample in group.samples if _counts(sample)]
+    totals = [sample.reward or 0.0 for group in groups for sample in scored_samples(group)]
     if spec.by == "running" or (spec.by == "reference" and not moments.deviation):
         moments = moments.seen(totals)
     one = spec.deviation or moments.deviation
@@ -56,12 +57,8 @@ def scaled(groups: Sequence[Group], spec: RewardScaling, moments: Moments) -> tu
     return [_changed(group, by_group(group), spec.clip) for group in groups], moments
 
 
-def _counts(sample: Sample) -> bool:
-    return sample.valid and not sample.extras.get("greedy")
-
-
 def _deviation(group: Group) -> float:
-    return Moments().seen([sample.reward or 0.0 for sample in group.samples if _counts(sample)]).deviation
+    return Moments().seen([sample.reward or 0.0 for sample in scored_samples(group)]).deviation
 
 
 def _changed(group: Group, deviation: float, clip: float) -> Group:
