@@ -207,7 +207,6 @@ class KLCov(Objective):
     """The policy gradient with a penalty on the few tokens that would cost most entropy (arXiv 2505.22617); see ClipCov."""
 
     uses_clip: ClassVar[bool] = False
-    bounded: ClassVar[bool] = False
 
     share: PositiveShare = 2e-3
     """Share of the batch's tokens, those of highest covariance, that is held back (at least one token)."""

@@ -18,7 +18,7 @@ from penstock.core.types import Row
 class ReferenceFree(FromPairs):
     """Base of algorithms whose loss is a term that compares the two completions plus the likelihood of the chosen one."""
 
-    compared: ClassVar[Literal["sum", "mean"]]
+    compared: ClassVar[Literal["sum", "mean"]] = "mean"
     """Whether the term compares summed log-probs of completions, or their means a token."""
 
     beta: float = 1.0
@@ -57,8 +57,6 @@ class ORPO(ReferenceFree):
     """Odds-ratio preference optimization (Hong et al. 2024, arXiv 2403.07691, eq. 6): fine-tuning and preference in one stage,
     likelihood of the chosen completion plus ``weight`` times the log odds ratio."""
 
-    compared: ClassVar[Literal["sum", "mean"]] = "mean"
-
     weight: Positive = 0.1
     """Weight of the odds ratio, next to the likelihood (the paper's λ)."""
 
@@ -81,8 +79,6 @@ class ORPO(ReferenceFree):
 class SimPO(ReferenceFree):
     """Simple preference optimization (Meng et al. 2024, arXiv 2405.14734): the reward of a completion is ``beta`` times its
     mean log-prob a token, and has to win by a margin."""
-
-    compared: ClassVar[Literal["sum", "mean"]] = "mean"
 
     beta: Positive = 2.0
     """Scale of the reward; the paper takes 2 to 10, far more than DPO, because means are small."""
