@@ -46,6 +46,16 @@ def test_plain_survives_json():
     assert parse(Run, json.loads(json.dumps(plain(run)))) == run
 
 
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+def test_a_number_outside_the_bound_of_its_annotation_is_refused(value):
+    with pytest.raises(SpecError, match=r"PPO\.lam=.* must be from 0 to 1; 0\.95 is usual"):
+        PPO(lam=value)
+    with pytest.raises(SpecError, match=r"PPO\.lam"):
+        replace(PPO(), lam=value)
+    with pytest.raises(SpecError, match=r"PPO\.lam"):
+        parse(PPO, {"lam": value})
+
+
 def test_every_spec_writes_its_class_name_as_kind():
     written = plain(example())
     assert written["kind"] == "Run"

@@ -9,9 +9,10 @@ Three rules hold for all of them:
 - **What is undefined is refused**, with an error that names it; a single sample has no group mean.
 
 To add an algorithm, write one file: a spec with ``label`` (or ``rows``) and ``compute_loss``, torch imported inside that
-call. ``rloo.py`` (judged against siblings), ``ppo.py`` (a loss of its own) and ``bradley_terry.py`` (from data) are the
-patterns to follow. ``core/algorithm.py`` says what an algorithm is asked; a column, an output or a head that is not there
-yet is registered by the file that brings it.
+call. Bounds of a number are its annotation (``Positive``, ``Share`` and others of ``config/spec.py``). ``rloo.py`` (judged
+against siblings), ``ppo.py`` (a loss of its own) and ``bradley_terry.py`` (from data) are the patterns to follow.
+``core/algorithm.py`` says what an algorithm is asked; a column, an output or a head that is not there yet is registered by the
+file that brings it.
 """
 
 from penstock.algos.awac import AWAC
