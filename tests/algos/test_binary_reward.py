@@ -8,7 +8,6 @@ import torch
 from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import BinaryRewardModel, BradleyTerry
-from penstock.algos.preference import label_accuracy
 from penstock.core.errors import DataError, TrainingError
 
 TOKENIZER = Letters()
@@ -85,11 +84,6 @@ def test_scores_of_other_units_are_refused():
         BinaryRewardModel().assess(units(1, 0), scores(1.0))
     with pytest.raises(TrainingError):
         BinaryRewardModel().assess([], scores())
-
-
-def test_accuracy_needs_scores_and_labels_of_one_shape():
-    with pytest.raises(TrainingError):
-        label_accuracy(torch.zeros(2), torch.zeros(3), denominator=2)
 
 
 def test_algorithms_from_data_say_what_they_read():

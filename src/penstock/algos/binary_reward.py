@@ -39,7 +39,7 @@ class LabelledReward(RewardModel):
         loss = preference.binary_label_loss(score, label, denominator=over)
         return loss, {
             "loss": loss.detach(),
-            f"{self.judged}/accuracy": preference.label_accuracy(score.detach(), label, denominator=over),
+            f"{self.judged}/accuracy": preference.accuracy(score.detach().sign() * (2 * label - 1), denominator=over),
             "score/mean": score.detach().sum() / over,
         }
 

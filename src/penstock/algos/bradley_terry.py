@@ -67,7 +67,7 @@ class BradleyTerry(RewardModel):
         chosen_U, rejected_U = chosen_U.detach(), rejected_U.detach()
         return loss, {
             "loss": loss.detach(),
-            "pair/accuracy": preference.pair_accuracy(chosen_U, rejected_U, denominator=pairs),
+            "pair/accuracy": preference.accuracy(chosen_U - rejected_U, denominator=pairs),
             "pair/margin": (chosen_U - rejected_U).sum() / pairs,
             "score/mean": (chosen_U + rejected_U).sum() / (2 * pairs),
         }

@@ -136,7 +136,7 @@ class PairValues:
 
         chosen_U, rejected_U = self.chosen_U.detach() * scale, self.rejected_U.detach() * scale
         return {
-            "pair/accuracy": preference.pair_accuracy(chosen_U, rejected_U, denominator=pairs),
+            "pair/accuracy": preference.accuracy(chosen_U - rejected_U, denominator=pairs),
             "pair/margin": (chosen_U - rejected_U).sum() / pairs,
             "pair/chosen": chosen_U.sum() / pairs,
             "pair/rejected": rejected_U.sum() / pairs,

@@ -47,41 +47,30 @@ def bradley_terry_loss(
     return loss_U.sum() / denominator
 
 
-def pair_accuracy(chosen_U: Tensor, rejected_U: Tensor, *, denominator: float) -> Tensor:
-    """Share of pairs in which the preferred completion scores higher; a tie counts one half, as a coin would.
+def accuracy(margin: Tensor, *, denominator: float) -> Tensor:
+    """Share of positive margins, which are those of right answers; one of 0 counts one half, as a coin would.
 
-    Raises:
-        TrainingError: unequal shapes, or a denominator that is not positive.
+    Args:
+        margin: by how much each preferred completion scores higher, or each score lies on the side of 0 that its label says.
+        denominator: margins of the whole batch.
     """
-    _check(chosen_U, rejected_U, denominator)
-    return (0.5 * (1 + (chosen_U - rejected_U).sign())).sum() / denominator
+    return (0.5 * (1 + margin.sign())).sum() / denominator
 
 
-def binary_label_loss(score_B: Tensor, label_B: Tensor, *, denominator: float, weight_B: Tensor | None = None) -> Tensor:
+def binary_label_loss(score_B: Tensor, label_B: Tensor, *, denominator: float) -> Tensor:
     """Logistic loss of single labels: ``-log sigmoid(score)`` if the label is 1, ``-log sigmoid(-score)`` if it is 0.
 
     Args:
         score_B: scores (log-odds of "good").
         label_B: 1 for good, 0 for bad; a fraction is a soft label.
         denominator: rows of the whole batch.
-        weight_B: how much each row counts; None counts each once.
 
     Raises:
         TrainingError: unequal shapes, or a denominator that is not positive.
     """
     _check(score_B, label_B, denominator)
-    loss_B = functional.binary_cross_entropy_with_logits(score_B, label_B.to(score_B.dtype), weight=weight_B, reduction="none")
+    loss_B = functional.binary_cross_entropy_with_logits(score_B, label_B.to(score_B.dtype), reduction="none")
     return loss_B.sum() / denominator
-
-
-def label_accuracy(score_B: Tensor, label_B: Tensor, *, denominator: float) -> Tensor:
-    """Share of rows whose score lies on the side of 0 that the label says; one on the fence counts one half.
-
-    Raises:
-        TrainingError: unequal shapes, or a denominator that is not positive.
-    """
-    _check(score_B, label_B, denominator)
-    return (0.5 * (1 + score_B.sign() * (2 * label_B - 1).sign())).sum() / denominator
 
 
 def pairs(score_B: Tensor, preferred_B: Tensor, unit_B: Tensor) -> tuple[Tensor, Tensor]:

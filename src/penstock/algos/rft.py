@@ -91,9 +91,8 @@ def reaches_quantile(reward_G: ArrayLike, quantile: float, least: float | None) 
         raise TrainingError(f"a quantile needs finite rewards of one prompt, got {reward_G.tolist()}")
     if not 0 <= quantile <= 1:
         raise TrainingError(f"quantile={quantile} is outside [0, 1]")
-    if least is None:
-        return (reward_G >= np.quantile(reward_G, quantile)) & (np.ptp(reward_G) > 0)
-    return (reward_G >= np.quantile(reward_G, quantile)) & (reward_G >= least)
+    worth = np.ptp(reward_G) > 0 if least is None else reward_G >= least
+    return (reward_G >= np.quantile(reward_G, quantile)) & worth
 
 
 def distinct(group: Sequence[Trajectory]) -> list[Trajectory]:

@@ -35,12 +35,8 @@ BUILT_IN: Mapping[str, RewardFunction] = {
 """Rewards a spec may name without saying where they are; ``math`` is one more, with processes of its own."""
 
 
-@dataclass(frozen=True)
-class _Failure:
-    message: str
-
-
-_Outcome = float | NDArray[np.float64] | None | _Failure
+_Outcome = float | NDArray[np.float64] | None | RewardError
+"""What one reward gave a sample: a number, one per action token, nothing that applies, or a failure."""
 
 
 @dataclass(frozen=True)
@@ -136,21 +132,21 @@ class Mixture:
         if not part.whole_group:
             return list(await asyncio.gather(*(self._ask_sample(part, group, sample) for sample in group.samples)))
         scores = await self._call(part, group, group.prompt.columns, str(group.key))
-        if isinstance(scores, _Failure):
+        if isinstance(scores, RewardError):
             return [scores] * len(group.samples)
         if isinstance(scores, np.ndarray) and scores.ndim:
             scores = list(scores)
         if not isinstance(scores, list | tuple) or len(scores) != len(group.samples):
             given = f"{len(scores)} scores" if isinstance(scores, list | tuple) else f"{scores!r:.60}"
-            message = _message(
+            failure = _failure(
                 part, f"returned {given}", str(group.key), f"return a list of {len(group.samples)}, one a sample"
             )
-            return [_Failure(message)] * len(group.samples)
+            return [failure] * len(group.samples)
         return [_read_score(part, sample, score) for sample, score in zip(group.samples, scores, strict=True)]
 
     async def _ask_sample(self, part: _Part, group: Group, sample: Sample) -> _Outcome:
         score = await self._call(part, sample, group.prompt.columns, str(sample.key))
-        return score if isinstance(score, _Failure) else _read_score(part, sample, score)
+        return score if isinstance(score, RewardError) else _read_score(part, sample, score)
 
     async def _call(self, part: _Part, subject: Group | Sample, columns: Mapping[str, Any], key: str) -> Any:
         """What the function returns, or the failure of this call."""
@@ -162,11 +158,11 @@ class Mixture:
         except StuckError as error:
             raise StuckError(f'reward "{part.name}" on prompt {key}: {error}') from error
         except DeadlineError as error:
-            return _Failure(_message(part, str(error), key))
+            return _failure(part, str(error), key)
         except RewardError as error:
-            return _Failure(_message(part, "failed", key, str(error)))
+            return _failure(part, "failed", key, str(error))
         except Exception as error:
-            return _Failure(_message(part, f"raised {type(error).__name__}", key, f"{error}{_line(error)}"))
+            return _failure(part, f"raised {type(error).__name__}", key, f"{error}{_line(error)}")
 
     def _combine(self, sample: Sample, outcomes: list[_Outcome]) -> Sample:
         actions = int(np.count_nonzero(sample.action_T))
@@ -174,10 +170,10 @@ class Mixture:
         sums: dict[str, float] = {}
         failed = ""
         for part, outcome in zip(self._parts, outcomes, strict=True):
-            if isinstance(outcome, _Failure):
+            if isinstance(outcome, RewardError):
                 self.failures[part.name] += 1
-                self.last_failure = outcome.message
-                failed = failed or outcome.message
+                self.last_failure = str(outcome)
+                failed = failed or str(outcome)
             elif isinstance(outcome, np.ndarray):
                 sums[part.name] = float(outcome.sum())
                 total_A += part.weight * outcome
@@ -243,17 +239,17 @@ def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
         values = np.asarray("unreadable")
     if values.dtype.kind not in "biuf" or values.ndim > 1:
         fix = "return a number, a list of numbers (one an action token), or None"
-        return _Failure(_message(part, f"returned {type(score).__name__}", key, fix))
+        return _failure(part, f"returned {type(score).__name__}", key, fix)
     if values.ndim == 1 and len(values) != actions:
         fix = f"return one for each of the {actions} action tokens"
-        return _Failure(_message(part, f"returned {len(values)} numbers", key, fix))
+        return _failure(part, f"returned {len(values)} numbers", key, fix)
     if not (np.abs(values.astype(np.float64)) <= np.finfo(np.float32).max).all():
-        return _Failure(_message(part, f"returned {score!r:.60}", key, "a score must be finite"))
+        return _failure(part, f"returned {score!r:.60}", key, "a score must be finite")
     return values.astype(np.float64) if values.ndim else float(values)
 
 
-def _message(part: _Part, what: str, key: str, detail: str = "") -> str:
-    return f'RewardError: reward "{part.name}" {what} on prompt {key}' + (f": {detail}" if detail else "")
+def _failure(part: _Part, what: str, key: str, detail: str = "") -> RewardError:
+    return RewardError(f'RewardError: reward "{part.name}" {what} on prompt {key}' + (f": {detail}" if detail else ""))
 
 
 def _line(error: Exception) -> str:
