@@ -218,7 +218,7 @@ def test_an_assessment_without_reference_or_of_other_units_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta": 0.0}, "positive number such as 0.1"),
+        ({"beta": 0.0}, r"DPO\.beta=0\.0 must be above 0; 0\.1 is usual"),
         ({"objective": "exo"}, "infinite without smoothing"),
         ({"objective": "robust"}, 'without smoothing is "sigmoid"'),
         ({"objective": "hinge", "smoothing": 0.1}, "no effect on hinge"),

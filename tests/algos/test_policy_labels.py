@@ -214,8 +214,8 @@ def test_needs_follow_the_penalty(algorithm, needs):
         (lambda: PPO(lam=1.5), "lam=1.5"),
         (lambda: PPO(discount=-0.5), "discount=-0.5"),
         (lambda: PPO(value_clip=-1.0), "value_clip"),
-        (lambda: PPO(entropy=EntropyBonus(coefficient=-1.0)), "entropy.coefficient"),
-        (lambda: PPO(entropy=EntropyBonus(target=1.0, step=0.0)), "entropy.step"),
+        (lambda: PPO(entropy=EntropyBonus(coefficient=-1.0)), "EntropyBonus.coefficient"),
+        (lambda: PPO(entropy=EntropyBonus(target=1.0, step=0.0)), "EntropyBonus.step"),
     ],
 )
 def test_impossible_settings_are_refused(build, problem):

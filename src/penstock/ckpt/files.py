@@ -127,7 +127,9 @@ def prepare(states: Mapping[str, State]) -> dict[str, Prepared]:
             if type(name) is not str or name == "__metadata__":
                 raise CheckpointError(f'{where}: the name must be text other than "__metadata__"')
             if kind not in KINDS:
-                raise CheckpointError(f"{where} has type {kind}, which safetensors does not hold; convert it or save its parts")
+                raise CheckpointError(
+                    f"{where} has type torch.{kind}, which safetensors does not hold; convert it or save its parts"
+                )
         values = encode_json({"arrays": list(table), "numpy": from_numpy, "values": state.values})
         prepared[holder] = Prepared(arrays, table, values)
     return prepared
@@ -169,7 +171,7 @@ def write_arrays(path: Path, table: Table, arrays: Mapping[str, Any]) -> None:
             tensor = as_tensor(arrays[name], f'array "{name}"').cpu()
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind}", tuple(shape)):
                 raise CheckpointError(f'array "{name}" is {tensor.dtype} {tuple(tensor.shape)}, not {kind} {tuple(shape)}')
-            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            file.write(tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data)
 
 
 def read_state(folder: Path, holder: str) -> State:

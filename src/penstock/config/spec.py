@@ -58,7 +58,7 @@ def spec(cls: type[SpecType]) -> type[SpecType]:
 
     A field whose annotation has a :class:`Bound` is refused outside of it.
     """
-    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     build = made.__init__
 
     @functools.wraps(build)
@@ -69,9 +69,9 @@ def spec(cls: type[SpecType]) -> type[SpecType]:
             require(bound.holds(fields[name]), f"{made.__name__}.{name}={fields[name]} must be {bound.words}; {usual} is usual")
         build(self, **fields)
 
-    made.__init__ = checked  # type: ignore[method-assign]
+    made.__init__ = checked
     _REGISTRY[made.__name__] = made
-    return made
+    return typing.cast(type[SpecType], made)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from penstock.data.rows import DataRow, Rows, span
 Opener = Callable[[DataSpec, str, Path], Source]
 """Opens a source: its spec, what follows the colon, and the folder that relative files are looked up in."""
 _OPENERS: dict[str, Opener | str] = {"gym": "penstock.data.gym:open_gym", "hub": "penstock.data.hub:open_hub"}
-"""Openers of sources by what stands before the colon; one that is named is imported when it is needed."""
+"""Openers of sources by their scheme; one that is named is imported when it is needed."""
 TABLES = (".csv", ".parquet", ".json")
 """Ends of files that the source ``hub:FILE`` reads."""
 

@@ -118,7 +118,7 @@ class _Worker:
             if request is not None:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
-            if not wait([process.stdout], seconds):
+            if not wait([process.stdout.fileno()], seconds):
                 raise DeadlineError(seconds)
             line = process.stdout.readline()
         except (OSError, ValueError):  # its pipe broke, or was closed with the reward
