@@ -132,7 +132,10 @@ class PolicyOptimization(FromSamples):
         weight_A, over = fields["weight"], share(self.aggregate, denominator)
         start_A = fields.get("proximal_logp", fields["old_logp"])
         gap_A = losses.log_ratio(outputs["logp"], start_A, weight_A)
-        gain_A, cut_A = self.objective.surrogate(self._terms(outputs, fields, batch, gap_A))
+        low, high = self.clip or (1.0, float("inf"))
+        logp_A, advantage_A = (losses.counted(value, weight_A) for value in (outputs["logp"], fields["advantage"]))
+        terms = SurrogateInputs(logp_A, gap_A, advantage_A, weight_A, batch.row_A, fields, low, high)
+        gain_A, cut_A = self.objective.surrogate(terms)
         if "importance_weight" in fields:
             gain_A = gain_A * fields["importance_weight"]
         loss = -losses.weighted_mean(gain_A, weight_A, denominator=over)
@@ -149,13 +152,6 @@ class PolicyOptimization(FromSamples):
             loss = loss - losses.weighted_mean(outputs["entropy"], scaled_A, denominator=over)
         metrics["loss"] = loss.detach()
         return loss, metrics
-
-    def _terms(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any) -> SurrogateInputs:
-        from penstock.algos import losses
-
-        low, high = self.clip or (1.0, float("inf"))
-        logp_A, advantage_A = (losses.counted(value, fields["weight"]) for value in (outputs["logp"], fields["advantage"]))
-        return SurrogateInputs(logp_A, gap_A, advantage_A, fields["weight"], batch.row_A, fields, low, high)
 
     def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
         from penstock.algos import losses

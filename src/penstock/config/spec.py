@@ -63,10 +63,9 @@ def spec(cls: type[SpecType]) -> type[SpecType]:
 
     @functools.wraps(build)
     def checked(self: SpecType, **fields: Any) -> None:
-        bounds = _bounds(made)
-        for name in fields.keys() & bounds.keys():
-            bound, usual = bounds[name]
-            require(bound.holds(fields[name]), f"{made.__name__}.{name}={fields[name]} must be {bound.words}; {usual} is usual")
+        for name, (bound, usual) in _bounds(made).items():
+            value = fields.get(name, usual)
+            require(bound.holds(value), f"{made.__name__}.{name}={value} must be {bound.words}; {usual} is usual")
         build(self, **fields)
 
     made.__init__ = checked
