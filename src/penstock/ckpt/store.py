@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from penstock.ckpt import files
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
-from penstock.core.files import lock
+from penstock.core.files import lock, write_json
 
 LOCK_SECONDS = 600.0
 """How long an operation waits for another process's operation on the same folder."""
@@ -158,10 +158,7 @@ class CheckpointStore:
         return found
 
     def _write_scores(self, scores: Mapping[str, float]) -> None:
-        temporary = self.folder / f"{_SCORES}.tmp"
-        known = {name: score for name, score in scores.items() if (self.folder / name).exists()}
-        temporary.write_text(json.dumps(known), encoding="utf-8")
-        os.replace(temporary, self.folder / _SCORES)
+        write_json(self.folder / _SCORES, {name: score for name, score in scores.items() if (self.folder / name).exists()})
 
     def load_newest(self) -> Loaded | None:
         """The newest valid checkpoint, or None where none was ever written. Damaged ones are quarantined on the way.

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from penstock.core.errors import DataError
-from penstock.core.files import append_to, json_lines
+from penstock.core.files import append_to, json_lines, replaced
 from penstock.core.sentinels import Alarm
 
 EventKind = Literal["metrics", "lifecycle", "samples", "sentinel"]
@@ -86,10 +85,9 @@ class EventLog:
             or event["stage"] != stage
             or (event["step"] <= step and not (event["step"] == evaluation and _is_evaluation(event)))
         ]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_bytes(b"".join(map(_line, kept)))
+        with replaced(self.path, binary=True) as out:
+            out.writelines(map(_line, kept))
         self._file.close()
-        os.replace(temporary, self.path)
         self._file = append_to(self.path)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Two things that several keep on disk: logs of JSON lines, and files that lock a folder."""
+"""What several keep on disk: logs of JSON lines, files that are replaced whole, and files that lock a folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 
 def json_lines(path: Path) -> Iterator[Any]:
@@ -37,6 +37,33 @@ def append_to(path: Path) -> BinaryIO:
         if log.read(1) != b"\n":
             log.write(b"\n")
     return log
+
+
+@contextlib.contextmanager
+def replaced(path: Path, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write that takes the place of ``path``, durably, when the block ends well; an error leaves ``path`` as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        with open(temporary, "wb") if binary else open(temporary, "w", encoding="utf-8") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a name that is too long, or a disk that is gone
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file whole or not at all. Raises OSError."""
+    with replaced(path) as out:
+        json.dump(value, out, indent=2, ensure_ascii=False)
+        out.write("\n")
 
 
 def lock(handle: int, shared: bool = False) -> bool:

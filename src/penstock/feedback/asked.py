@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.files import replaced
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.records import Item, Response, Task, canonical
 
@@ -35,16 +35,12 @@ class Asked:
 def write(asked: Sequence[Asked], path: Path) -> None:
     """Write questions, whole or not at all, durably: one JSON object a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.writing")
-    with open(temporary, "w", encoding="utf-8") as out:
+    with replaced(path) as out:
         for one in asked:
             item = one.task.item
             responses = [json.loads(response.body) for response in item.responses]
             line = {"task": one.task.plain(), "item": item.plain(), "responses": responses, "margins": list(one.margins)}
             out.write(canonical(line) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
 
 
 def read(path: Path) -> list[Asked]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.files import replaced
 from penstock.core.spans import Span
 from penstock.observe.lanes import Lane
 
@@ -168,10 +168,8 @@ def span_events(span: Span, begin: float, process: int, thread: int) -> Iterator
 
 def write_trace(lanes: Sequence[Lane], path: Path) -> None:
     """Write a trace file, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with open(temporary, "w", encoding="utf-8") as out:
+    with replaced(path) as out:
         out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for index, event in enumerate(trace_events(lanes)):
             out.write(",\n" * bool(index) + json.dumps(event))
         out.write("\n]}\n")
-    os.replace(temporary, path)

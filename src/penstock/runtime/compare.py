@@ -74,7 +74,8 @@ async def carry_out(
     from penstock.models.files import save_model
     from penstock.runtime.build import Models
     from penstock.runtime.context import in_one_process
-    from penstock.runtime.replay import replay, threads_recorded
+    from penstock.runtime.local import alongside
+    from penstock.runtime.replay import Replay, threads_recorded
     from penstock.runtime.stages.online import online_parts
     from penstock.train.device import set_up
 
@@ -86,8 +87,9 @@ async def carry_out(
     different = 0
     try:
         handed = place if made.runtime != "local" else None
-        async with aclosing(replay(parts, schedule, handed, steps, made.roles.references > 0)) as again:
-            async for step in again:
+        again = Replay(parts, schedule, handed, steps, made.roles.references > 0)
+        async with alongside(*again.engines()), aclosing(again.steps()) as trained:
+            async for step in trained:
                 number = step.index + 1
                 theirs = logged.get(number, {})
                 unlike = [name for name in COMPARED if step.metrics.get(name) != theirs.get(name)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,8 @@ from typing import Any
 from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
-from penstock.core.files import lock
+from penstock.core.files import lock, write_json
 from penstock.data.resolve import load_modules
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with open(temporary, "w", encoding="utf-8") as out:
-        json.dump(value, out, indent=2, ensure_ascii=False)
-        out.write("\n")
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
 
 
 def free_folder(runs: Path, name: str, exact: bool) -> Path:

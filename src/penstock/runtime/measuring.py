@@ -11,14 +11,15 @@ import numpy as np
 from penstock.config.run import DataSpec, EvaluationSpec
 from penstock.core.contracts import Reward
 from penstock.core.errors import DataError, RewardError
-from penstock.core.types import Group, Metrics, Sample, SampleKey
+from penstock.core.types import Group, Metrics, Sample, SampleKey, Sampling
 from penstock.data.render import Example
 from penstock.data.sampler import examples, prompts
+from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text
-from penstock.runtime.build import Models, StageRewards, check_prompts, prompt_tokens
+from penstock.runtime.build import Models, StageRewards, check_prompts, environments, prompt_tokens
 from penstock.runtime.stages import Evaluation, Measure
 from penstock.train.ranks import AnyLearner
 
@@ -54,6 +55,15 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: Langu
         return metrics, groups
 
     return measure
+
+
+def sampled(
+    spec: EvaluationSpec, model: LanguageModel, models: Models, sampling: Sampling, base: Path
+) -> tuple[Measure, StageRewards]:
+    """What evaluates a model whose stage generates nothing else, and its rewards, which must be closed."""
+    rewards = StageRewards(spec.rewards, models, model.text, base)
+    roll = Rollout(embedded_generator(model), environments(model.text), rewards, sampling, 1)
+    return evaluator(spec, roll, rewards, model, base), rewards
 
 
 def refreshed(learner: AnyLearner, measure: Measure) -> Measure:

@@ -7,6 +7,7 @@ What an earlier stage of the run itself asks for is not there then; it is pinned
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from typing import Any, cast
 from penstock.config.ask import OWN_STORE
 from penstock.config.run import DataSpec, Run
 from penstock.config.stage import Stage
-from penstock.runtime.folder import write_json
+from penstock.core.files import write_json
 
 GROWING = "feedback:"
 PINS = ("until", "at", "content")
@@ -26,20 +27,19 @@ def pinned(run: Run, base: Path, kept: Run | None = None) -> Run:
     Raises:
         DataError: a store cannot be read.
     """
-    stages: list[Stage] = []
-    for stage in run.stages:
-        if not stage.pinned:
-            stages.append(stage)
-            continue
-        before = next((other for other in kept.stages if other.name == stage.name), None) if kept else None
-        later = asked(run, stage)
-        made: Any = replace(cast(Any, stage), data=_pinned(stage.data, base, before.data if before else None, later))
-        if made.evaluation is not None:
-            then = before.evaluation.data if before and before.evaluation else None
-            evaluation = replace(made.evaluation, data=_pinned(made.evaluation.data, base, then, later))
-            made = replace(made, evaluation=evaluation)
-        stages.append(made)
-    return run if tuple(stages) == run.stages else replace(run, stages=tuple(stages))
+    begun = {stage.name: stage for stage in kept.stages} if kept else {}
+    stages = tuple(_as_begun(stage, begun.get(stage.name), run, base) if stage.pinned else stage for stage in run.stages)
+    return run if stages == run.stages else replace(run, stages=stages)
+
+
+def _as_begun(stage: Stage, begun: Stage | None, run: Run, base: Path) -> Stage:
+    later = asked(run, stage)
+
+    def change(data: DataSpec, what: str) -> DataSpec:
+        then = begun.evaluation if begun and what == "evaluation" else begun
+        return _pinned(data, base, then.data if then else None, later)
+
+    return _with_data(stage, change)
 
 
 def asked(run: Run, stage: Stage) -> set[str]:
@@ -72,11 +72,16 @@ def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
         pins[f"{stage.name}.{what}"] = {name: data.options[name] for name in PINS if name in data.options}
         return data
 
-    made: Any = replace(cast(Any, stage), data=pinned_here(stage.data, "data"))
-    if made.evaluation is not None:
-        evaluation = replace(made.evaluation, data=pinned_here(made.evaluation.data, "evaluation"))
-        made = replace(made, evaluation=evaluation)
+    made = _with_data(stage, pinned_here)
     write_json(path, pins)
+    return made
+
+
+def _with_data(stage: Stage, change: Callable[[DataSpec, str], DataSpec]) -> Stage:
+    """The stage with the data that it reads and those of its evaluation changed."""
+    made: Any = replace(cast(Any, stage), data=change(stage.data, "data"))
+    if made.evaluation is not None:
+        made = replace(made, evaluation=replace(made.evaluation, data=change(made.evaluation.data, "evaluation")))
     return cast(Stage, made)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from penstock.loops.columns import column_changes
 from penstock.loops.learn import Step, learn
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.local import alongside
 from penstock.runtime.stages.online import OnlineParts
 from penstock.runtime.supervise import rules_of
 from penstock.stream.enrichment import merged
@@ -328,53 +327,38 @@ def read_tapes(schedule: Path, leases: Mapping[Version, Mapping[str, Any]]) -> d
     return tapes
 
 
-async def replay(
-    parts: OnlineParts, schedule: Path, model_folder: Path | None, steps: int, references: bool = False
-) -> AsyncGenerator[Step, None]:
-    """Train the recorded batches of a stage again; yields after each.
+class Replay:
+    """The recorded batches of a stage, trained again: ``engines`` run alongside ``steps``.
 
     ``schedule`` is the stage's folder of tapes and leases; ``model_folder`` has the model that the generators of other
     processes began with, None where the generator read the learner's own parameters; ``references``: see RecordedStream.
 
     Raises:
-        ReplayError: the record is incomplete, or does not fit this program.
+        ReplayError: the record is incomplete, or does not fit this program; from engines and steps as well.
         DataError: there is no record.
     """
-    leases = read_leases(schedule, steps)
-    tapes = read_tapes(schedule, leases)
-    uses = Counter(int(line[2]) for lines in tapes.values() for line in lines if line[1] == "load")
-    motion = Motion()
-    groups = Groups(leases.values(), motion)
-    weights = Weights(parts.learner.weights if model_folder else parts.model.policy_weights, uses, motion)
-    stream = RecordedStream(leases, groups, parts, references)
-    engines = [TapedEngine(name, lines, model_folder, parts, groups) for name, lines in tapes.items()]
-    await weights.publish(0)
-    found: asyncio.Queue[Step | None] = asyncio.Queue(maxsize=1)
 
-    async def main() -> None:
-        plan = replace(parts.plan, steps=steps, look=False)
-        async with aclosing(learn(stream, parts.labeller, parts.trainer, weights, plan)) as trained:
+    def __init__(
+        self, parts: OnlineParts, schedule: Path, model_folder: Path | None, steps: int, references: bool = False
+    ) -> None:
+        self.parts, self.plan = parts, replace(parts.plan, steps=steps, look=False)
+        leases = read_leases(schedule, steps)
+        tapes = read_tapes(schedule, leases)
+        uses = Counter(int(line[2]) for lines in tapes.values() for line in lines if line[1] == "load")
+        motion = Motion()
+        groups = Groups(leases.values(), motion)
+        self.weights = Weights(parts.learner.weights if model_folder else parts.model.policy_weights, uses, motion)
+        self.stream = RecordedStream(leases, groups, parts, references)
+        self._engines = [TapedEngine(name, lines, model_folder, parts, groups) for name, lines in tapes.items()]
+
+    def engines(self) -> list[Coroutine[Any, Any, None]]:
+        """What follows the tapes."""
+        return [engine.run(self.weights) for engine in self._engines]
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        """Train; yields after each step."""
+        await self.weights.publish(0)
+        trained = learn(self.stream, self.parts.labeller, self.parts.trainer, self.weights, self.plan)
+        async with aclosing(trained):
             async for step in trained:
-                await found.put(step)
-        await found.put(None)
-
-    async def together() -> None:
-        async with alongside(*(engine.run(weights) for engine in engines)):
-            await main()
-
-    running = asyncio.create_task(together())
-    try:
-        while True:
-            getting = asyncio.ensure_future(found.get())
-            await asyncio.wait({getting, running}, return_when=asyncio.FIRST_COMPLETED)
-            if not getting.done():
-                getting.cancel()
-                running.result()
-                return
-            step = getting.result()
-            if step is None:
-                return
-            yield step
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+                yield step

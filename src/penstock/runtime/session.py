@@ -17,6 +17,7 @@ from penstock.config.stage import Stage
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame
 from penstock.core.events import Event, EventLog
+from penstock.core.files import write_json
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
@@ -27,7 +28,7 @@ from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models
 from penstock.runtime.check import check_stages, named
 from penstock.runtime.context import StageContext
-from penstock.runtime.folder import RunFolder, write_json
+from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
 from penstock.runtime.pinning import GROWING, settled
 from penstock.runtime.stages import StageRuntime, prepare

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import Any
 import jinja2
 
 from penstock.core.errors import DataError
+from penstock.core.files import replaced
 from penstock.observe.lanes import read_lanes
 from penstock.observe.timeline import account
 from penstock.ui import metrics
@@ -111,7 +111,7 @@ def write_report(run_folder: Path) -> Path:
         style="".join(path.read_text(encoding="utf-8") for path in STYLES),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
     )
-    target, temporary = folder / "report.html", folder / ".report.html.writing"
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, target)
+    target = folder / "report.html"
+    with replaced(target) as out:
+        out.write(page)
     return target

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.core.files import replaced
 from penstock.feedback.errors import FeedbackError
 
 Row = dict[str, Any]
@@ -42,16 +41,10 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         FeedbackError: another suffix, no rows, or a folder that cannot be written.
     """
     content = encoded(rows, path.suffix)
-    partial = path.with_name(f".{path.name}.writing")
     try:
-        with open(partial, "wb") as file:
+        with replaced(path, binary=True) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a name that is too long
-            partial.unlink(missing_ok=True)
         raise FeedbackError(f"{path}: cannot be written ({error.strerror})") from error
 
 

@@ -1,42 +1,283 @@
-"""A stage that asks people; the extra ``feedback`` is needed only here."""
+"""A stage that asks people: it samples, asks, waits for votes, judges the policy, and gives the model to go on with.
+
+The extra ``feedback`` is needed only here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from penstock.config.ask import Ask
+from penstock.config.ask import OWN_STORE, Ask, Simulated
 from penstock.config.run import Run
+from penstock.core.errors import DataError
+from penstock.core.files import write_json
+from penstock.core.types import Group, Prompt, Sample
+from penstock.data.sampler import prompts
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.feedback import asked as written
+from penstock.feedback.asked import Asked
+from penstock.feedback.asking import Answered, Tally, Votes, duels, questions, repeated
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.exchange.snapshot import Labels, snapshot
+from penstock.feedback.records import Response
+from penstock.feedback.select import Mix
+from penstock.feedback.simulate import SimulatedAnnotator, answer_all
+from penstock.feedback.verdicts import Verdict, judged
 from penstock.loops.learn import Step
-from penstock.runtime.asking import Asking, evaluated
-from penstock.runtime.build import Models
+from penstock.loops.rollout import Rollout
+from penstock.models.files import load_model
+from penstock.models.language_model import LanguageModel
+from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, prompt_text, seed_of
 from penstock.runtime.context import StageContext
+from penstock.runtime.judging import Heard, ask_judges, reports, truths
+from penstock.runtime.measuring import sampled
 from penstock.runtime.stages import Evaluation, StageRuntime
 
+if TYPE_CHECKING:
+    from penstock.feedback.store import Store
 
-class AskRuntime(StageRuntime):
-    """Asks, waits for votes, and goes on with the model that they let pass."""
+POLL_SECONDS = 1.0
+"""Time between two looks at the log while people are waited for."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.asking, self.holders, self.epoch = asking, {}, len(asking.source)
-        self.evaluate = self._measure if asking.stage.evaluation else None
+
+def place_of(store: str, base: Path, folder: Path) -> str:
+    """Where a stage's store is: a file or a URL."""
+    if store == OWN_STORE:
+        return str((folder / "feedback.db").resolve())
+    return store if "://" in store else str((base / Path(store).expanduser()).resolve())
+
+
+def open_store(place: str) -> Store:
+    """Open or create a store. Raises DataError where the extra is missing."""
+    try:
+        from penstock.feedback.store import Store
+    except ImportError as error:
+        raise DataError(f"{place}: needs the extra feedback; run: pip install penstock[feedback]") from error
+    return Store.open(place)
+
+
+class Asking(StageRuntime):
+    """Asks, waits for votes, and goes on with the model that they let pass: ``model``, known once the votes are in."""
+
+    def __init__(self, stage: Ask, run: Run, models: Models, base: Path, context: StageContext) -> None:
+        if context.folder is None:
+            raise DataError(f"{stage.name}: asks within a run only; penstock train")
+        self.stage, self.run, self.models, self.base, self.context = stage, run, models, base, context
+        self.folder = context.folder / "asked"
+        self.place = place_of(stage.store, base, context.folder)
+        self.seed = seed_of(run.seed, stage.name)
+        self.labels = Labels(natures=("simulated",) if stage.simulated else ("human", "imported"))
+        self.model = self._load(stage.model.path)
+        self.source = prompts(stage.data, base, self.seed)
+        self.holders, self.epoch = {}, len(self.source)
+        self.evaluate = self._evaluate if stage.evaluation else None
+
+    def _load(self, path: str) -> LanguageModel:
+        return load_model(self.models.path(path)).to(self.models.device).requires_grad_(False)
 
     @property
-    def model(self):  # type: ignore[no-untyped-def, override]
-        """Known once the votes are in."""
-        return self.asking.model
+    def before(self) -> list[Ask]:
+        """Earlier Ask stages of the run on the same store, the oldest first."""
+        index = self.run.stages.index(next(stage for stage in self.run.stages if stage.name == self.stage.name))
+        return [cast(Ask, stage) for stage in self.run.stages[:index] if stage.asks == self.stage.store]
 
-    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
-        async with aclosing(self.asking.steps(start)) as asked:
-            async for step in asked:
-                yield step
+    def origin(self, path: str) -> dict[str, Any]:
+        """Who wrote the weights of a path: run, stage and version; of an Ask stage, whose weights it let pass."""
+        stage = next((stage for stage in self.run.stages if path == f"@{stage.name}"), None)
+        if stage is None:
+            return {"run": path, "stage": "", "version": -1}
+        if stage.asks:
+            found: dict[str, Any] = json.loads((self.folder / f"{stage.name}.json").read_text(encoding="utf-8"))
+            return dict(found["promoted"])
+        return {"run": self.run.name, "stage": stage.name, "version": stage.steps}
 
-    async def _measure(self) -> Evaluation:
-        found: Evaluation = await evaluated(self.asking)
+    # Sampling
+
+    async def drawn(self) -> list[Asked]:
+        """The questions: those written down when the stage was begun before, else new ones, written down first."""
+        path = self.folder / f"{self.stage.name}.jsonl"
+        if not path.exists():
+            written.write(await self._draw(), path)
+        return written.read(path)
+
+    async def _draw(self) -> list[Asked]:
+        stage = self.stage
+        round = f"{self.run.name}/{stage.name}"
+        fields: dict[str, Any] = {"overlap": stage.overlap, "guideline": stage.guideline, "round": round}
+        judges = [
+            model_reward(self.models.scorer(name), name, self.model.text) for name in stage.scorers.split("+") if stage.scorers
+        ]
+        try:
+            answered = await self._answered(self.model, stage.model.path, stage.samples, judges)
+            found = questions(answered, stage.questions, Mix(stage.mix), self.seed, **fields)
+            if stage.duels and stage.against is not None:
+                others = await self._answered(self._load(stage.against.path), stage.against.path, 1, judges)
+                found += duels(answered, others, stage.duels, **{**fields, "overlap": stage.duel_overlap})
+        finally:
+            for judge in judges:
+                judge.close()
+        if stage.anchors and self.before:
+            earlier = written.read(self.folder / f"{self.before[-1].name}.jsonl")
+            found += repeated(earlier, stage.anchors, round)
+        if not found:
+            raise DataError(f"{stage.name}: every two samples are equal, so there is nothing to ask; raise temperature")
         return found
 
+    async def _answered(self, model: LanguageModel, path: str, samples: int, judges: Sequence[Any]) -> list[Answered]:
+        """The samples of one policy for all prompts, with the reward models' scores."""
+        sampling = replace(self.stage.sampling, seed=self.seed)
+        roll = Rollout(embedded_generator(model), environments(model.text), Unscored(), sampling, samples)
+        groups = await asyncio.gather(*(roll.group(self.source(ordinal)) for ordinal in range(self.stage.prompts)))
+        origin, how = self.origin(path), asdict(sampling)
 
-def prepare(stage: Ask, run: Run, models: Models, base: Path, context: StageContext) -> AskRuntime:
+        async def one(group: Group) -> Answered:
+            scores = await asyncio.gather(*(judge(group, group.prompt.columns) for judge in judges))
+            responses = tuple(response(sample, origin, how) for sample in group.samples)
+            prompt = prompt_text(group.prompt, model.text)
+            return Answered(prompt, str(group.key), responses, tuple(map(tuple, scores)), groups_of(group.prompt))
+
+        return list(await asyncio.gather(*(one(group) for group in groups)))
+
+    # Asking and waiting
+
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
+        """Ask, and step once for every look at which more questions had their votes; the last step is the judgement."""
+        asked = await self.drawn()
+        tasks = [one.task for one in asked]
+        with open_store(self.place) as store:
+            store.ask(tasks)
+            who = "simulated annotators" if self.stage.simulated else "people"
+            self.context.report("asked", of=who, questions=len(tasks), store=self.place, guideline=self.stage.guideline)
+            heard = await self._answer(store, asked)
+            tally = Tally(tasks)
+            async with aclosing(self._waited(store, tally)) as waited:
+                async for done in waited:
+                    yield Step(done - 1, done, {"asked/answered": float(done), "asked/votes": float(tally.votes)})
+            verdict = self._conclude(store, asked, heard)
+        yield Step(self.stage.steps - 1, self.stage.steps, verdict.metrics())
+
+    async def _answer(self, store: Store, asked: Sequence[Asked]) -> Heard:
+        """Let those answer who need not be waited for."""
+        rewards = making_rewards(self.models, self.model, self.base)
+        heard = await ask_judges(self.stage, store, asked, rewards)
+        if self.stage.truth is None or not self.stage.simulated:
+            return heard
+        earlier = [one for ask in self.before for one in written.read(self.folder / f"{ask.name}.jsonl")]  # repeats ask again
+        known = await truths(self.stage.truth, [one.task.item for one in [*earlier, *asked]], rewards)
+        people = [
+            SimulatedAnnotator(one.name, one.noise, one.left_bias, one.adversary)
+            for one in self.stage.annotators
+            if isinstance(one, Simulated)
+        ]
+
+        def truth(task: Any) -> Sequence[float]:
+            if task.item.id not in known:
+                raise FeedbackError(f"{self.place}: nobody simulated knows task {task.id}; use another store")
+            return known[task.item.id]
+
+        answer_all(store, people, truth, seed=self.seed)
+        return heard
+
+    async def _waited(self, store: Store, tally: Tally) -> AsyncGenerator[int, None]:
+        """Answered questions whenever there are more of them, until all are, or the deadline has passed with enough votes.
+
+        Raises:
+            FeedbackError: the deadline has passed with too few votes; names who was waited for.
+        """
+        stage, last, ends = self.stage, 0, time.monotonic() + self.stage.deadline
+        while True:
+            tally.hear(store.events(after=tally.heard))
+            if tally.answered == len(tally.wanted):
+                return
+            stopped = self.context.stopped()
+            if stopped or last < tally.answered < stage.steps:
+                last = min(tally.answered, stage.steps - 1)
+                yield last
+            if time.monotonic() >= ends:
+                wanted = stage.least or sum(tally.wanted.values())
+                if tally.votes >= wanted:
+                    self.context.report("deadline passed", votes=tally.votes, wanted=sum(tally.wanted.values()))
+                    return
+                raise FeedbackError(
+                    f"{tally.votes} votes ({_counted(tally.by_annotator())}) of at least {wanted} after {stage.deadline:g} s; "
+                    f"people answer at: penstock feedback serve {self.place}"
+                )
+            await asyncio.sleep(min(POLL_SECONDS, max(0.0, ends - time.monotonic())))
+
+    # Judging
+
+    async def _evaluate(self) -> Evaluation:
+        """The model that the stage goes on with, on held-out prompts."""
+        assert self.stage.evaluation is not None
+        sampling = replace(self.stage.sampling, seed=self.seed)
+        measure, rewards = sampled(self.stage.evaluation, self.model, self.models, sampling, self.base)
+        try:
+            found: Evaluation = await measure()
+            return found
+        finally:
+            await rewards.close()
+
+    def _conclude(self, store: Store, asked: Sequence[Asked], heard: Heard) -> Verdict:
+        """Judge the policy by the votes, write the verdict down, and take the model to go on with."""
+        stage = self.stage
+        earlier = [json.loads((self.folder / f"{ask.name}.json").read_text(encoding="utf-8")) for ask in self.before]
+        last = written.read(self.folder / f"{self.before[-1].name}.jsonl") if self.before and stage.anchors else []
+        taken = snapshot(store)
+        votes = Votes.of(taken, self.labels)
+        verdict = judged(stage.name, asked, votes, last, earlier, stage.gate if stage.against else None)
+        passed = verdict.card is None or verdict.card.passed
+        chosen = stage.model.path if passed or stage.against is None else stage.against.path
+        promoted = {**self.origin(chosen), "path": chosen}
+        write_json(
+            self.folder / f"{stage.name}.json",
+            {**verdict.plain(), "asked": self.origin(stage.model.path), "promoted": promoted, "until": taken.until},
+        )
+        for found in reports(asked, heard, taken, votes):
+            self.context.report("judge beside people", **found.line())
+        for line in verdict.told():
+            self.context.report(line.pop("what"), **line)
+        if stage.against is not None:
+            word = "promoted" if passed else "not promoted"
+            weights = f"version {promoted['version']} of {promoted['stage'] or promoted['path']}"
+            self.context.report(word, goes_on_with=weights, because=verdict.because() or "the report card passed")
+        if chosen != stage.model.path:
+            self.model = self._load(chosen)
+        return verdict
+
+
+def response(sample: Sample, origin: Mapping[str, Any], sampling: Mapping[str, Any]) -> Response:
+    """A sample as the store keeps it, with its exact tokens and the log-probs of those that were generated."""
+    logp = tuple(map(float, sample.logp_T[sample.action_T]))
+    tokens = tuple(map(int, sample.tokens_T))
+    return Response(sample.text, tokens, logp, **origin_fields(origin), sampling=dict(sampling))
+
+
+def origin_fields(origin: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: origin[name] for name in ("run", "stage", "version")}
+
+
+def groups_of(prompt: Prompt) -> dict[str, str]:
+    """The values to report by, which a row holds in a column ``groups``."""
+    found = prompt.columns.get("groups")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def making_rewards(models: Models, model: LanguageModel, base: Path) -> Callable[[Any], StageRewards]:
+    """From the spec of a reward to the reward, for a policy."""
+    return lambda spec: StageRewards((spec,), models, model.text, base)
+
+
+def _counted(votes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in votes.items()) or "of nobody"
+
+
+def prepare(stage: Ask, run: Run, models: Models, base: Path, context: StageContext) -> Asking:
     """Load the policy that is asked about."""
-    return AskRuntime(Asking(stage, run, models, base, context))
+    return Asking(stage, run, models, base, context)

@@ -11,16 +11,14 @@ from pathlib import Path
 from penstock.config.run import Offline, Run
 from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
-from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.columns import labelled
 from penstock.loops.learn import Step, Trainer
 from penstock.loops.offline import offline
-from penstock.loops.rollout import Rollout
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
-from penstock.runtime.build import Models, StageRewards, corpus_of, environments, seed_of, trainer_of, units_of
+from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of, units_of
 from penstock.runtime.context import StageContext
-from penstock.runtime.measuring import evaluator, refreshed
+from penstock.runtime.measuring import refreshed, sampled
 from penstock.runtime.stages import Evaluation, Measure, StageRuntime
 from penstock.train.learner import LearnerPlan, Scoring
 from penstock.train.ranks import AnyLearner, learner_of
@@ -80,10 +78,9 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
 
     made = OfflineRuntime(stage, context, model, learner, trainer, label, unit_of, epoch)
     if stage.evaluation is not None and stage.evaluation.rewards:
-        rewards = made.rewards = StageRewards(stage.evaluation.rewards, models, model.text, base)
         sampling = Sampling(max_new_tokens=model.context, seed=seed)
-        roll = Rollout(embedded_generator(model), environments(model.text), rewards, sampling, 1)
-        made.evaluate = refreshed(learner, evaluator(stage.evaluation, roll, rewards, model, base))
+        measure, made.rewards = sampled(stage.evaluation, model, models, sampling, base)
+        made.evaluate = refreshed(learner, measure)
     elif stage.evaluation is not None:
         held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
         units = label([held_out(ordinal) for ordinal in range(size)], baseline=False)
