@@ -318,3 +318,12 @@ def test_tokens_of_a_prompt_may_be_any_integer_type(tiny):
     prompt = tokens(np.random.default_rng(0), 5)
     one, other = (run(EmbeddedGenerator(tiny()), [request(prompt.astype(kind))])[0] for kind in ("int32", "int64"))
     assert one.tokens_T.tolist() == other.tokens_T.tolist()
+
+
+@each_architecture
+def test_a_cache_given_back_holds_nothing_and_changes_no_draw(architecture, tiny):
+    generator = EmbeddedGenerator(tiny(architecture), max_running=4)
+    before = run(generator, ragged(4))
+    generator.release_cache()
+    assert (generator.own_cache.keys, generator.prefix_cache.values) == ([], [])
+    assert_same_draws(run(generator, ragged(4)), before)

@@ -54,6 +54,12 @@ class CachePool:
         self.rows, self.positions = rows, positions
         return True
 
+    def clear(self) -> None:
+        """Give all memory back; what was held is lost."""
+        self.rows = self.positions = 0
+        self.keys.clear()
+        self.values.clear()
+
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of a row to another, in every layer."""
         for tensor in (*self.keys, *self.values):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from penstock.core.types import Group, Metrics, Sample, SampleKey, Sampling
 from penstock.data.render import Example
 from penstock.data.sampler import examples, prompts
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import LanguageModel
@@ -38,12 +40,14 @@ def measured(
 
 
 def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: LanguageModel, base: Path) -> Measure:
-    """A function that samples and scores the held-out prompts under the present weights."""
+    """A function that samples and scores the held-out prompts under the present weights, by an embedded generator of its own,
+    which gives its cache back after each time: training needs the memory."""
     source = prompts(replace(spec.data, shuffle=False), base, 0)
     check_prompts(source, spec.data, len(source), model)
     held_out = [source(ordinal) for ordinal in range(len(source))]
     longest = spec.max_new_tokens or roll.sampling.max_new_tokens
     sampling = replace(roll.sampling, temperature=spec.temperature, max_new_tokens=longest)
+    engine = cast(EmbeddedGenerator, roll.generator)
     held_out_roll = replace(roll, reward=rewards, samples=spec.samples, sampling=sampling, greedy=False)
 
     async def measure() -> Evaluation:
@@ -52,6 +56,7 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: Langu
         for beta in spec.betas:
             shifted, _ = await evaluate(replace(held_out_roll, sampling=replace(sampling, beta=beta)), held_out)
             metrics |= {name.replace("/", f"/beta={beta:g}/", 1): value for name, value in shifted.items()}
+        engine.release_cache()
         return metrics, groups
 
     return measure
