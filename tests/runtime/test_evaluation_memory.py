@@ -23,8 +23,9 @@ def test_the_cache_of_an_evaluation_is_given_back(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "ab"}\n{"prompt": "ba"}\n')
     data = DataSpec(source="rows.jsonl")
     stage = Online(
-        name="rl", model=ModelSpec(layers=1, vocabulary=300, context=64), data=data, rewards=(RewardSpec(function=f"{__file__}:one"),),
-        algorithm=GRPO(), sampling=Sampling(max_new_tokens=4), samples=2, batch=2, steps=1, evaluation=EvaluationSpec(data=data),
+        name="rl", model=ModelSpec(layers=1, vocabulary=300, context=64), data=data,
+        rewards=(RewardSpec(function=f"{__file__}:one"),), evaluation=EvaluationSpec(data=data),
+        algorithm=GRPO(), sampling=Sampling(max_new_tokens=4), samples=2, batch=2, steps=1,
     )  # fmt: skip
     models = Models(lambda name: tmp_path / name, torch.device("cpu"), 0)
     ready: Any = prepare(stage, Run(name="r", stages=(stage,), device="cpu", threads=1), models, tmp_path)

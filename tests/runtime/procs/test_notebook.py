@@ -24,7 +24,8 @@ from penstock.config.run import CheckpointSpec, ModelSpec, Online, RewardSpec, R
 from penstock.core.types import Sampling
 
 stage = Online(
-    name="grpo", model=ModelSpec(preset="1m", layers=1, vocabulary=300, context=32), data=penstock.rows([{"prompt": "ab", "answer": "b"}] * 2),
+    name="grpo", model=ModelSpec(preset="1m", layers=1, vocabulary=300, context=32),
+    data=penstock.rows([{"prompt": "ab", "answer": "b"}] * 2),
     rewards=(RewardSpec(function="exact_match"),), algorithm=GRPO(),
     sampling=Sampling(max_new_tokens=4), samples=2, batch=2, steps=STEPS,
 )
