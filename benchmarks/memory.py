@@ -49,7 +49,7 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
     """Build the four models of a way, train one step of policy and critic, and count."""
     import torch
 
-    from penstock.models.branches import bytes_held, reference_branch, share_frozen
+    from penstock.models.branches import reference_branch, share_frozen
     from penstock.models.language_model import LanguageModel
     from penstock.models.restrict import restrict
     from penstock.models.scratch import build_model
@@ -81,7 +81,7 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
     learner.step()
     moments = sum(storage(t) for state in learner.masters.adam.inner.state.values() for t in state.values())
     peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    weights = bytes_held(models)
+    weights = sum({id(p): p.nbytes for model in models for p in model.parameters()}.values())  # a shared one counts once
     found = {"weights": weights, "gradients": gradients, "moments": moments, "peak": peak}
     return found | {"total": weights + gradients + moments}
 

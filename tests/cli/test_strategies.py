@@ -15,7 +15,7 @@ def losses(folder):
     return {(event["stage"], event["step"]): event["values"]["loss"] for event in found}
 
 
-@pytest.mark.parametrize("field", ["sequence", "tensor"])
+@pytest.mark.parametrize("field", ["sequence_parallel", "tensor_parallel"])
 def test_sft_a_reward_model_and_ppo_train_on_two_ranks_as_on_one_device(field, penstock, tmp_path):
     flags = [(f"--{stage}.learner.strategy", "FSDP2", f"--{stage}.learner.strategy.{field}", "2") for stage in STAGES]
     for name, words in {"one": (), "ranks": [word for group in flags for word in group]}.items():

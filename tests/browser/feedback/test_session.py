@@ -90,7 +90,7 @@ def test_an_edit_and_a_critique_are_saved_beside_the_vote(service: Any, page: An
     page.get_by_role("radio", name="Answer B").check()
     page.get_by_label("The answer as it should be").fill("A better answer.")
     page.keyboard.press("Control+Enter")
-    page.get_by_text("edit saved").wait_for()
+    page.get_by_text("edit saved", exact=True).wait_for()
     page.keyboard.press("c")
     page.get_by_label("What is good or bad").fill("Both miss the point.")
     page.keyboard.press("Control+Enter")
