@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -90,3 +92,19 @@ def test_heartbeats_keep_a_wait_alive_beyond_the_silence_it_bears(monkeypatch: p
         here.receive(2.0)
     here.close()
     there.close()
+
+
+def test_a_forked_child_sends_no_heartbeats_on_links_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, other = socket.socketpair()
+    inherited = BlockingLink(end, "end")
+    if (child := os.fork()) == 0:
+        link.SILENCE = 0.05
+        own = [BlockingLink(one, "own") for one in socket.socketpair()]
+        time.sleep(0.5)
+        os._exit(len(own) - 2)
+    assert os.waitpid(child, 0)[1] == 0
+    other.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        other.recv(1)
+    inherited.close()
+    other.close()

@@ -37,7 +37,9 @@ def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
             expected, found = train(one, units, loss), train(other, units, loss)
             assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
             assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-4) for name, value in expected.items()}
-        split = isinstance(strategy, FSDP2) and strategy.tensor_parallel > 1  # sums of products come in another order, which Adam magnifies
+        split = (
+            isinstance(strategy, FSDP2) and strategy.tensor_parallel > 1
+        )  # sums of products come in another order, which Adam magnifies
         assert widest_gap(other.weights(), one.weights()) < (5e-5 if split else 1e-5)
 
 

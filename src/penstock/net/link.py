@@ -42,6 +42,8 @@ _links: set[Outward] = set()
 _added = threading.Event()
 _heart: threading.Thread | None = None
 
+os.register_at_fork(after_in_child=_links.clear)  # a child closes what it inherits, and the numbers name other files then
+
 
 def _send_heartbeats() -> None:
     last = time.monotonic()
