@@ -352,7 +352,7 @@ class Replay:
         self._engines = [TapedEngine(name, lines, model_folder, parts, groups) for name, lines in tapes.items()]
 
     def engines(self) -> list[Coroutine[Any, Any, None]]:
-        """What follows the tapes."""
+        """What goes through the record."""
         return [engine.run(self.weights) for engine in self._engines]
 
     async def steps(self) -> AsyncGenerator[Step, None]:
