@@ -130,6 +130,12 @@ class DecodeStep:
         """Drop captured graphs: something they point at has moved."""
         self._captured.clear()
 
+    def release(self) -> None:
+        """Give the caches' memory back until the next request. No row may be in use."""
+        for pool in (self.prefixes, self.own):
+            pool.clear()
+        self.forget()
+
     def regroup(self) -> None:
         """Rows or prefixes have changed places: which row shares which prefix is worked out anew."""
         self._cells = None

@@ -138,13 +138,6 @@ class EmbeddedGenerator:
         self.spans.add("update", stalled, self.spans.clock(), version=update.version)
         return self.version
 
-    def release_cache(self) -> None:
-        """Give the cache's memory back until the next request. Nothing may be running or waiting."""
-        assert not self._all(), "a cache that is read"
-        for pool in (self.prefix_cache, self.own_cache):
-            pool.clear()
-        self.decode.forget()
-
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
         """Stop the named samples wherever they are; gives what was generated so far, fit to resume from."""
         wanted = set(keys)

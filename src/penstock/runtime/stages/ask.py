@@ -100,7 +100,7 @@ class Asking(StageRuntime):
 
     # Sampling
 
-    async def drawn(self) -> list[Asked]:
+    async def asked(self) -> list[Asked]:
         """The questions: those written down when the stage was begun before, else new ones, written down first."""
         path = self.folder / f"{self.stage.name}.jsonl"
         if not path.exists():
@@ -149,7 +149,7 @@ class Asking(StageRuntime):
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Ask, and step once for every look at which more questions had their votes; the last step is the judgement."""
-        asked = await self.drawn()
+        asked = await self.asked()
         tasks = [one.task for one in asked]
         with open_store(self.place) as store:
             store.ask(tasks)
