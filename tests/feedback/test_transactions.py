@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -38,6 +39,12 @@ def add(name: str):
     return verb
 
 
+def committed(database, verb):
+    """What a verb gives, once what it wrote is durable."""
+    with database.write() as connection:
+        return verb(connection)
+
+
 def names(database) -> list[str]:
     with database.read() as connection:
         return list(connection.execute(sa.text("SELECT name FROM annotators ORDER BY name")).scalars())
@@ -53,7 +60,7 @@ def test_threads_write_one_after_the_other(database):
         return verb
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(database.commit, [twice(f"a{number}") for number in range(20)])) == [1] * 20
+        assert list(pool.map(partial(committed, database), [twice(f"a{number}") for number in range(20)])) == [1] * 20
     assert len(names(database)) == 20
 
 
@@ -62,11 +69,11 @@ def test_a_verb_that_raises_leaves_nothing(database):
         raise NotAllowed("no")
 
     with pytest.raises(NotAllowed, match="no"):
-        database.commit(lambda connection: (add("half")(connection), refuse()))
+        committed(database, lambda connection: (add("half")(connection), refuse()))
     with pytest.raises(StoreUnavailable, match=r"(?i)unique"):
-        database.commit(lambda connection: (add("ann")(connection), add("ann")(connection)))
+        committed(database, lambda connection: (add("ann")(connection), add("ann")(connection)))
     assert names(database) == []
-    assert database.commit(add("later")) == "later"
+    assert committed(database, add("later")) == "later"
 
 
 def test_nobody_reads_what_is_not_committed(database):
@@ -78,7 +85,7 @@ def test_nobody_reads_what_is_not_committed(database):
         assert go_on.wait(30)
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(database.commit, verb)
+        first = pool.submit(committed, database, verb)
         assert written.wait(30)
         assert names(database) == []
         go_on.set()
@@ -93,7 +100,7 @@ def test_a_verb_whose_turn_does_not_come_is_refused_and_has_written_nothing(data
         ThreadPoolExecutor(1) as pool,
         pytest.raises(StoreUnavailable, match="another thread has been writing"),
     ):
-        pool.submit(database.commit, add("ann")).result(30)
+        pool.submit(committed, database, add("ann")).result(30)
     assert names(database) == []
 
 
@@ -107,8 +114,8 @@ def test_a_connection_lost_with_the_commit_under_way_is_told_as_unknown(empty_po
             other.execute(sa.text(f"SELECT pg_terminate_backend({backend}, 5000)"))
 
     with pytest.raises(StoreUnavailable, match="may have been written: send it again under its key"):
-        database.commit(lost)
-    assert database.commit(add("later")) == "later"
+        committed(database, lost)
+    assert committed(database, add("later")) == "later"
     database.close()
 
 
@@ -119,7 +126,7 @@ def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(empty_postgresql, mo
 
     def fall_silent():
         with gone.write() as connection:
-            assert other.commit(add("later")) == "later"
+            assert committed(other, add("later")) == "later"
             connection.execute(sa.text("SELECT 1"))
 
     with pytest.raises(StoreUnavailable, match="idle-in-transaction"):
@@ -130,10 +137,10 @@ def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(empty_postgresql, mo
 
 def test_a_store_that_was_opened_before_a_fork_is_refused_after_it(tmp_path):
     database = connect(tmp_path / "f.db")
-    database.commit(add("ann"))
+    committed(database, add("ann"))
     database._process = os.getppid()
     with pytest.raises(StoreUnavailable, match="before a fork"):
-        database.commit(add("bob"))
+        committed(database, add("bob"))
     database.close()
 
 

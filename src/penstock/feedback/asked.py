@@ -38,7 +38,7 @@ def write(asked: Sequence[Asked], path: Path) -> None:
     with replaced(path) as out:
         for one in asked:
             item = one.task.item
-            responses = [json.loads(response.body) for response in item.responses]
+            responses = [response.plain() for response in item.responses]
             line = {"task": one.task.plain(), "item": item.plain(), "responses": responses, "margins": list(one.margins)}
             out.write(canonical(line) + "\n")
 
@@ -59,11 +59,7 @@ def read(path: Path) -> list[Asked]:
 
 
 def _asked(row: dict[str, Any]) -> Asked:
-    responses = tuple(
-        Response(**{**fields, "tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"])}) for fields in row["responses"]
-    )
-    item = Item(**{**row["item"], "responses": responses})
+    item = Item(**{**row["item"], "responses": tuple(map(Response.of, row["responses"]))})
     if item.id != row["task"]["item"]:
         raise ValueError(f"item {item.id[:12]} is not {row['task']['item'][:12]}")
-    fields = {**row["task"], "item": item, "axes": tuple(row["task"]["axes"]), "scale": tuple(row["task"]["scale"])}
-    return Asked(Task(**fields), tuple(row["margins"]))
+    return Asked(Task.of(row["task"], item), tuple(row["margins"]))

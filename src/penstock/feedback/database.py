@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, StoreUnavailable
-
-T = TypeVar("T")
 
 MIGRATION_LOCK = 0x70656E73
 """PostgreSQL advisory lock that holds back everybody else while one process migrates."""
@@ -58,7 +56,7 @@ _LET_GO = sa.func.set_config("idle_in_transaction_session_timeout", f"{LOST_SECO
 
 
 class Database:
-    """One store's connections: ``commit`` and ``write`` serialise writers of all processes, ``read`` sees one state."""
+    """One store's connections: ``write`` serialises writers of all processes, ``read`` sees one state."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
@@ -66,11 +64,6 @@ class Database:
         # Threads of one process wait here in turn: SQLite's own waiting sleeps longer and longer and lets newcomers pass.
         self._turn = threading.Lock()
         self._process = os.getpid()
-
-    def commit(self, verb: Callable[[Connection], T]) -> T:
-        """Run a verb while it holds the log's head, all or nothing; what it gives, once that is durable."""
-        with self.write() as connection:
-            return verb(connection)
 
     @contextmanager
     def write(self, *, head: bool = True) -> Iterator[Connection]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import FORMS, LABELLED, Labels, Snapshot, content_hash
+from penstock.feedback.exchange.snapshot import FORMS, LABELLED, Labels, Snapshot, chosen, content_hash
 from penstock.feedback.records import Event
 from penstock.feedback.state import fold
 
@@ -105,11 +105,7 @@ def _pins(name: str, stage: Mapping[str, Any], later: Mapping[str, Any]) -> Iter
     form = options.get("form", "pairs")
     votes = stage["kind"] != "Ask" and stage["data"]["source"].startswith("feedback:") and form in FORMS
     if votes and "content" in options:
-        known = {field.name for field in fields(Labels)}
-        chosen: dict[str, Any] = {
-            key: tuple(value) if key == "natures" else value for key, value in options.items() if key in known
-        }
-        yield Pin(name, int(options["until"]), options["content"], form, Labels(**chosen))
+        yield Pin(name, int(options["until"]), options["content"], form, chosen(Labels, options))
 
 
 def _asked(folder: Path, name: str) -> tuple[frozenset[str], int] | None:

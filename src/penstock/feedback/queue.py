@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,7 +92,7 @@ def _waiting(*purposes: str) -> sa.Select[Any]:
 
 
 GOLD, ORDINARY = _waiting("gold"), _waiting("ask", "anchor")
-ORDINARY_AND_ADJUDICATION = _waiting("ask", "anchor", "adjudication")
+ADJUDICATION, ORDINARY_AND_ADJUDICATION = _waiting("adjudication"), _waiting("ask", "anchor", "adjudication")
 
 _again = tasks.alias()
 _judged = (answers.c.annotator == WHO) & sa.or_(*(answers.c.kind == kind for kind in sorted(JUDGEMENTS)))
@@ -168,6 +168,15 @@ def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: 
     elif draw < policy.gold_share + policy.repeat_share:
         found = _repeat(connection, annotator, policy, now)
     return found or _first_of(connection, ORDINARY if role == "annotator" else ORDINARY_AND_ADJUDICATION, annotator, now)
+
+
+def next_adjudication(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
+    """The next task for an adjudicator alone, however many they hold; None if no dispute of others waits for them."""
+    return _first_of(connection, ADJUDICATION, annotator, now)
+
+
+Choose = Callable[[Connection, str, QueuePolicy, float], str | None]
+"""Chooses the task to give an annotator."""
 
 
 def _row(connection: Connection, query: sa.Select[Any], **values: object) -> Any:

@@ -64,6 +64,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def vars_of(record: Any) -> dict[str, Any]:
+    """The fields of a record by name, and nothing that it has cached."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
 def require_name(name: str, what: str) -> None:
     """Refuse names that cannot be shown or typed safely."""
     if not re.fullmatch(r"[\w@.+\-:/]{1,120}", name):
@@ -95,11 +100,24 @@ class Response:
         if len(self.logp) > len(self.tokens):
             raise FeedbackError(f"{len(self.logp)} log-probs for {len(self.tokens)} tokens; give one for each, or none")
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Response:
+        """The response of :meth:`plain` fields."""
+        return cls(**{**fields, "tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"])})
+
+    def plain(self) -> dict[str, Any]:
+        """Its fields."""
+        return {**vars_of(self), "sampling": dict(self.sampling)}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it comes from."""
+        return {name: getattr(self, name) for name in ("run", "stage", "version", "source")}
+
     @cached_property
     def body(self) -> bytes:
         """The response as its blob holds it."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return canonical({**fields, "sampling": dict(self.sampling)}).encode()
+        return canonical(self.plain()).encode()
 
     @cached_property
     def id(self) -> str:
@@ -181,11 +199,15 @@ class Task:
     def id(self) -> str:
         return digest(self.plain())[:32]
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], item: Item) -> Task:
+        """The task of :meth:`plain` fields, about an item."""
+        return cls(**{**fields, "item": item, "axes": tuple(fields["axes"]), "scale": tuple(fields["scale"])})
+
     def plain(self) -> dict[str, Any]:
         """The task's fields with the item as its name."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "item"}
         gold = None if self.gold is None else dict(self.gold)
-        return {**fields, "item": self.item.id, "axes": list(self.axes), "scale": list(self.scale), "gold": gold}
+        return {**vars_of(self), "item": self.item.id, "axes": list(self.axes), "scale": list(self.scale), "gold": gold}
 
 
 @dataclass(frozen=True)

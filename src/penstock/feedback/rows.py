@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
@@ -13,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, NotFound
-from penstock.feedback.records import Annotator, Event, Item, Lease, Response, Task, canonical, require_name
+from penstock.feedback.records import Annotator, Event, Item, Lease, Response, Task, canonical, require_name, vars_of
 
 _ANNOTATORS = sa.select(*(schema.annotators.c[name] for name in Annotator.__dataclass_fields__))
 
@@ -21,7 +20,7 @@ _ANNOTATORS = sa.select(*(schema.annotators.c[name] for name in Annotator.__data
 def save_task(connection: Connection, task: Task, now: float) -> bool:
     """Add a task with its item and their blobs; whether it was new. What is there already is left as it is."""
     name = task.id
-    if _has(connection, schema.tasks.c.id, name):
+    if has(connection, schema.tasks.c.id, name):
         return False
     _save_item(connection, task.item)
     body = task.plain()
@@ -51,8 +50,14 @@ def save_task(connection: Connection, task: Task, now: float) -> bool:
     return True
 
 
-def _has(connection: Connection, column: sa.Column[str], key: str) -> bool:
+def has(connection: Connection, column: sa.Column[str], key: str) -> bool:
+    """Whether a table has a row of a key."""
     return connection.execute(sa.select(column).where(column == key)).first() is not None
+
+
+def last(connection: Connection, table: sa.Table) -> int:
+    """The number of a log's newest line; 0 for a log without lines."""
+    return connection.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.sequence), 0))).scalar_one()
 
 
 def _body(connection: Connection, body: sa.Column[Any], column: sa.Column[str], key: str) -> Any:
@@ -62,10 +67,10 @@ def _body(connection: Connection, body: sa.Column[Any], column: sa.Column[str], 
 
 def _save_item(connection: Connection, item: Item) -> None:
     name = item.id
-    if _has(connection, schema.items.c.id, name):
+    if has(connection, schema.items.c.id, name):
         return
     for response in item.responses:
-        if not _has(connection, schema.blobs.c.hash, response.id):
+        if not has(connection, schema.blobs.c.hash, response.id):
             connection.execute(schema.blobs.insert().values(hash=response.id, body=response.body))
     connection.execute(schema.items.insert().values(id=name, body=canonical(item.plain())))
 
@@ -78,9 +83,7 @@ def load_task(connection: Connection, name: str) -> Task:
         FeedbackError: a blob does not have the content that its name says.
     """
     fields = json.loads(_body(connection, schema.tasks.c.body, schema.tasks.c.id, name) or no_task(name))
-    fields["item"] = _load_item(connection, fields["item"])
-    fields["axes"], fields["scale"] = tuple(fields["axes"]), tuple(fields["scale"])
-    return Task(**fields)
+    return Task.of(fields, _load_item(connection, fields["item"]))
 
 
 def no_task(name: str) -> NoReturn:
@@ -98,8 +101,7 @@ def _load_response(connection: Connection, key: str) -> Response:
     body = _body(connection, schema.blobs.c.body, schema.blobs.c.hash, key)
     if hashlib.sha256(body).hexdigest() != key:
         raise FeedbackError(f"blob {key[:12]} does not have the content of its name; restore the store from a backup")
-    fields = json.loads(body)
-    return Response(**{**fields, "tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"])})
+    return Response.of(json.loads(body))
 
 
 def save_annotator(connection: Connection, annotator: Annotator, now: float) -> None:
@@ -108,7 +110,7 @@ def save_annotator(connection: Connection, annotator: Annotator, now: float) -> 
     Raises:
         FeedbackError: the nature would change.
     """
-    row: dict[str, Any] = {**asdict(annotator), "attributes": canonical(dict(annotator.attributes))}
+    row = vars_of(annotator) | {"attributes": canonical(dict(annotator.attributes))}
     table = schema.annotators
     present = connection.execute(sa.select(table.c.nature).where(table.c.name == annotator.name)).scalar()
     if present is None:
@@ -125,8 +127,7 @@ def load_annotator(connection: Connection, name: str) -> Annotator:
     Raises:
         NotFound: there is none.
     """
-    found = connection.execute(_ANNOTATORS.where(schema.annotators.c.name == name)).first()
-    return _annotator(found or nobody(name))
+    return next(iter(load_annotators(connection, schema.annotators.c.name == name)), None) or nobody(name)
 
 
 def nobody(name: str) -> NoReturn:
@@ -134,22 +135,18 @@ def nobody(name: str) -> NoReturn:
     raise NotFound(f"there is no annotator {name!r:.60}; enrol them first")
 
 
-def load_annotators(connection: Connection) -> list[Annotator]:
-    """All annotators, by name."""
-    return [_annotator(row) for row in connection.execute(_ANNOTATORS.order_by(schema.annotators.c.name))]
-
-
-def _annotator(row: Row[Any]) -> Annotator:
-    fields = row._asdict()
-    return Annotator(**{**fields, "attributes": json.loads(fields["attributes"])})
+def load_annotators(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Annotator]:
+    """Annotators that fulfil the conditions, by name."""
+    found = connection.execute(_ANNOTATORS.where(*conditions).order_by(schema.annotators.c.name))
+    return [Annotator(**{**row._asdict(), "attributes": json.loads(row.attributes)}) for row in found]
 
 
 def add_event(connection: Connection, length: int, now: float, fields: Mapping[str, Any]) -> Event:
     """Append an event to a log of that length; the transaction that read the length holds the log's head."""
     require_name(fields["key"], "idempotency key")
     event = Event(sequence=length + 1, time=now, **fields)
-    row = {name: getattr(event, name) for name in Event.__dataclass_fields__ if name != "order"}
-    row |= {"body": canonical(dict(event.body)), "shown": canonical(list(event.order))}
+    row = vars_of(event) | {"body": canonical(dict(event.body)), "shown": canonical(list(event.order))}
+    del row["order"]
     connection.execute(schema.head.update().values(events=event.sequence))
     connection.execute(schema.events.insert().values(row))
     return event
@@ -161,28 +158,16 @@ def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> 
     return [_event(row) for row in connection.execute(query)]
 
 
-def event_of_key(connection: Connection, key: str) -> Event | None:
-    """The event that an idempotency key names, if there is one."""
-    found = load_events(connection, schema.events.c.key == key)
-    return found[0] if found else None
-
-
-def load_lease(connection: Connection, task: str, annotator: str) -> Lease | None:
-    """The annotator's lease of a task, expired or not."""
-    table = schema.leases.c
-    return next(iter(load_leases(connection, table.task == task, table.annotator == annotator)), None)
-
-
 def _event(row: Row[Any]) -> Event:
-    fields = {name: getattr(row, name) for name in Event.__dataclass_fields__ if name != "order"}
-    return Event(**{**fields, "body": json.loads(row.body), "order": tuple(json.loads(row.shown))})
+    fields = row._asdict()
+    order = tuple(json.loads(fields.pop("shown")))
+    return Event(**{**fields, "body": json.loads(row.body), "order": order})
 
 
-def _lease(row: Row[Any]) -> Lease:
-    return Lease(row.task, row.annotator, tuple(json.loads(row.shown)), row.granted, row.deadline)
-
-
-def load_leases(connection: Connection, *conditions: sa.ColumnElement[bool]) -> Iterable[Lease]:
-    """Leases that fulfil the conditions, the oldest first."""
+def load_leases(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Lease]:
+    """Leases that fulfil the conditions, expired or not, the oldest first."""
     query = sa.select(schema.leases).where(*conditions).order_by(schema.leases.c.granted, schema.leases.c.task)
-    return [_lease(row) for row in connection.execute(query)]
+    return [
+        Lease(row.task, row.annotator, tuple(json.loads(row.shown)), row.granted, row.deadline)
+        for row in connection.execute(query)
+    ]

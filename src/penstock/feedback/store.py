@@ -20,7 +20,18 @@ from penstock.feedback import bodies, queue, rows, schema
 from penstock.feedback.database import Database, connect
 from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NothingToUndo, SeatTaken
 from penstock.feedback.queue import QueuePolicy
-from penstock.feedback.records import JUDGEMENTS, REMARKS, WITHDRAWALS, Annotator, Event, Lease, Submission, Task, canonical
+from penstock.feedback.records import (
+    JUDGEMENTS,
+    REMARKS,
+    WITHDRAWALS,
+    Annotator,
+    Event,
+    Lease,
+    Submission,
+    Task,
+    canonical,
+    vars_of,
+)
 from penstock.feedback.state import State, fold
 
 CACHED_TASKS = 4096
@@ -44,7 +55,8 @@ class Store:
     def __init__(self, database: Database, policy: QueuePolicy, now: Callable[[], float]) -> None:
         self.policy = policy
         self.now = now
-        self._database = database
+        self.database = database
+        """Where the service keeps its own tables, such as sessions."""
         self._tasks: OrderedDict[str, Task] = OrderedDict()
 
     @classmethod
@@ -59,13 +71,8 @@ class Store:
         """
         return cls(connect(place), policy or QueuePolicy(), now)
 
-    @property
-    def database(self) -> Database:
-        """Where the service keeps its own tables, such as sessions."""
-        return self._database
-
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     def __enter__(self) -> Store:
         return self
@@ -77,43 +84,41 @@ class Store:
 
     def enrol(self, annotator: Annotator) -> None:
         """Add an annotator, or replace what is known of one. Raises FeedbackError if their nature would change."""
-        self._database.commit(lambda connection: rows.save_annotator(connection, annotator, self.now()))
+        with self.database.write() as connection:
+            rows.save_annotator(connection, annotator, self.now())
 
     def annotator(self, name: str) -> Annotator:
         """The annotator of a name. Raises NotFound."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return rows.load_annotator(connection, name)
 
     def annotators(self) -> list[Annotator]:
         """All annotators, by name."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return rows.load_annotators(connection)
 
     def ask(self, tasks: Sequence[Task]) -> list[str]:
         """Add tasks, all or none, and give their names. A task that is there already is left as it is."""
-
-        def verb(connection: Connection) -> list[str]:
+        with self.database.write() as connection:
             for task in tasks:
                 rows.save_task(connection, task, self.now())
-            return [task.id for task in tasks]
-
-        return self._database.commit(verb)
+        return [task.id for task in tasks]
 
     def task(self, name: str) -> Task:
         """The task of a name, with its item. Raises NotFound."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return self._task(connection, name)
 
     def tasks_of(self, events: Iterable[Event]) -> dict[str, Task]:
         """The tasks that events speak of, by name, and those that they repeat or adjudicate."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             found = {name: self._task(connection, name) for name in dict.fromkeys(event.task for event in events)}
             origins = dict.fromkeys(task.origin for task in found.values() if task.origin)
             return found | {name: self._task(connection, name) for name in origins}
 
     def tasks(self) -> list[str]:
         """Names of all tasks, in the order in which they were added."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             query = sa.select(schema.progress.c.task).order_by(schema.progress.c.number)
             return list(connection.execute(query).scalars())
 
@@ -126,30 +131,30 @@ class Store:
             sa.func.sum(sa.cast(table.open, sa.Integer)),
             sa.func.sum(table.judgements),
         ).group_by(table.purpose)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return {purpose: Count(*map(int, numbers)) for purpose, *numbers in connection.execute(query)}
 
     # The queue
 
-    def next_task(self, annotator: str) -> Lease | None:
+    def next_task(self, annotator: str, choose: queue.Choose = queue.next_task) -> Lease | None:
         """Lease the next task to an annotator: never one they are done with; None if nothing is left for them.
+
+        Args:
+            choose: from which part of the queue (``queue.next_task``, ``queue.next_adjudication``).
 
         Raises:
             NotAllowed: they are switched off, or hold as many leases as they may.
         """
-
-        def verb(connection: Connection) -> Lease | None:
+        with self.database.write() as connection:
             now = self.now()
-            while (found := queue.next_task(connection, annotator, self.policy, now)) is not None:
+            while (found := choose(connection, annotator, self.policy, now)) is not None:
                 task = self._task(connection, found)
                 try:
                     return queue.take_seat(connection, task, annotator, self.policy, now)
                 except SeatTaken:  # the clock has gone back; without this the task would be at everybody's head of the queue
                     if not queue.mend(connection, task, annotator, now):
                         raise
-            return None
-
-        return self._database.commit(verb)
+        return None
 
     def hand_out(self, task: str, annotator: str) -> Lease:
         """Lease one certain task, or give a lease a new deadline.
@@ -157,21 +162,19 @@ class Store:
         Raises:
             AlreadyAnswered, NotAllowed, SeatTaken: the task is not open to them.
         """
-        return self._database.commit(
-            lambda connection: queue.take_seat(connection, self._task(connection, task), annotator, self.policy, self.now())
-        )
+        with self.database.write() as connection:
+            return queue.take_seat(connection, self._task(connection, task), annotator, self.policy, self.now())
 
     def held(self, annotator: str) -> list[Lease]:
         """Leases of an annotator that have not expired, the oldest first."""
         table = schema.leases.c
-        with self._database.read() as connection:
-            return list(rows.load_leases(connection, table.annotator == annotator, table.deadline > self.now()))
+        with self.database.read() as connection:
+            return rows.load_leases(connection, table.annotator == annotator, table.deadline > self.now())
 
     def give_back(self, task: str, annotator: str) -> None:
         """Let others have the seat of a lease; without one nothing happens."""
-        self._database.commit(
-            lambda connection: queue.give_back(connection, self._task(connection, task), annotator, self.now())
-        )
+        with self.database.write() as connection:
+            queue.give_back(connection, self._task(connection, task), annotator, self.now())
 
     # The log
 
@@ -185,15 +188,8 @@ class Store:
             AlreadyAnswered, KeyReused, NotAllowed, NotFound, SeatTaken: as their names say.
         """
         bodies.check_latency(given.latency)
-
-        def verb(connection: Connection) -> Event:
-            task = self._task(connection, given.task)
-            body = bodies.check(given.kind, given.body, task)
-            fields = {"key": given.key, "kind": given.kind, "task": given.task, "annotator": given.annotator, "body": body}
-            known = self._known(connection, {**fields, "target": 0})
-            return known or self._record(connection, given, task, body)
-
-        return self._database.commit(verb)
+        with self.database.write() as connection:
+            return self._record(connection, given, shown=True)
 
     def record(self, given: Sequence[Submission]) -> None:
         """Assign and submit in one transaction, all or none: for labels that were gathered elsewhere.
@@ -203,24 +199,18 @@ class Store:
         Raises:
             NotAllowed: an annotator is not one whose labels are imported, simulated or a judge's.
         """
-
-        def verb(connection: Connection) -> None:
+        with self.database.write() as connection:
             for submission in given:
-                task = self._task(connection, submission.task)
-                body = bodies.check(submission.kind, submission.body, task)
-                fields = {name: getattr(submission, name) for name in ("key", "kind", "task", "annotator")}
-                if self._known(connection, {**fields, "body": body, "target": 0}):
-                    continue
-                who = rows.load_annotator(connection, submission.annotator)
-                if who.nature == "human":
-                    raise NotAllowed(f"{who.name} is a person of this store; people submit what was handed out to them")
-                self._record(connection, submission, task, body, shown=False)
+                self._record(connection, submission, shown=False)
 
-        self._database.commit(verb)
-
-    def _record(
-        self, connection: Connection, given: Submission, task: Task, body: dict[str, Any], *, shown: bool = True
-    ) -> Event:
+    def _record(self, connection: Connection, given: Submission, *, shown: bool) -> Event:
+        task = self._task(connection, given.task)
+        fields = vars_of(given) | {"body": bodies.check(given.kind, given.body, task), "target": 0}
+        latency = fields.pop("latency")
+        if known := self._known(connection, fields):
+            return known
+        if not shown and rows.load_annotator(connection, given.annotator).nature == "human":
+            raise NotAllowed(f"{given.annotator} is a person of this store; people submit what was handed out to them")
         now, remark = self.now(), given.kind in REMARKS
         seats = queue.seats(connection, task, given.annotator, now)
         lease = seats.lease
@@ -228,21 +218,10 @@ class Store:
             seats.require_open()
             if lease is None and shown:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
-        fields = {name: getattr(given, name) for name in ("key", "kind", "task", "annotator")}
-        seen = -1.0 if lease is None or lease.granted > now else now - lease.granted
-        event = rows.add_event(
-            connection,
-            seats.length,
-            now,
-            {
-                **fields,
-                "body": body,
-                "target": 0,
-                "order": lease.order if lease else (),
-                "latency": seen if given.latency is None else given.latency,
-                "guideline": task.guideline,
-            },
-        )
+        if latency is None:
+            latency = -1.0 if lease is None or lease.granted > now else now - lease.granted
+        fields |= {"order": lease.order if lease else (), "latency": latency, "guideline": task.guideline}
+        event = rows.add_event(connection, seats.length, now, fields)
         if not remark:
             answer = {"task": task.id, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
             connection.execute(schema.answers.insert().values(answer))
@@ -256,12 +235,8 @@ class Store:
         Raises:
             NothingToUndo: there is no such event of theirs, or it is taken back already.
         """
-
-        def verb(connection: Connection) -> Event:
-            known = self._known(connection, {"key": key, "kind": "undo", "annotator": annotator, "target": target})
-            return known or self._withdraw(connection, "undo", annotator, key, target)
-
-        return self._database.commit(verb)
+        with self.database.write() as connection:
+            return self._withdraw(connection, {"key": key, "kind": "undo", "annotator": annotator, "target": target}, {})
 
     def retract(self, administrator: str, key: str, target: int, reason: str) -> Event:
         """Take somebody's event back for good: its seat is free for others, its author is not asked again.
@@ -270,42 +245,27 @@ class Store:
             NotAllowed: only administrators retract.
             NothingToUndo: there is no such event, or it is taken back already.
         """
-
-        def verb(connection: Connection) -> Event:
+        fields = {"key": key, "kind": "retract", "annotator": administrator, "target": target}
+        with self.database.write() as connection:
             who = rows.load_annotator(connection, administrator)
             if who.role != "admin" or not who.enabled:
                 raise NotAllowed(f"{administrator} is no administrator; only one may retract")
-            known = self._known(connection, {"key": key, "kind": "retract", "annotator": administrator, "target": target})
-            return known or self._withdraw(connection, "retract", administrator, key, target, {"reason": reason})
+            return self._withdraw(connection, fields, {"reason": reason})
 
-        return self._database.commit(verb)
-
-    def _withdraw(
-        self,
-        connection: Connection,
-        kind: str,
-        annotator: str,
-        key: str,
-        target: int,
-        body: dict[str, str] | None = None,
-    ) -> Event:
-        event = self._standing(connection, kind, annotator, target)
-        task = self._task(connection, event.task)
-        fields = {"key": key, "kind": kind, "task": event.task, "annotator": annotator, "target": event.sequence}
-        now = self.now()
+    def _withdraw(self, connection: Connection, fields: dict[str, Any], body: dict[str, str]) -> Event:
+        if known := self._known(connection, fields):
+            return known
+        event = self._standing(connection, fields["kind"], fields["annotator"], fields["target"])
+        task, now = self._task(connection, event.task), self.now()
         seats = queue.seats(connection, task, event.annotator, now)
-        made = rows.add_event(
-            connection,
-            seats.length,
-            now,
-            {**fields, "body": body or {}, "order": (), "latency": -1.0, "guideline": task.guideline},
-        )
+        fields |= {"task": event.task, "target": event.sequence, "body": body, "order": (), "latency": -1.0}
+        made = rows.add_event(connection, seats.length, now, {**fields, "guideline": task.guideline})
         if event.kind in REMARKS:
             return made
         table, author, judgement = schema.answers, event.annotator, event.kind in JUDGEMENTS
         mine = (table.c.task == event.task) & (table.c.annotator == author)
         queue.settle(connection, seats, seats.judged - judgement, seats.others)
-        if kind == "retract":
+        if made.kind == "retract":
             connection.execute(table.update().where(mine).values(event=made.sequence, kind="retract"))
             return made
         connection.execute(table.delete().where(mine))
@@ -331,9 +291,10 @@ class Store:
 
     def _known(self, connection: Connection, given: dict[str, Any]) -> Event | None:
         """The event that has this key already, if its content is the same. Raises KeyReused if it is not."""
-        event, same = rows.event_of_key(connection, given["key"]), True
-        if event is None:
+        found, same = rows.load_events(connection, schema.events.c.key == given["key"]), True
+        if not found:
             return None
+        event = found[0]
         for name, value in given.items():
             present = getattr(event, name)
             if name == "body":
@@ -348,12 +309,12 @@ class Store:
         """Events with ``after < sequence <= until``, in the order of the log."""
         table = schema.events.c
         conditions = [table.sequence > after] + ([] if until is None else [table.sequence <= until])
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return rows.load_events(connection, *conditions)
 
     def length(self) -> int:
         """Events in the log; its newest event has this sequence."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return connection.execute(sa.select(schema.head.c.events)).scalar_one()
 
     def state(self, until: int | None = None) -> State:
@@ -366,7 +327,7 @@ class Store:
         Raises:
             FeedbackError: they disagree; names a task.
         """
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             events = rows.load_events(connection)
             state = fold(events)
             expected = {place: event.kind for place, event in state.standing.items()} | dict.fromkeys(

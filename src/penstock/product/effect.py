@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.quality.agreement import bootstrap_interval
 from penstock.product import log as product_log
+from penstock.product import tenants
 from penstock.product.labels import Policy
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def effect(store: Store, tenant: str, policy: Policy | None = None) -> Effect:
         NotFound: there is no such tenant.
     """
     counted = policy or Policy()
-    product_log.tenant(store, tenant)  # or its name was mistyped
+    tenants.tenant(store, tenant)  # or its name was mistyped
     taken = product_log.snapshot(store)
     newest = {
         (event.user, event.response): event

@@ -1,5 +1,6 @@
-"""Product feedback as training data: the forms of the source ``feedback:STORE`` besides votes, each pinned like them.
+"""Feedback as training data: the forms of the source ``feedback:STORE``, each pinned.
 
+- ``pairs``, ``completions``, ``corrections``: what annotators said (``exchange.snapshot``)
 - ``product``: rows for KTO, of responses on which enough users agree (``product.Policy``)
 - ``product_corrections``: users' edits that were approved, for SFT and as pairs
 - ``prompts``: rows of another source with the column ``corrections`` for their template, and ``arm`` with it
@@ -10,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from penstock.config.run import DataSpec
 from penstock.config.spec import parse, suggestion
 from penstock.core.errors import DataError
 from penstock.data.render import Template
 from penstock.data.sources import open_source
+from penstock.feedback.exchange.snapshot import FORMS as VOTES
+from penstock.feedback.exchange.snapshot import Labels, chosen, snapshot
 from penstock.feedback.store import Store
 from penstock.product import log as product_log
 from penstock.product import quarantine
 from penstock.product.labels import Policy, labels_of
 from penstock.product.search import Corrections, Embedder, HashedEmbedder, Retrieval
+from penstock.product.tenants import tenant
 
 Row = dict[str, Any]
 Pins = dict[str, Any]
@@ -33,13 +37,24 @@ def names_of(spec: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(spec))
 
 
+def votes(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
+    """What annotators said, after the first ``until`` events."""
+    form, labels = options.get("form", "pairs"), chosen(Labels, options)
+    taken = snapshot(store, options.get("until"))
+    found = VOTES[form](taken, labels)
+    if not found:
+        natures = ", ".join(sorted(set(taken.natures.values()))) or "nobody"
+        raise DataError(
+            f"{taken.until} events give no {form} by votes of {', '.join(labels.natures)} "
+            f"(annotators there are: {natures}); collect votes, or choose natures and form in options"
+        )
+    return found, {"until": taken.until}
+
+
 def product(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
     """Labelled completions, after the first ``until`` signals."""
-    chosen = {name: options[name] for name in names_of(Policy) if name in options}
-    if "signals" in chosen:
-        chosen["signals"] = tuple(chosen["signals"])
     taken = product_log.snapshot(store, options.get("until"))
-    found = labels_of(taken, Policy(**chosen))
+    found = labels_of(taken, chosen(Policy, options))
     if not found:
         raise DataError(
             f"{taken.until} signals give no label on which enough users agree; collect more, or choose users, share and signals"
@@ -71,11 +86,10 @@ def prompts(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[
     spec = parse(DataSpec, {"source": given} if isinstance(given, str) else given, "options.rows")
     if spec.source.startswith("feedback:"):
         raise DataError(f"options.rows={spec.source}: give a source of prompts, not a feedback store")
-    chosen = {name: options[name] for name in names_of(Retrieval) if name in options}
     pins = {"until": options.get("until", quarantine.length(store)), "at": options.get("at", store.now())}
     embedder = embedder_of(options.get("embedder", "hashed"), base)
-    tenant = product_log.tenant(store, options["tenant"])
-    corrections = Corrections(store, tenant, embedder, Retrieval(**chosen), until=pins["until"])
+    found_by = chosen(Retrieval, options)
+    corrections = Corrections(store, tenant(store, options["tenant"]), embedder, found_by, until=pins["until"])
     source, question = open_source(spec, base), Template("prompt", spec.prompt)
     made: list[Row] = []
     for index in range(len(source)):
@@ -101,13 +115,14 @@ def embedder_of(name: str, base: Path) -> Embedder:
     return ModelEmbedder(str((base / Path(name).expanduser()).resolve()))
 
 
-Form = Literal["product", "product_corrections", "prompts"]
 FORMS: Mapping[str, Callable[[Store, Mapping[str, Any], Path], tuple[list[Row], Pins]]] = {
+    **dict.fromkeys(VOTES, votes),
     "product": product,
     "product_corrections": product_corrections,
     "prompts": prompts,
 }
 OPTIONS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(VOTES, names_of(Labels)),
     "product": names_of(Policy),
     "product_corrections": ("tenant",),
     "prompts": ("rows", "tenant", "embedder", "at", *names_of(Retrieval)),
@@ -118,9 +133,11 @@ def read(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row
     """The rows of a form, and what pins them.
 
     Raises:
-        DataError: an unknown option, or no rows.
+        DataError: an unknown form or option, or no rows.
     """
-    form = options["form"]
+    form = options.get("form", "pairs")
+    if form not in FORMS:
+        raise DataError(f'form="{form}"{suggestion(str(form), FORMS)}')
     known = ("form", "until", "content", *OPTIONS[form])
     for name in options:
         if name not in known:

@@ -8,7 +8,7 @@ al. 2024, arXiv 2411.02306), so they are never the only reward of a run (``runti
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,34 +116,15 @@ def labels_of(taken: Signals, policy: Policy | None = None) -> list[Row]:
         made: Row = {"prompt": replies[0].prompt, "completion": replies[0].response.text, "label": 2 * up > len(heard)}
         made |= {"users": agree, "of": len(heard), "tenant": place[0]}
         made["time"] = max(taken.events[voice.sequence - 1].time for voice in heard)
-        made["origin"] = _origins(replies)
+        origins = {tuple(reply.response.origin.items()) for reply in replies}
+        made["origin"] = [dict(origin) for origin in sorted(origins)]
         rows.append(made)
     return rows
-
-
-def _origins(replies: Sequence[Any]) -> list[Row]:
-    fields = ("run", "stage", "version", "source")
-    found = {tuple(getattr(reply.response, field) for field in fields) for reply in replies}
-    return [dict(zip(fields, values, strict=True)) for values in sorted(found)]
 
 
 def labels(store: Store, policy: Policy | None = None, until: int | None = None) -> list[Row]:
     """:func:`labels_of` a store's signals, as they are now or up to one of them."""
     return labels_of(product_log.snapshot(store, until), policy)
-
-
-def weights(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """What good and bad rows count, so that ``weight * count`` of good to bad lies between 1 and 4/3, as KTO asks for.
-
-    ``KTO()`` computes the same from the rows that it trains on.
-
-    Raises:
-        DataError: all rows are good, or all bad.
-    """
-    from penstock.algos.kto import class_weights
-
-    good = sum(bool(row["label"]) for row in rows)
-    return class_weights(good, len(rows) - good)
 
 
 @dataclass(frozen=True)

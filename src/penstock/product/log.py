@@ -1,13 +1,11 @@
-"""Tenants, their tokens, and the log of what their users did: append-only, in the same database as the votes, apart from them.
+"""The log of what products' users did: append-only, in the same database as the votes, apart from them.
 
 Every verb is one transaction of the store; when it returns, what it did is durable.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from penstock.feedback import schema
+from penstock.feedback import rows, schema
 from penstock.feedback.errors import FeedbackError, KeyReused, NotFound
-from penstock.feedback.records import Response, canonical, require_name
+from penstock.feedback.records import Response, canonical
 from penstock.product import quarantine
 from penstock.product.signals import Reply, Signal, SignalEvent, Standing, user_hash
+from penstock.product.tenants import Tenant
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -27,16 +26,6 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 MOST_TOGETHER = 100
 """Signals in one call."""
-TOKEN = "penstock_product_"
-"""What a token begins with, so that one in a log or a repository is recognised."""
-
-
-@dataclass(frozen=True)
-class Tenant:
-    """A product. ``secret`` (hex) keys the hashes of its users' names and the fences of its corrections."""
-
-    name: str
-    secret: str
 
 
 @dataclass(frozen=True)
@@ -60,72 +49,6 @@ class Recorded:
     standing: Standing
 
 
-def new_token(store: Store, tenant: str) -> str:
-    """A new token of a tenant, who is added if there is none of that name. Only its hash is kept: show it once."""
-    require_name(tenant, "tenant")
-    token, now = TOKEN + secrets.token_hex(24), store.now()
-
-    def add(connection: Connection) -> None:
-        if connection.execute(sa.select(schema.tenants.c.name).where(schema.tenants.c.name == tenant)).first() is None:
-            row = {"name": tenant, "secret": secrets.token_hex(32), "added": now}
-            connection.execute(schema.tenants.insert(), row)
-        connection.execute(
-            schema.product_tokens.insert(), {"hash": _hash(token), "tenant": tenant, "added": now, "enabled": True}
-        )
-
-    store.database.commit(add)
-    return token
-
-
-def revoke_tokens(store: Store, tenant: str) -> int:
-    """Switch off all tokens of a tenant; how many there were. Raises NotFound if there is no such tenant."""
-    table = schema.product_tokens
-
-    def revoke(connection: Connection) -> int:
-        _tenant(connection, tenant)
-        mine = (table.c.tenant == tenant) & table.c.enabled
-        return connection.execute(table.update().where(mine).values(enabled=False)).rowcount
-
-    return store.database.commit(revoke)
-
-
-def tenant_of(store: Store, token: str) -> Tenant | None:
-    """Whose token it is; None for one that is unknown or switched off."""
-    table = schema.product_tokens
-    query = (
-        sa.select(schema.tenants.c.name, schema.tenants.c.secret)
-        .join(table, table.c.tenant == schema.tenants.c.name)
-        .where(table.c.hash == _hash(token), table.c.enabled)
-    )
-    with store.database.read() as connection:
-        row = connection.execute(query).first()
-    return None if row is None else Tenant(row.name, row.secret)
-
-
-def tenant(store: Store, name: str) -> Tenant:
-    """The tenant of a name. Raises NotFound."""
-    with store.database.read() as connection:
-        return _tenant(connection, name)
-
-
-def tenant_names(store: Store) -> list[str]:
-    """All tenants, by name."""
-    with store.database.read() as connection:
-        return list(connection.execute(sa.select(schema.tenants.c.name).order_by(schema.tenants.c.name)).scalars())
-
-
-def _tenant(connection: Connection, name: str) -> Tenant:
-    row = connection.execute(sa.select(schema.tenants).where(schema.tenants.c.name == name)).first()
-    if row is None:
-        raise NotFound(f"there is no tenant {name!r:.60}; make one: penstock feedback product STORE {name:.60}")
-    return Tenant(row.name, row.secret)
-
-
-def _hash(token: str) -> str:
-    # A token is 192 random bits: there is nothing to guess, so a fast hash is enough.
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def record(store: Store, who: Tenant, given: Sequence[Signal], caps: Caps | None = None) -> list[Recorded]:
     """Record signals of one tenant, all or none. What is in the log already is given as it is there.
 
@@ -139,12 +62,9 @@ def record(store: Store, who: Tenant, given: Sequence[Signal], caps: Caps | None
     caps = caps or Caps()
     if not 0 < len(given) <= MOST_TOGETHER:
         raise FeedbackError(f"{len(given)} signals at once; send 1 to {MOST_TOGETHER}")
-
-    def write(connection: Connection) -> list[Recorded]:
+    with store.database.write() as connection:
         now = store.now()
         return [_record(connection, who, signal, caps, now) for signal in given]
-
-    return store.database.commit(write)
 
 
 def _record(connection: Connection, who: Tenant, given: Signal, caps: Caps, now: float) -> Recorded:
@@ -162,7 +82,7 @@ def _record(connection: Connection, who: Tenant, given: Signal, caps: Caps, now:
     if given.text == reply.response.text:
         raise FeedbackError(f"id {given.key}: the edited text is the response itself; send what the user changed")
     today = _count_today(connection, who.name, said["user"], int(now // DAY))
-    sequence = connection.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.sequence), 0))).scalar_one() + 1
+    sequence = rows.last(connection, table) + 1
     standing: Standing = "counted" if today <= caps.user_day else "capped"
     row = {"sequence": sequence, "tenant": who.name, "key": given.key, "time": now, "standing": standing}
     connection.execute(table.insert(), {**row, **said})
@@ -210,8 +130,7 @@ def _load_reply(connection: Connection, tenant: str, name: str) -> Reply:
 def _reply(name: str, body: str) -> Reply:
     fields: dict[str, Any] = json.loads(body)
     outer = {field: fields.pop(field) for field in ("prompt", "request", "arm")}
-    fields |= {"tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"])}
-    return Reply(response=Response(**fields), name=name, **outer)
+    return Reply(response=Response.of(fields), name=name, **outer)
 
 
 @dataclass(frozen=True)
@@ -233,14 +152,9 @@ def snapshot(store: Store, until: int | None = None) -> Signals:
     query = query if until is None else query.where(table.c.sequence <= until)
     spoken = sa.exists().where(table.c.tenant == responses.c.tenant, table.c.response == responses.c.name)
     with store.database.read() as connection:
-        events = tuple(_event(row) for row in connection.execute(query))
-        rows = connection.execute(sa.select(responses).where(spoken))
-        replies = {(row.tenant, row.name): _reply(row.name, row.body) for row in rows}
+        events = tuple(SignalEvent(**row._asdict() | {"body": json.loads(row.body)}) for row in connection.execute(query))
+        found = connection.execute(sa.select(responses).where(spoken))
+        replies = {(row.tenant, row.name): _reply(row.name, row.body) for row in found}
     if until is not None and len(events) != until:
         raise FeedbackError(f"the log has {len(events)} signals, not {until}; is this the same store?")
     return Signals(events, replies)
-
-
-def _event(row: sa.Row[Any]) -> SignalEvent:
-    fields = {name: getattr(row, name) for name in SignalEvent.__dataclass_fields__}
-    return SignalEvent(**{**fields, "body": json.loads(row.body)})

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound, Overtaken
-from penstock.feedback.records import canonical, digest
+from penstock.feedback.records import canonical, digest, vars_of
 from penstock.feedback.state import fold
 from penstock.product.signals import LONGEST_EDIT, user_hash
+from penstock.product.tenants import load_tenant
 from penstock.product.text import suspicions, visible
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Correction:
     prompt: str
     original: str
     text: str
+    added: float = 0.0
+    """When it came into quarantine, seconds of the store's clock."""
 
     def __post_init__(self) -> None:
         if not self.prompt.strip() or not self.text.strip() or len(self.text) > LONGEST_EDIT:
@@ -52,6 +55,11 @@ class Correction:
     @property
     def body(self) -> dict[str, str]:
         return {"prompt": self.prompt, "original": self.original, "text": self.text}
+
+    @property
+    def suspicions(self) -> tuple[str, ...]:
+        """What its reader should know."""
+        return suspicions(self.text)
 
     @cached_property
     def id(self) -> str:
@@ -75,7 +83,7 @@ class Ruling:
 def save(connection: Connection, correction: Correction, now: float) -> bool:
     """Put a correction into quarantine; whether it was new. One that is there already is left as it is."""
     table = schema.corrections
-    if connection.execute(sa.select(table.c.id).where(table.c.id == correction.id)).first() is not None:
+    if rows.has(connection, table.c.id, correction.id):
         return False
     row = {name: getattr(correction, name) for name in ("id", "tenant", "source", "author")}
     connection.execute(table.insert(), {**row, "body": canonical(correction.body), "added": now})
@@ -91,9 +99,8 @@ def gather(store: Store, tenant: str) -> int:
     edits = [event for event in fold(store.events()).remarks.values() if event.kind == "edit"]
     tasks = store.tasks_of(edits)
     people = {who.name for who in store.annotators() if who.nature == "human"}
-
-    def add(connection: Connection) -> int:
-        _secret(connection, tenant)
+    with store.database.write() as connection:
+        load_tenant(connection, tenant)
         new, now = 0, store.now()
         for event in edits:
             item, text = tasks[event.task].item, event.body["text"]
@@ -102,8 +109,6 @@ def gather(store: Store, tenant: str) -> int:
                 author, source = f"annotator:{event.annotator}", f"event:{event.sequence}"
                 new += save(connection, Correction(tenant, source, author, item.prompt, original, text), now)
         return new
-
-    return store.database.commit(add)
 
 
 def rule(
@@ -128,8 +133,7 @@ def rule(
             f"verdict={verdict!r:.40}: use one of {', '.join(VERDICTS)}, a note of at most {LONGEST_NOTE} characters and 0 to "
             "3650 days"
         )
-
-    def decide(connection: Connection) -> Ruling:
+    with store.database.write() as connection:
         now, found = store.now(), _load(connection, correction)
         _require_judge(connection, found, annotator)
         newest = _newest(connection, correction)
@@ -140,30 +144,21 @@ def rule(
         if verdict == "withdrawn" and (newest is None or newest.verdict != "approved"):
             raise FeedbackError(f"correction {correction} is not approved, so there is nothing to withdraw; reject it")
         table = schema.rulings
-        sequence = connection.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.sequence), 0))).scalar_one() + 1
-        made = Ruling(sequence, correction, verdict, annotator, now, now + days * DAY, note)
-        connection.execute(table.insert(), {name: getattr(made, name) for name in Ruling.__dataclass_fields__})
+        made = Ruling(rows.last(connection, table) + 1, correction, verdict, annotator, now, now + days * DAY, note)
+        connection.execute(table.insert(), vars_of(made))
         if verdict != "approved":
             connection.execute(schema.vectors.delete().where(schema.vectors.c.correction == correction))
         return made
-
-    return store.database.commit(decide)
 
 
 def _require_judge(connection: Connection, correction: Correction, annotator: str) -> None:
     who = rows.load_annotator(connection, annotator)
     if not who.enabled or who.role == "annotator" or who.nature != "human":
         raise NotAllowed(f"{annotator} may not rule on corrections; an adjudicator or an administrator, and a person, may")
-    own = {f"annotator:{annotator}", f"user:{user_hash(_secret(connection, correction.tenant), annotator)}"}
+    secret = load_tenant(connection, correction.tenant).secret
+    own = {f"annotator:{annotator}", f"user:{user_hash(secret, annotator)}"}
     if correction.author in own:
         raise NotAllowed(f"{annotator} wrote this correction; somebody else decides about it")
-
-
-def _secret(connection: Connection, tenant: str) -> str:
-    found = connection.execute(sa.select(schema.tenants.c.secret).where(schema.tenants.c.name == tenant)).scalar()
-    if found is None:
-        raise NotFound(f"there is no tenant {tenant!r:.60}; make one: penstock feedback product STORE {tenant:.60}")
-    return str(found)
 
 
 def _load(connection: Connection, name: str) -> Correction:
@@ -174,7 +169,11 @@ def _load(connection: Connection, name: str) -> Correction:
 
 
 def _correction(row: sa.Row[Any]) -> Correction:
-    return Correction(row.tenant, row.source, row.author, **json.loads(row.body))
+    return Correction(row.tenant, row.source, row.author, **json.loads(row.body), added=row.added)
+
+
+def _ruling(row: sa.Row[Any]) -> Ruling:
+    return Ruling(**{name: getattr(row, name) for name in Ruling.__dataclass_fields__})
 
 
 def _says(ruling: Ruling, verdict: Verdict, annotator: str, note: str, days: float) -> bool:
@@ -187,49 +186,29 @@ def _newest(connection: Connection, correction: str) -> Ruling | None:
     table = schema.rulings
     query = sa.select(table).where(table.c.correction == correction).order_by(table.c.sequence.desc()).limit(1)
     row = connection.execute(query).first()
-    return None if row is None else Ruling(**{name: getattr(row, name) for name in Ruling.__dataclass_fields__})
+    return None if row is None else _ruling(row)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A correction that nobody has ruled on, with what its reader should know."""
-
-    correction: Correction
-    added: float
-    suspicions: tuple[str, ...]
-
-
-def waiting(store: Store, tenant: str = "", limit: int = 100) -> list[Waiting]:
+def waiting(store: Store, tenant: str = "", limit: int = 100) -> list[Correction]:
     """Corrections without a ruling, the oldest first, of one tenant or of all."""
     table = schema.corrections
     query = sa.select(table).where(~sa.exists().where(schema.rulings.c.correction == table.c.id))
     query = query.where(table.c.tenant == tenant) if tenant else query
     with store.database.read() as connection:
-        found = connection.execute(query.order_by(table.c.added, table.c.id).limit(limit)).all()
-    return [Waiting(_correction(row), row.added, suspicions(_correction(row).text)) for row in found]
+        return [_correction(row) for row in connection.execute(query.order_by(table.c.added, table.c.id).limit(limit))]
 
 
 def length(store: Store) -> int:
     """Rulings in the store; its newest one has this sequence."""
     with store.database.read() as connection:
-        return connection.execute(sa.select(sa.func.coalesce(sa.func.max(schema.rulings.c.sequence), 0))).scalar_one()
+        return rows.last(connection, schema.rulings)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The verdict on a correction by its newest ruling, and until when that holds if it is an approval."""
+class Standing(NamedTuple):
+    """A correction and the ruling that holds for it, its newest."""
 
     correction: Correction
-    verdict: Verdict
-    expires: float
-    sequence: int
-    annotator: str
-    time: float
-    note: str
-
-
-RULED = ("verdict", "expires", "sequence", "annotator", "time", "note")
-"""Columns of the ruling that holds for a correction."""
+    ruling: Ruling
 
 
 def standing(
@@ -245,7 +224,7 @@ def standing(
     newest = sa.select(sa.func.max(table.c.sequence)).where(table.c.sequence > after).group_by(table.c.correction)
     newest = newest if until is None else newest.where(table.c.sequence <= until)
     query = (
-        sa.select(texts, *(table.c[name] for name in RULED))
+        sa.select(texts, table)
         .join(table, table.c.correction == texts.c.id)
         .where(table.c.sequence.in_(newest))
         .order_by(table.c.sequence.desc())
@@ -255,7 +234,7 @@ def standing(
     query = query.where(table.c.verdict == verdict) if verdict else query
     with store.database.read() as connection:
         found = connection.execute(query).all()
-    return [Standing(_correction(row), **{name: getattr(row, name) for name in RULED}) for row in reversed(found)]
+    return [Standing(_correction(row), _ruling(row)) for row in reversed(found)]
 
 
 def approved(store: Store, tenant: str = "", until: int | None = None) -> list[Correction]:

@@ -17,10 +17,11 @@ from penstock.feedback.service.context import Context
 from penstock.product import log as product_log
 from penstock.product import quarantine
 from penstock.product.labels import Policy, summary
-from penstock.product.log import MOST_TOGETHER, Tenant
+from penstock.product.log import MOST_TOGETHER
 from penstock.product.quarantine import Correction
 from penstock.product.search import Corrections, Embedder, HashedEmbedder, Retrieval
 from penstock.product.signals import LONGEST_USER, REASONS, SIGNALS, Reason, Reply, Signal, SignalKind
+from penstock.product.tenants import Tenant, tenant_names, tenant_of
 from penstock.web.fields import Fields
 from penstock.web.guard import bearer
 from penstock.web.refusals import Refusal
@@ -109,10 +110,7 @@ class ProductRoutes:
     def waiting(self, call: Call) -> Response:
         """Corrections that nobody has ruled on, the oldest first, with what is odd about them."""
         found = quarantine.waiting(self._store, call.query.get("tenant", ""), MOST_WAITING)
-        made = [
-            {**self._shown(one.correction, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0}
-            for one in found
-        ]
+        made = [{**self._shown(one, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0} for one in found]
         return reply({"corrections": made})
 
     def standing(self, call: Call) -> Response:
@@ -120,15 +118,15 @@ class ProductRoutes:
         found = quarantine.standing(self._store, call.query.get("tenant", ""), limit=MOST_WAITING)
         made = [
             {
-                **self._shown(one.correction, call),
-                "verdict": one.verdict,
-                "expires": one.expires - self._store.now(),
-                "seen": one.sequence,
-                "ruled_by": one.annotator,
-                "ruled": one.time,
-                "note": one.note,
+                **self._shown(correction, call),
+                "verdict": ruling.verdict,
+                "expires": ruling.expires - self._store.now(),
+                "seen": ruling.sequence,
+                "ruled_by": ruling.annotator,
+                "ruled": ruling.time,
+                "note": ruling.note,
             }
-            for one in reversed(found)
+            for correction, ruling in reversed(found)
         ]
         return reply({"corrections": made})
 
@@ -164,13 +162,13 @@ class ProductRoutes:
     def summary(self, call: Call) -> Response:
         """Signals of all products in numbers, with what an administrator should look at; and the same of each tenant."""
         taken = product_log.snapshot(self._store)
-        of_each = {name: asdict(summary(taken, Policy(tenant=name))) for name in product_log.tenant_names(self._store)}
+        of_each = {name: asdict(summary(taken, Policy(tenant=name))) for name in tenant_names(self._store)}
         policy = asdict(Policy()) | {"user_day": product_log.Caps().user_day}
         return reply(asdict(summary(taken)) | {"tenants": of_each, "policy": policy})
 
     def _tenant(self, call: Call) -> Tenant:
         token = bearer(call.headers)
-        found = product_log.tenant_of(self._store, token) if token else None
+        found = tenant_of(self._store, token) if token else None
         if found is None:
             raise Refusal(
                 401, "give a product's token: Authorization: Bearer … (penstock feedback product STORE TENANT prints one)",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy.engine import Connection
 
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError
@@ -26,7 +25,7 @@ from penstock.product.text import block, fence_mark
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
-    from penstock.product.log import Tenant
+    from penstock.product.tenants import Tenant
 
 Floats = NDArray[np.float32]
 Arm = Literal["corrections", "control"]
@@ -169,7 +168,7 @@ class Corrections:
             return []
         cosine_N = point_ND @ self._embedder([prompt])[0]
         nearest = np.argsort(-cosine_N, kind="stable")
-        held = (place for place in nearest if cosine_N[place] >= self.settings.least and approved[place].expires > at)
+        held = (place for place in nearest if cosine_N[place] >= self.settings.least and approved[place].ruling.expires > at)
         return [approved[place].correction for place, _ in zip(held, range(self.settings.nearest), strict=False)]
 
     def _index(self) -> tuple[list[quarantine.Standing], Floats]:
@@ -189,7 +188,7 @@ class Corrections:
         ruled = quarantine.standing(
             self._store, self._tenant.name, after, until, "approved" if first else "", most if first else None
         )
-        approved = [one for one in ruled if one.verdict == "approved"]
+        approved = [one for one in ruled if one.ruling.verdict == "approved"]
         points = self._points([one.correction for one in approved], self._load() if first else {})
         for one in ruled:
             self._known.pop(one.correction.id, None)
@@ -221,9 +220,8 @@ class Corrections:
 
     def _save(self, points: Mapping[str, Floats]) -> None:
         table = schema.vectors
-
-        def add(connection: Connection) -> None:
-            mine = (table.c.embedder == self._embedder.name) & table.c.correction.in_(list(points))
+        mine = (table.c.embedder == self._embedder.name) & table.c.correction.in_(list(points))
+        with self._store.database.write() as connection:
             there = set(connection.execute(sa.select(table.c.correction).where(mine)).scalars())
             rows = [
                 {"correction": name, "embedder": self._embedder.name, "vector": np.asarray(point, "<f4").tobytes()}
@@ -232,5 +230,3 @@ class Corrections:
             ]
             if rows:
                 connection.execute(table.insert(), rows)
-
-        self._store.database.commit(add)

@@ -58,9 +58,7 @@ class Reply:
     @cached_property
     def body(self) -> str:
         """As the store holds it."""
-        fields = {name: getattr(self.response, name) for name in Response.__dataclass_fields__}
-        fields |= {"sampling": dict(self.response.sampling), "prompt": self.prompt}
-        return canonical({**fields, "request": self.request, "arm": self.arm})
+        return canonical({**self.response.plain(), "prompt": self.prompt, "request": self.request, "arm": self.arm})
 
     @cached_property
     def content(self) -> str:

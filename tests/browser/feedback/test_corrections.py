@@ -9,8 +9,9 @@ from feedback_service import Service
 
 from penstock.feedback.records import Response, Submission
 from penstock.product import quarantine
-from penstock.product.log import new_token, record, tenant, tenant_names
+from penstock.product.log import record
 from penstock.product.signals import Reply, Signal
+from penstock.product.tenants import new_token, tenant, tenant_names
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def at(service: Service, page: Any, name: str = "ada") -> Any:
 def standing(service: Service) -> list[tuple[str, str, str, str]]:
     """(text, verdict, annotator, reason) of what was decided."""
     found = quarantine.standing(service.store)
-    return [(one.correction.text, one.verdict, one.annotator, one.note) for one in found]
+    return [(correction.text, ruling.verdict, ruling.annotator, ruling.note) for correction, ruling in found]
 
 
 def test_an_edit_is_compared_and_approved_by_keyboard(service: Any, page: Any) -> None:
@@ -115,7 +116,7 @@ def test_who_decides_after_somebody_else_is_told_and_changes_nothing(service: An
     edited(service)
     at(service.start(), page)
     (waits,) = quarantine.waiting(service.store)
-    quarantine.rule(service.store, waits.correction.id, "rejected", "root", "wrong")
+    quarantine.rule(service.store, waits.id, "rejected", "root", "wrong")
     page.keyboard.press("a")
     page.get_by_text("root has rejected this correction meanwhile").wait_for()
     page.locator("#count", has_text="No correction waits").wait_for()

@@ -6,8 +6,9 @@ from feedback_examples import HandClock
 
 from penstock.feedback.records import Annotator, Response
 from penstock.feedback.store import Store
-from penstock.product.log import Tenant, new_token, record, tenant_of
+from penstock.product.log import record
 from penstock.product.signals import Reply, Signal
+from penstock.product.tenants import Tenant, new_token, tenant_of
 
 
 def opened(place, clock=None) -> Store:

@@ -6,10 +6,11 @@ import pytest
 from product_examples import opened, people, reply, tenant
 
 from penstock.cli.main import main
-from penstock.product.log import new_token, record, tenant_of
+from penstock.product.log import record
 from penstock.product.quarantine import rule, waiting
 from penstock.product.search import arm
 from penstock.product.signals import Signal
+from penstock.product.tenants import new_token, tenant_of
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def place(tmp_path):
 
 def waiting_name(place):
     with opened(place, time.time) as store:
-        return waiting(store)[0].correction.id
+        return waiting(store)[0].id
 
 
 def test_a_token_is_printed_once_and_works(place, capsys):
@@ -96,7 +97,7 @@ def test_generate_puts_approved_corrections_before_the_prompt(place, model, caps
     assert generate(model, place, request) == 0
     assert "corrections, 0 used" in capsys.readouterr().err, "nothing is approved yet"
     with opened(place, time.time) as store:
-        rule(store, waiting(store)[0].correction.id, "approved", "judy")
+        rule(store, waiting(store)[0].id, "approved", "judy")
     assert generate(model, place, request) == 0
     shown = capsys.readouterr()
     assert f"request {request}: corrections, 1 used" in shown.err
@@ -113,7 +114,7 @@ def test_generate_puts_approved_corrections_before_the_prompt(place, model, caps
 
 def test_corrections_found_by_a_models_hidden_states(place, model, capsys):
     with opened(place, time.time) as store:
-        rule(store, waiting(store)[0].correction.id, "approved", "judy")
+        rule(store, waiting(store)[0].id, "approved", "judy")
     assert generate(model, place, requests_of("corrections"), "--embedder", model) == 0
     assert "corrections, 1 used" in capsys.readouterr().err
 

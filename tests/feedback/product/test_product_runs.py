@@ -40,7 +40,7 @@ def fill_corrections(path, approve=True):
         who = tenant(store)
         record(store, who, [Signal("e1", "u1", "edit", reply("3 + 4 ="), text="7, and nothing else")])
         if approve:
-            rule(store, waiting(store)[0].correction.id, "approved", "judy")
+            rule(store, waiting(store)[0].id, "approved", "judy")
 
 
 def kto(data=CLICKS, name="kto", model=TINY, **more):

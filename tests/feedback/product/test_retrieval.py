@@ -33,7 +33,7 @@ def edited(store, who, text, about="refunds", user="u1"):
     """An edit of a user in quarantine; gives its name."""
     name = f"e{len(waiting(store))}-{length(store)}-{about.replace(' ', '-')}"
     record(store, who, [Signal(name, user, "edit", reply(about, name=name), text=text)])
-    return next(one.correction.id for one in waiting(store) if one.correction.text == text)
+    return next(one.id for one in waiting(store) if one.text == text)
 
 
 def searched(store, who, prompt="prompt refunds", **fields):
@@ -160,10 +160,10 @@ def test_edits_of_annotators_are_gathered_once_and_ruled_on_by_others(store):
     tenant(store)
     assert (gather(store, "shop"), gather(store, "shop")) == (1, 0)
     (found,) = waiting(store)
-    assert (found.correction.original, found.correction.text) == ("second x", "eve's better one")
+    assert (found.original, found.text) == ("second x", "eve's better one")
     with pytest.raises(NotAllowed, match="somebody else decides"):
-        rule(store, found.correction.id, "approved", "eve")
-    rule(store, found.correction.id, "approved", "judy")
+        rule(store, found.id, "approved", "eve")
+    rule(store, found.id, "approved", "judy")
 
 
 # Search

@@ -7,9 +7,10 @@ from served import code, strings
 
 from penstock.feedback.service.app import FeedbackApp
 from penstock.product.labels import labels
-from penstock.product.log import new_token, revoke_tokens, snapshot
+from penstock.product.log import snapshot
 from penstock.product.routes import Allowance, ProductRoutes
 from penstock.product.search import Retrieval
+from penstock.product.tenants import new_token, revoke_tokens
 from penstock.web.refusals import Refusal
 
 

@@ -32,7 +32,7 @@ class Product(TenantCommand):
 
     def run(self) -> None:
         """Print the token, or how many are switched off."""
-        from penstock.product.log import new_token, revoke_tokens
+        from penstock.product.tenants import new_token, revoke_tokens
 
         with opened(self.store) as store:
             if self.revoke:
@@ -59,8 +59,8 @@ class Corrections(StoreCommand):
                 print(f"{gather(store, self.gather)} new edits of annotators, for {self.gather}")
             found = waiting(store, self.tenant)
         for one in found:
-            print(f"{one.correction.id} · {one.correction.tenant}" + "".join(f" · {odd}" for odd in one.suspicions))
-            for name, text in one.correction.body.items():
+            print(f"{one.id} · {one.tenant}" + "".join(f" · {odd}" for odd in one.suspicions))
+            for name, text in one.body.items():
                 print(f"  {name:<9}{json.dumps(text[:MOST_SHOWN])}")
         how = ": penstock feedback rule STORE ID approved|rejected --by NAME" if found else ""
         print(f"{len(found)} corrections wait{how}")

@@ -113,8 +113,8 @@ def with_corrections(texts: Sequence[str], asked: Generate) -> list[str]:
     from penstock.feedback.records import digest
     from penstock.models.files import load_text
     from penstock.product.forms import embedder_of
-    from penstock.product.log import tenant
     from penstock.product.search import Corrections
+    from penstock.product.tenants import tenant
 
     marks, made = load_text(model_path(asked.model)).marks, []
     with opened(asked.corrections) as store:

@@ -10,8 +10,8 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit, comparisons, ratings
@@ -22,6 +22,7 @@ from penstock.feedback.state import fold
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
 
+T = TypeVar("T")
 Row = dict[str, Any]
 
 COMMON_WEIGHT = math.log(0.7 / 0.3)
@@ -134,14 +135,9 @@ def _pair(task: Task, unit: Unit, said: Sequence[Comparison], weights: Mapping[s
         "strategy": task.strategy,
         "guideline": task.guideline,
         "groups": dict(task.item.groups),
-        "chosen_origin": _origin(task, chosen),
-        "rejected_origin": _origin(task, rejected),
+        "chosen_origin": responses[chosen].origin,
+        "rejected_origin": responses[rejected].origin,
     }
-
-
-def _origin(task: Task, response: int) -> Row:
-    found = task.item.responses[response]
-    return {"run": found.run, "stage": found.stage, "version": found.version, "source": found.source}
 
 
 def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
@@ -195,6 +191,12 @@ def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
             row = {"prompt": item.prompt, "completion": edited, "original": original}
             rows.append({**row, "chosen": edited, "rejected": original, "task": event.task, "time": event.time})
     return rows
+
+
+def chosen(kind: type[T], options: Mapping[str, Any]) -> T:
+    """A dataclass of those options that are fields of its; a list, as JSON has it, is a tuple there."""
+    given = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 FORMS = {"pairs": preference_pairs, "completions": labelled_completions, "corrections": corrections}

@@ -140,16 +140,7 @@ def number(call: Call, name: str, default: int) -> int:
 
 def lineage(event: Event, task: Task) -> dict[str, Any]:
     """An event with its task and where the task's responses come from: all that an administrator may ask about it."""
-    responses = [
-        {
-            "run": response.run,
-            "stage": response.stage,
-            "version": response.version,
-            "source": response.source,
-            "text": response.text[:400],
-        }
-        for response in task.item.responses
-    ]
+    responses = [response.origin | {"text": response.text[:400]} for response in task.item.responses]
     about = {
         "id": task.id,
         "form": task.form,

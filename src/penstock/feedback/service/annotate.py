@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,8 +12,8 @@ from sqlalchemy.engine import Connection
 from starlette.responses import Response
 
 from penstock.feedback import bodies, rows, schema
-from penstock.feedback.errors import NotFound, SeatTaken
-from penstock.feedback.queue import party_to
+from penstock.feedback.errors import NotFound
+from penstock.feedback.queue import next_adjudication
 from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, Kind, Lease, Submission
 from penstock.feedback.service import tasks
 from penstock.feedback.service.calls import Call, Route, Routes, reply
@@ -22,20 +21,6 @@ from penstock.feedback.service.context import Context
 from penstock.web.refusals import Refusal
 
 KINDS = (*sorted(JUDGEMENTS), *sorted(PASSES), *sorted(REMARKS))
-
-TO_ADJUDICATE = (
-    sa.select(schema.progress.c.task)
-    .where(schema.progress.c.purpose == "adjudication", schema.progress.c.open)
-    .where(
-        ~sa.exists().where(
-            schema.answers.c.task == schema.progress.c.task, schema.answers.c.annotator == sa.bindparam("annotator")
-        ),
-        ~party_to(schema.progress.c.task, sa.bindparam("annotator")),
-    )
-    .order_by(schema.progress.c.urgency, schema.progress.c.number)
-    .limit(50)
-)
-"""Open tasks for adjudicators that one has not answered, about disputes of others."""
 
 
 def _last_shown(connection: Connection, task: str, annotator: str) -> tuple[int, ...]:
@@ -105,18 +90,11 @@ class Annotate:
         """Lease a certain task that is to be adjudicated, or the next one."""
         if call.who.role == "annotator":
             raise Refusal(403, "adjudication is for adjudicators", code="not_allowed")
-        if certain is not None:
-            if self._store.task(certain).purpose != "adjudication":
-                raise NotFound("there is no such task to adjudicate")
-            return self._store.hand_out(certain, call.who.name)
-        with self._store.database.read() as connection:
-            waiting = list(connection.execute(TO_ADJUDICATE, {"annotator": call.who.name}).scalars())
-        held = {lease.task for lease in self._store.held(call.who.name)}
-        for name in waiting:
-            with suppress(SeatTaken):  # another adjudicator has it
-                if name not in held:
-                    return self._store.hand_out(name, call.who.name)
-        return None
+        if certain is None:
+            return self._store.next_task(call.who.name, next_adjudication)
+        if self._store.task(certain).purpose != "adjudication":
+            raise NotFound("there is no such task to adjudicate")
+        return self._store.hand_out(certain, call.who.name)
 
     def renew(self, call: Call) -> Response:
         task = self._task(call)
@@ -170,7 +148,8 @@ class Annotate:
             NotFound: it was never shown to them.
         """
         with self._store.database.read() as connection:
-            lease = rows.load_lease(connection, task, annotator)
+            leases = schema.leases.c
+            lease = next(iter(rows.load_leases(connection, leases.task == task, leases.annotator == annotator)), None)
             order = lease.order if lease else _last_shown(connection, task, annotator)
         if not order:
             raise NotFound("there is no such task of yours; ask for the next one")

@@ -39,25 +39,19 @@ class Throttle:
         keys = _keys(name, address)
         with self._database.read() as connection:  # who is to wait does not take the others' turn to write
             self._require_turn(connection, keys)
-
-        def count(connection: Connection) -> None:
+        with self._database.write() as connection:
             now, known = self._now(), self._require_turn(connection, keys)
             connection.execute(table.delete().where(sa.or_(*(table.c.key == key for key in keys))))
             connection.execute(table.insert(), [{"key": key, "count": known[key][0] + 1, "last": now} for key in keys])
             self._forget(connection, now)
 
-        self._database.commit(count)
-
     def succeeded(self, name: str, address: str) -> None:
         """The password was right: the name begins anew, and the address has one wrong one less."""
         of_name, of_address = _keys(name, address)
-
-        def forgive(connection: Connection) -> None:
+        with self._database.write() as connection:
             connection.execute(table.delete().where(table.c.key == of_name))
             wrong = (table.c.key == of_address) & (table.c.count > 0)
             connection.execute(table.update().where(wrong).values(count=table.c.count - 1))
-
-        self._database.commit(forgive)
 
     def _require_turn(self, connection: Connection, keys: dict[str, int]) -> dict[str, tuple[int, float]]:
         """The wrong passwords so far of each key, and when the last one was. Raises Refusal while one is to wait."""
