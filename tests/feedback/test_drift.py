@@ -31,15 +31,17 @@ def judged(log_odds, margin, lengths=(10, 10), **groups):
 
 
 def test_the_cumulative_sum_by_hand():
-    found = cusum([1, 0, 0, 1, 0], expected=0.7, slack=0.1, threshold=1.0)
-    assert found.sum_N == pytest.approx([0, 0.6, 1.2, 0.8, 1.4])
-    assert found.alarm == 2
+    # The sums are 0, 0.6, 1.2, 0.8 and 1.4.
+    passed = {
+        limit: cusum([1, 0, 0, 1, 0], expected=0.7, slack=0.1, threshold=limit) for limit in (0.59, 0.61, 1.19, 1.21, 1.41)
+    }
+    assert passed == {0.59: 1, 0.61: 2, 1.19: 2, 1.21: 4, 1.41: None}
 
 
 def test_a_model_that_holds_its_accuracy_seldom_alarms_and_one_that_fell_does():
     draw = np.random.Generator(np.random.Philox(0))
-    steady = [cusum(draw.random(300) < 0.7, 0.7).alarm for _ in range(200)]
-    fallen = [cusum(draw.random(300) < 0.5, 0.7).alarm for _ in range(200)]
+    steady = [cusum(draw.random(300) < 0.7, 0.7) for _ in range(200)]
+    fallen = [cusum(draw.random(300) < 0.5, 0.7) for _ in range(200)]
     assert sum(alarm is not None for alarm in steady) < 20
     assert all(alarm is not None for alarm in fallen)
     assert np.median([alarm for alarm in fallen if alarm is not None]) < 80

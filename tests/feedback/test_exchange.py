@@ -9,7 +9,7 @@ import pytest
 from feedback_examples import HandClock, pair, vote
 
 from penstock.feedback.errors import FeedbackError, NotAllowed
-from penstock.feedback.exchange.files import csv_text, read_rows, write_rows
+from penstock.feedback.exchange.files import csv_bytes, read_rows, write_rows
 from penstock.feedback.exchange.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
 from penstock.feedback.exchange.imports import hh_rlhf, load, rt_polarity
 from penstock.feedback.exchange.snapshot import (
@@ -179,13 +179,13 @@ def test_a_file_of_nothing_is_refused(tmp_path):
     "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", " =1", "＝1", "|cmd", "\n=1", "\u2003\n@SUM(1)"]
 )
 def test_csv_cells_are_no_formulas(text):
-    [_, [cell, number]] = csv.reader(io.StringIO(csv_text([{"text": text, "number": -1.5}])))
+    [_, [cell, number]] = csv.reader(io.StringIO(csv_bytes([{"text": text, "number": -1.5}]).decode(), newline=""))
     assert cell == "'" + text
     assert number == "-1.5"
 
 
 def test_plain_csv_cells_stay_as_they_are():
-    [_, cells] = csv.reader(io.StringIO(csv_text([{"a": 'say "=1"', "b": "two\nlines", "c": None}])))
+    [_, cells] = csv.reader(io.StringIO(csv_bytes([{"a": 'say "=1"', "b": "two\nlines", "c": None}]).decode(), newline=""))
     assert cells == ['say "=1"', "two\nlines", ""]
 
 

@@ -63,8 +63,9 @@ def voted(store, tmp_path):
 
 
 def test_a_vote_is_followed_to_all_weights_that_it_has_touched(store, voted):
-    found = influence(1, recorded(voted), snapshot(store))
-    assert [(one.stage, one.versions, one.how) for one in found] == [
+    run = recorded(voted)
+    found = influence(1, run, snapshot(store))
+    assert [(stage, run.steps[stage], how) for stage, how in found.items()] == [
         ("ask", 0, "asked for it"),
         ("reward", 10, "learns from it"),
         ("ppo", 10, "is rewarded by reward"),
@@ -73,7 +74,7 @@ def test_a_vote_is_followed_to_all_weights_that_it_has_touched(store, voted):
 
 
 def test_a_vote_that_came_later_has_touched_nothing(store, voted):
-    assert influence(3, recorded(voted), snapshot(store)) == []
+    assert influence(3, recorded(voted), snapshot(store)) == {}
     assert told(3, "", [recorded(voted)], snapshot(store))[-1] == "  no weights of these runs"
 
 
@@ -83,8 +84,8 @@ def test_a_vote_that_was_taken_back_in_time_has_touched_only_who_asked(store, vo
     pins = {"reward.data": {"until": taken.until, "content": content_hash(preference_pairs(taken))}}
     (voted / "pins.json").write_text(json.dumps(pins))
     # ben's newest event is his vote on the first task; ann's stands
-    assert "reward" not in [one.stage for one in influence(2, recorded(voted), taken)]
-    assert "reward" in [one.stage for one in influence(1, recorded(voted), taken)]
+    assert "reward" not in influence(2, recorded(voted), taken)
+    assert "reward" in influence(1, recorded(voted), taken)
 
 
 def test_weights_are_followed_to_the_votes_behind_them(store, voted):
@@ -100,7 +101,7 @@ def test_a_vote_tells_whose_responses_it_compares(store, voted):
 
 def test_another_store_in_the_same_place_is_not_believed(store, voted):
     (voted / "pins.json").write_text(json.dumps({"reward.data": {"until": 2, "content": "0" * 64}}))
-    assert [one.stage for one in influence(1, recorded(voted), snapshot(store))] == ["ask"]
+    assert list(influence(1, recorded(voted), snapshot(store))) == ["ask"]
 
 
 def test_what_is_not_there_is_named(store, voted, tmp_path):

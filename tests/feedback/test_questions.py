@@ -5,7 +5,7 @@ import math
 import pytest
 from feedback_examples import HandClock, answer, pair
 
-from penstock.feedback.asked import Asked, read, write
+from penstock.feedback.asked import DUEL, Asked, read, write
 from penstock.feedback.asking import (
     Answered,
     Tally,
@@ -13,7 +13,6 @@ from penstock.feedback.asking import (
     anchored,
     candidates,
     duels,
-    fought,
     judged_pairs,
     questions,
     repeated,
@@ -142,7 +141,7 @@ def test_duels_are_heard_without_ties_and_beside_what_was_expected(store):
     asked = [Asked(pair("r"), (1.0,))] + [
         Asked(pair(name, strategy="duel"), (margin,)) for name, margin in (("a", 1.0), ("b", 1.0), ("c", -1.0), ("d", 1.0))
     ]
-    found = fought(asked, voted(store, asked, (1,), (1,), (-1,), (-1,), (0,)))
+    found = judged_pairs(asked, voted(store, asked, (1,), (1,), (-1,), (-1,), (0,)), DUEL)
     assert [(math.copysign(1, one.log_odds), one.margin) for one in found] == [(1, 1.0), (-1, 1.0), (-1, -1.0)]
 
 

@@ -7,17 +7,18 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.algos import BinaryRewardModel, BradleyTerry
+from penstock.config.ask import Simulated
 from penstock.config.run import CheckpointSpec, DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.feedback.exchange import files, imports
 from penstock.feedback.exchange.snapshot import Labels, content_hash, labelled_completions, preference_pairs, snapshot
 from penstock.feedback.lineage import behind, influence, recorded, told
-from penstock.feedback.simulate import SimulatedAnnotator, answer_all
+from penstock.feedback.simulate import answer_all
 from penstock.feedback.store import Store
 from penstock.runtime import launch
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 HH, REVIEWS = DATA / "hh-rlhf" / "harmless-base-test.jsonl.gz", DATA / "rt-polarity"
-PEOPLE = [SimulatedAnnotator(name, noise=0.2) for name in ("ann", "ben", "cleo")]
+PEOPLE = [Simulated(name=name, noise=0.2) for name in ("ann", "ben", "cleo")]
 SCRATCH = ModelSpec(preset="1m", layers=1, vocabulary=2000, context=1024, initializer_range=0.02)
 
 
@@ -59,7 +60,7 @@ def test_human_preferences_of_hh_rlhf_go_through_the_store_into_a_reward_model(t
     metrics = trained(place, options, BradleyTerry(probability="probability"), tmp_path / "real", steps=60)
     run = recorded(tmp_path / "real")
     assert metrics["pair/accuracy"] > 0.6  # of pairs that it has seen three times
-    assert influence(1, run, taken)[0].how == "learns from it"
+    assert next(iter(influence(1, run, taken).values())) == "learns from it"
     assert len(behind("reward", run, taken)["reward"]) >= 420
     assert told(1, "", [run], taken)[-1] == "  real/reward (versions 1 to 60): learns from it"
 

@@ -1,18 +1,21 @@
 """Simulated annotators: what they are known to do, and that weights found from their votes make a better reward model."""
 
+import random
+
 import numpy as np
 import pytest
 from feedback_examples import HandClock, pair
 
+from penstock.config.ask import Simulated
 from penstock.feedback.exchange.snapshot import Labels, annotator_weights, preference_pairs, snapshot
-from penstock.feedback.judgements import comparisons
+from penstock.feedback.judgements import Comparison, Unit, comparisons
 from penstock.feedback.quality.reliability import assess, preference_probability
 from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Item, Lease, Response, Task
-from penstock.feedback.simulate import SimulatedAnnotator, answer_all, judge, question_of, vote_on
+from penstock.feedback.simulate import answer_all, judge, question_of, utilities
 from penstock.feedback.store import Store
 
-CROWD = [SimulatedAnnotator(f"sim{number}") for number in range(5)] + [SimulatedAnnotator("foe", noise=0, adversary=True)]
+CROWD = [Simulated(name=f"sim{number}") for number in range(5)] + [Simulated(name="foe", noise=0, adversary=True)]
 """Five with 30% noise, and one adversary."""
 
 
@@ -20,13 +23,47 @@ def rng(seed):
     return np.random.Generator(np.random.Philox(seed))
 
 
+def vote_on(people, utility_U2, overlap, seed=0):
+    """Votes on pairs without a store: each pair is judged by ``overlap`` people chosen at random.
+
+    Args:
+        people: who may be chosen.
+        utility_U2: how good both responses of each pair really are.
+        overlap: judgements a pair.
+        seed: of everything random.
+    """
+    draw = random.Random(seed)
+    found = []
+    for index, values in enumerate(np.asarray(utility_U2, np.float64)):
+        for person in draw.sample(list(people), overlap):
+            order = (0, 1) if draw.random() < 0.5 else (1, 0)
+            seen = utilities(person, values.tolist(), order, draw)
+            found.append(
+                Comparison(
+                    unit=Unit(f"pair {index}", 0, 1),
+                    task=f"pair {index}",
+                    annotator=person.name,
+                    preference=float(np.sign(seen[0] - seen[1])),
+                    both_bad=False,
+                    side=1 if order == (0, 1) else -1,
+                    latency=30.0,
+                    characters=0,
+                    sequence=len(found) + 1,
+                    time=float(len(found)),
+                    purpose="ask",
+                    strategy="random",
+                )
+            )
+    return found
+
+
 def test_noise_bias_and_malice_are_as_stated():
     utility_U2 = rng(0).normal(size=(2000, 2))
     better_U = np.sign(utility_U2[:, 0] - utility_U2[:, 1])
     people = [
-        SimulatedAnnotator("noisy", noise=0.3),
-        SimulatedAnnotator("lefty", noise=0.0, left_bias=1.0),
-        SimulatedAnnotator("foe", noise=0.0, adversary=True),
+        Simulated(name="noisy", noise=0.3),
+        Simulated(name="lefty", noise=0.0, left_bias=1.0),
+        Simulated(name="foe", noise=0.0, adversary=True),
     ]
     found = vote_on(people, utility_U2, overlap=3)
     said = {person.name: np.array([c.sign for c in found if c.annotator == person.name]) for person in people}
@@ -56,7 +93,7 @@ def asked_by(run, text="answer", stage="ppo"):
 
 
 def test_what_somebody_says_depends_on_the_question_and_not_on_the_name_of_the_run():
-    person, draws = SimulatedAnnotator("ann", noise=0.5), []
+    person, draws = Simulated(name="ann", noise=0.5), []
     for task in (asked_by("one"), asked_by("two")):
         lease = Lease(task.id, "ann", (0, 1), 0.0, 900.0)
         draws.append([judge(person, task, lease, (1.0, 0.0), seed) for seed in range(40)])

@@ -113,20 +113,12 @@ class Votes:
         return max((one.sequence for one in self.said.get(Unit(task, 0, 1), ())), default=0)
 
 
-def judged_pairs(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
-    """The random questions with what people and the reward models think of them, in the order of the votes; ties are left out.
+def judged_pairs(asked: Sequence[Asked], votes: Votes, strategy: str = "random") -> list[JudgedPair]:
+    """Questions of one strategy with what people and the reward models think of them, in the order of the votes; no ties.
 
-    Duels are not among them: who always prefers the newer policy would look like a good judge wherever that one wins.
+    Duels are not among the random ones: who always prefers the newer policy would look like a good judge wherever that one
+    wins. The first response of a duel is the judged policy's.
     """
-    return _judged(asked, votes, "random")
-
-
-def fought(asked: Sequence[Asked], votes: Votes) -> list[JudgedPair]:
-    """The duels alone, in the order of the votes; the first response is the judged policy's."""
-    return _judged(asked, votes, DUEL)
-
-
-def _judged(asked: Sequence[Asked], votes: Votes, strategy: str) -> list[JudgedPair]:
     found = []
     for one in asked:
         task, log_odds = one.task, votes.log_odds(one.task.id)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.feedback.records import JUDGEMENTS, Event, Task
+from penstock.feedback.records import JUDGEMENT, JUDGEMENTS, Event, Task
 
 
 class Unit(NamedTuple):
@@ -68,7 +68,7 @@ def _of_event(event: Event, task: Task, axis: str) -> Iterator[Comparison]:
     characters = len(task.item.prompt) + sum(len(response.text) for response in task.item.responses)
     place = {response: place for place, response in enumerate(event.order)}
     for first, second in combinations(range(len(task.item.responses)), 2):
-        preference = _preference(event, task, axis, first, second)
+        preference = _preference(event.kind, event.body, task, axis, first, second)
         if preference is None:
             continue
         side = 0 if not place else 1 if place[first] < place[second] else -1
@@ -88,11 +88,10 @@ def _of_event(event: Event, task: Task, axis: str) -> Iterator[Comparison]:
         )
 
 
-def _preference(event: Event, task: Task, axis: str, first: int, second: int) -> float | None:
-    body: Mapping[str, Any] = event.body
-    if event.kind == "vote":
+def _preference(kind: str, body: Mapping[str, Any], task: Task, axis: str, first: int, second: int) -> float | None:
+    if kind == "vote":
         return float(body["preference"]) if axis == "overall" else body["axes"].get(axis)
-    if event.kind == "ranking":
+    if kind == "ranking":
         ranks = body["ranks"]
         return float(np.sign(ranks[second] - ranks[first])) if axis == "overall" else None
     scores = body["scores"].get(axis)
@@ -106,9 +105,7 @@ def gold_preference(task: Task, unit: Unit) -> float | None:
     """What the right judgement of a gold task says about a unit; None for other tasks."""
     if task.gold is None:
         return None
-    kind = {"pair": "vote", "ranking": "ranking", "rating": "rating"}[task.form]
-    gold = Event(0, "", 0.0, kind, unit.task, "", 0, {"axes": {}, **task.gold}, (), -1.0, "")  # type: ignore[arg-type]
-    return _preference(gold, task, "overall", unit.first, unit.second)
+    return _preference(JUDGEMENT[task.form], {"axes": {}, **task.gold}, task, "overall", unit.first, unit.second)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.feedback.judgements import Comparison, Unit
+from penstock.feedback.judgements import Unit
 from penstock.feedback.quality.agreement import cohen_kappa
 from penstock.feedback.quality.reliability import Share, coin_chance
 
@@ -136,12 +136,3 @@ def compare(
 def _longer(said: Mapping[Unit, int], unequal: Mapping[Unit, int]) -> Share:
     taken = [said[unit] == longer for unit, longer in unequal.items() if longer and said[unit]]
     return Share(sum(taken), len(taken))
-
-
-def sides(found: Sequence[Comparison], weights: Mapping[str, float] | None = None) -> dict[Unit, int]:
-    """The weighted majority's side of each unit: 1, 0 for a tie, -1."""
-    total: dict[Unit, float] = {}
-    for comparison in found:
-        weight = 1.0 if weights is None else weights.get(comparison.annotator, 0.0)
-        total[comparison.unit] = total.get(comparison.unit, 0.0) + weight * comparison.sign
-    return {unit: (value > 0) - (value < 0) for unit, value in total.items()}

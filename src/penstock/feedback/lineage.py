@@ -17,7 +17,6 @@ from typing import Any
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import FORMS, LABELLED, Labels, Snapshot, chosen, content_hash
 from penstock.feedback.records import Event
-from penstock.feedback.state import fold
 
 
 @dataclass(frozen=True)
@@ -32,35 +31,17 @@ class Pin:
 
 
 @dataclass(frozen=True)
-class Link:
-    """``stage`` depends on the earlier stage ``on``, in the way ``how``."""
-
-    stage: str
-    on: str
-    how: str
-
-
-@dataclass(frozen=True)
 class Recorded:
     """What a run's folder says."""
 
     name: str
     steps: Mapping[str, int]
     """Versions of the weights that each stage made; 0 for a stage that asks."""
-    links: Sequence[Link]
+    links: Mapping[str, Sequence[tuple[str, str]]]
+    """For each stage: the earlier ones that it depends on, and how."""
     pins: Sequence[Pin]
     asked: Mapping[str, tuple[frozenset[str], int]]
     """For each stage that asked and is done: its tasks, and the length of the log that it was judged by."""
-
-
-@dataclass(frozen=True)
-class Influence:
-    """A stage that a vote has touched. Its versions are 1 … ``versions``; a stage that asks made none."""
-
-    run: str
-    stage: str
-    versions: int
-    how: str
 
 
 def recorded(folder: Path) -> Recorded:
@@ -77,7 +58,7 @@ def recorded(folder: Path) -> Recorded:
         return Recorded(
             run["name"],
             {name: 0 if stage["kind"] == "Ask" else int(stage["steps"]) for name, stage in stages.items()},
-            [link for name, stage in stages.items() for link in _links(name, stage)],
+            {name: list(_links(stage)) for name, stage in stages.items()},
             [pin for name, stage in stages.items() for pin in _pins(name, stage, later.get(f"{name}.data", {}))],
             {name: found for name in stages if (found := _asked(folder / "asked", name)) is not None},
         )
@@ -85,14 +66,14 @@ def recorded(folder: Path) -> Recorded:
         raise FeedbackError(f"{folder}: not the folder of a run ({error!r:.200})") from error
 
 
-def _links(name: str, stage: Mapping[str, Any]) -> Iterator[Link]:
+def _links(stage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     asks = stage["kind"] == "Ask"
     for field, how in (("model", "samples" if asks else "starts from"), ("against", "is judged against")):
-        yield from (Link(name, other, how) for other in _named((stage.get(field) or {}).get("path", "")))
+        yield from ((other, how) for other in _named((stage.get(field) or {}).get("path", "")))
     for reward in stage.get("rewards") or ():
         if reward["function"].startswith(("model:", "process:")):
-            yield from (Link(name, other, "is rewarded by") for other in _named(reward["function"].partition(":")[2]))
-    yield from (Link(name, other, "chooses questions by") for other in _named(stage.get("scorers", "")))
+            yield from ((other, "is rewarded by") for other in _named(reward["function"].partition(":")[2]))
+    yield from ((other, "chooses questions by") for other in _named(stage.get("scorers", "")))
 
 
 def _named(text: str) -> list[str]:
@@ -118,16 +99,9 @@ def _asked(folder: Path, name: str) -> tuple[frozenset[str], int] | None:
     return tasks, int(json.loads(done.read_text(encoding="utf-8"))["until"])
 
 
-def part(taken: Snapshot, until: int) -> Snapshot:
-    """The first events of a snapshot. Raises FeedbackError if it has fewer."""
-    if until > taken.until:
-        raise FeedbackError(f"the log has {taken.until} events, not {until}; is this the same store?")
-    return Snapshot(taken.events[:until], taken.tasks, taken.natures)
-
-
 def reads(pin: Pin, taken: Snapshot) -> bool:
     """Whether a stage read this very store: the rows of that part of the log have the hash that the run wrote down."""
-    return pin.until <= taken.until and content_hash(FORMS[pin.form](part(taken, pin.until), pin.labels)) == pin.content
+    return pin.until <= taken.until and content_hash(FORMS[pin.form](taken.part(pin.until), pin.labels)) == pin.content
 
 
 def standing(pin: Pin, taken: Snapshot) -> dict[int, str]:
@@ -136,7 +110,7 @@ def standing(pin: Pin, taken: Snapshot) -> dict[int, str]:
     Votes on ordinary questions make its rows; those on gold and repeats only weigh annotators; edits count where the
     stage reads corrections.
     """
-    state = fold(taken.events[: pin.until])
+    state = taken.part(pin.until).state
     found = {}
     for event in state.remarks.values() if pin.form == "corrections" else state.judgements():
         if taken.natures[event.annotator] in pin.labels.natures and (pin.form != "corrections" or event.kind == "edit"):
@@ -145,8 +119,8 @@ def standing(pin: Pin, taken: Snapshot) -> dict[int, str]:
     return found
 
 
-def influence(sequence: int, run: Recorded, taken: Snapshot) -> list[Influence]:
-    """Every stage of a run that an event has touched, in the order of the run: directly, or through another stage.
+def influence(sequence: int, run: Recorded, taken: Snapshot) -> dict[str, str]:
+    """Every stage of a run that an event has touched, in the order of the run, and how: directly, or through another stage.
 
     Raises:
         FeedbackError: there is no such event.
@@ -160,10 +134,10 @@ def influence(sequence: int, run: Recorded, taken: Snapshot) -> list[Influence]:
             touched[stage] = str(direct[stage])
         elif event.task in tasks and sequence <= until:
             touched[stage] = "asked for it"
-        through = [f"{link.how} {link.on}" for link in run.links if link.stage == stage and link.on in touched]
+        through = [f"{how} {on}" for on, how in run.links[stage] if on in touched]
         if stage not in touched and through:
             touched[stage] = ", ".join(through)
-    return [Influence(run.name, stage, run.steps[stage], how) for stage, how in touched.items()]
+    return touched
 
 
 def behind(stage: str, run: Recorded, taken: Snapshot) -> dict[str, list[int]]:
@@ -176,11 +150,9 @@ def behind(stage: str, run: Recorded, taken: Snapshot) -> dict[str, list[int]]:
         raise FeedbackError(f"{run.name} has no stage {stage!r}; it has: {', '.join(run.steps)}")
     way, queue = {stage}, [stage]
     while queue:
-        here = queue.pop()
-        for link in run.links:
-            if link.stage == here and link.on not in way:
-                way.add(link.on)
-                queue.append(link.on)
+        fresh = {on for on, _ in run.links[queue.pop()]} - way
+        way |= fresh
+        queue += fresh
     return {pin.stage: sorted(standing(pin, taken)) for pin in run.pins if pin.stage in way and reads(pin, taken)}
 
 
@@ -207,11 +179,12 @@ def told(sequence: int, stage: str, runs: Sequence[Recorded], taken: Snapshot) -
     event = _event(sequence, taken)
     lines = [f"event {sequence}: {event.kind} by {event.annotator} ({taken.natures[event.annotator]}) on task {event.task}"]
     lines += [f"  about a response of {origin}" for origin in origins(sequence, taken)]
-    found = [touched for run in runs for touched in influence(sequence, run, taken)]
-    for one in found:
-        versions = f"versions 1 to {one.versions}" if one.versions else "asks"
-        lines.append(f"  {one.run}/{one.stage} ({versions}): {one.how}")
-    return lines if found else [*lines, "  no weights of these runs"]
+    found = []
+    for run in runs:
+        for touched, how in influence(sequence, run, taken).items():
+            versions = f"versions 1 to {run.steps[touched]}" if run.steps[touched] else "asks"
+            found.append(f"  {run.name}/{touched} ({versions}): {how}")
+    return [*lines, *(found or ["  no weights of these runs"])]
 
 
 def _stage_lines(stage: str, run: Recorded, found: Mapping[str, Sequence[int]], taken: Snapshot) -> list[str]:

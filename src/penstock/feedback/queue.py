@@ -314,11 +314,6 @@ def renew(connection: Connection, lease: Lease, deadline: float) -> None:
     connection.execute(leases.update().where(mine).values(granted=lease.granted, deadline=deadline))
 
 
-def drop(connection: Connection, task: str, annotator: str) -> None:
-    """Remove an annotator's lease of a task, if there is one."""
-    connection.execute(leases.delete().where(leases.c.task == task, leases.c.annotator == annotator))
-
-
 def settle(connection: Connection, before: Seats, judged: int, held: Sequence[float]) -> bool:
     """Bring the queue's index up to date with a task's judgements and the deadlines of the leases that hold its seats.
 

@@ -9,82 +9,70 @@ that events get numbers without gaps in the order in which they become durable, 
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 
-def _texts(*names: str) -> list[Column[str]]:
-    return [Column(name, Text, nullable=False) for name in names]
+def _texts(*names: str) -> list[sa.Column[str]]:
+    return [sa.Column(name, sa.Text, nullable=False) for name in names]
 
 
-def _integers(*names: str) -> list[Column[int]]:
-    return [Column(name, BigInteger, nullable=False) for name in names]
+def _integers(*names: str) -> list[sa.Column[int]]:
+    return [sa.Column(name, sa.BigInteger, nullable=False) for name in names]
 
 
-def _reals(*names: str) -> list[Column[float]]:
+def _reals(*names: str) -> list[sa.Column[float]]:
     """Of double precision on both databases; times are seconds of the store's clock."""
-    return [Column(name, Float(53), nullable=False) for name in names]
+    return [sa.Column(name, sa.Float(53), nullable=False) for name in names]
 
 
-def _sequence() -> Column[int]:
+def _sequence() -> sa.Column[int]:
     """The number of a log's line, which its writer gives."""
-    return Column("sequence", BigInteger, primary_key=True, autoincrement=False)
+    return sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False)
 
 
-def _reference(name: str, target: str, key: bool = False) -> Column[str]:
+def _reference(name: str, target: str, key: bool = False) -> sa.Column[str]:
     """A name in another table; ``key``: part of the primary key."""
-    return Column(name, Text, ForeignKey(target), primary_key=key, nullable=False)
+    return sa.Column(name, sa.Text, sa.ForeignKey(target), primary_key=key, nullable=False)
 
 
-blobs = Table("blobs", metadata, Column("hash", Text, primary_key=True), Column("body", LargeBinary, nullable=False))
+blobs = sa.Table(
+    "blobs", metadata, sa.Column("hash", sa.Text, primary_key=True), sa.Column("body", sa.LargeBinary, nullable=False)
+)
 """Contents by their SHA-256: responses as canonical JSON."""
 
-items = Table("items", metadata, Column("id", Text, primary_key=True), Column("body", Text, nullable=False))
+items = sa.Table("items", metadata, sa.Column("id", sa.Text, primary_key=True), sa.Column("body", sa.Text, nullable=False))
 
-tasks = Table(
+tasks = sa.Table(
     "tasks",
     metadata,
-    Column("id", Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
     _reference("item", "items.id"),
     *_texts("purpose", "origin", "reserved"),
-    Column("overlap", Integer, nullable=False),
+    sa.Column("overlap", sa.Integer, nullable=False),
     *_texts("body"),
     *_reals("added"),
-    Index("tasks_of_item", "item"),
-    Index("tasks_repeated", "origin", "reserved"),
-    Index("tasks_reserved", "reserved", "added"),
+    sa.Index("tasks_of_item", "item"),
+    sa.Index("tasks_repeated", "origin", "reserved"),
+    sa.Index("tasks_reserved", "reserved", "added"),
 )
 
-annotators = Table(
+annotators = sa.Table(
     "annotators",
     metadata,
-    Column("name", Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
     *_texts("role", "nature", "attributes", "password", "invite"),
-    Column("enabled", Boolean, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
     *_reals("added"),
 )
 
-events = Table(
+events = sa.Table(
     "events",
     metadata,
     _sequence(),
-    Column("key", Text, nullable=False, unique=True),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
     *_reals("time"),
     *_texts("kind"),
     _reference("task", "tasks.id"),
@@ -93,110 +81,112 @@ events = Table(
     *_texts("body", "shown"),
     *_reals("latency"),
     *_texts("guideline"),
-    Index("events_of_task", "task"),
-    Index("events_of_annotator", "annotator", "sequence"),
-    Index("events_by_target", "target"),
+    sa.Index("events_of_task", "task"),
+    sa.Index("events_of_annotator", "annotator", "sequence"),
+    sa.Index("events_by_target", "target"),
 )
 
-answers = Table(
+answers = sa.Table(
     "answers",
     metadata,
     _reference("task", "tasks.id", key=True),
     _reference("annotator", "annotators.name", key=True),
-    Column("event", BigInteger, ForeignKey("events.sequence"), nullable=False),
+    sa.Column("event", sa.BigInteger, sa.ForeignKey("events.sequence"), nullable=False),
     *_texts("kind"),
-    Index("answers_of_annotator", "annotator", "event"),
+    sa.Index("answers_of_annotator", "annotator", "event"),
 )
 """Who is done with a task and by which event; its key makes a second vote of an annotator impossible."""
 
-progress = Table(
+progress = sa.Table(
     "progress",
     metadata,
     _reference("task", "tasks.id", key=True),
     *_integers("number"),
     *_texts("purpose"),
     *_reals("urgency"),
-    Column("judgements", Integer, nullable=False),
-    Column("open", Boolean, nullable=False),
-    Column("free_at", Float(53), nullable=False, server_default="0"),
-    UniqueConstraint("number"),
-    Index("progress_queue", "purpose", "open", "urgency", "number"),
+    sa.Column("judgements", sa.Integer, nullable=False),
+    sa.Column("open", sa.Boolean, nullable=False),
+    sa.Column("free_at", sa.Float(53), nullable=False, server_default="0"),
+    sa.UniqueConstraint("number"),
+    sa.Index("progress_queue", "purpose", "open", "urgency", "number"),
 )
 """How many judgements a task has; the queue's index. Lower ``urgency`` (the negative priority) comes first, then ``number``,
 the order in which tasks were added. From ``free_at`` on a task that is open has a seat that neither a judgement nor a lease
 takes: 0, or while all are taken the first deadline."""
 
-leases = Table(
+leases = sa.Table(
     "leases",
     metadata,
     _reference("task", "tasks.id", key=True),
     _reference("annotator", "annotators.name", key=True),
     *_texts("shown"),
     *_reals("granted", "deadline"),
-    Index("leases_of_annotator", "annotator", "deadline"),
+    sa.Index("leases_of_annotator", "annotator", "deadline"),
 )
 
-sessions = Table(
+sessions = sa.Table(
     "sessions",
     metadata,
-    Column("id", Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
     _reference("annotator", "annotators.name"),
     *_reals("created", "expires"),
-    Index("sessions_of_annotator", "annotator", "created"),
+    sa.Index("sessions_of_annotator", "annotator", "created"),
 )
 """Who is signed in at the service: the hash of what their cookie holds."""
 
-attempts = Table(
+attempts = sa.Table(
     "attempts",
     metadata,
-    Column("key", Text, primary_key=True),
-    Column("count", Integer, nullable=False),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("count", sa.Integer, nullable=False),
     *_reals("last"),
-    Index("attempts_by_age", "last"),
+    sa.Index("attempts_by_age", "last"),
 )
 """Wrong passwords in a row, by a hash of the name or the address (``service/throttle.py``)."""
 
-secrets = Table("secrets", metadata, Column("name", Text, primary_key=True), Column("value", LargeBinary, nullable=False))
+secrets = sa.Table(
+    "secrets", metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.LargeBinary, nullable=False)
+)
 """Random keys of this store, each made when it is first needed (``service/secrets.py``)."""
 
-head = Table(
+head = sa.Table(
     "head",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     *_integers("events", "tasks"),
 )
 
 # Product signals: a log of its own, apart from the annotators' log, never mixed into it.
 
-tenants = Table(
+tenants = sa.Table(
     "tenants",
     metadata,
-    Column("name", Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
     *_texts("secret"),
     *_reals("added"),
 )
 """Products that send signals. ``secret`` keys the hashes of their users' names and the fences of their corrections."""
 
-product_tokens = Table(
+product_tokens = sa.Table(
     "product_tokens",
     metadata,
-    Column("hash", Text, primary_key=True),
+    sa.Column("hash", sa.Text, primary_key=True),
     _reference("tenant", "tenants.name"),
     *_reals("added"),
-    Column("enabled", Boolean, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
 )
 
-product_responses = Table(
+product_responses = sa.Table(
     "product_responses",
     metadata,
     _reference("tenant", "tenants.name", key=True),
-    Column("name", Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
     *_texts("content", "body"),
     *_reals("added"),
 )
 """Responses that signals speak of, by the product's own name for them; ``content`` is the hash of ``body``."""
 
-signals = Table(
+signals = sa.Table(
     "signals",
     metadata,
     _sequence(),
@@ -204,33 +194,33 @@ signals = Table(
     *_texts("key"),
     *_reals("time"),
     *_texts("response", "user", "signal", "reason", "standing", "body"),
-    UniqueConstraint("tenant", "key"),
-    Index("signals_of_response", "tenant", "response"),
+    sa.UniqueConstraint("tenant", "key"),
+    sa.Index("signals_of_response", "tenant", "response"),
 )
 """What users of products did; ``user`` is a keyed hash, ``standing`` says whether a signal counts or came above a cap."""
 
-signal_days = Table(
+signal_days = sa.Table(
     "signal_days",
     metadata,
     _reference("tenant", "tenants.name", key=True),
-    Column("user", Text, primary_key=True),
-    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("user", sa.Text, primary_key=True),
+    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
     *_integers("signals"),
 )
 """Signals of a user on a day (UTC, days since 1970): an index over the log, for the cap."""
 
-corrections = Table(
+corrections = sa.Table(
     "corrections",
     metadata,
-    Column("id", Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
     _reference("tenant", "tenants.name"),
     *_texts("source", "author", "body"),
     *_reals("added"),
-    Index("corrections_of_tenant", "tenant", "added"),
+    sa.Index("corrections_of_tenant", "tenant", "added"),
 )
 """Corrected answers in quarantine: of no use to anybody until a ruling approves them."""
 
-rulings = Table(
+rulings = sa.Table(
     "rulings",
     metadata,
     _sequence(),
@@ -239,16 +229,16 @@ rulings = Table(
     _reference("annotator", "annotators.name"),
     *_reals("time", "expires"),
     *_texts("note"),
-    Index("rulings_of_correction", "correction", "sequence"),
+    sa.Index("rulings_of_correction", "correction", "sequence"),
 )
 """What adjudicators decided about corrections; the newest ruling of each holds."""
 
-vectors = Table(
+vectors = sa.Table(
     "vectors",
     metadata,
     _reference("correction", "corrections.id", key=True),
-    Column("embedder", Text, primary_key=True),
-    Column("vector", LargeBinary, nullable=False),
+    sa.Column("embedder", sa.Text, primary_key=True),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
 )
 """Embeddings of corrections, by the name of what embedded them; float32, little-endian. They can be computed again."""
 
@@ -261,10 +251,10 @@ def create(connection: Connection) -> None:
     connection.execute(head.insert().values(id=1, events=0, tasks=0))
     if connection.dialect.name == "postgresql":
         refuse = "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
-        connection.execute(text(f"{refuse} $$ BEGIN RAISE EXCEPTION 'append-only'; END $$"))
+        connection.execute(sa.text(f"{refuse} $$ BEGIN RAISE EXCEPTION 'append-only'; END $$"))
         verbs, then = {"append_only": "UPDATE OR DELETE OR TRUNCATE"}, "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
     else:
         verbs, then = {"no_update": "UPDATE", "no_delete": "DELETE"}, "BEGIN SELECT RAISE(ABORT, 'append-only'); END"
     for table in APPEND_ONLY:
         for name, verb in verbs.items():
-            connection.execute(text(f"CREATE TRIGGER {table.name}_{name} BEFORE {verb} ON {table.name} {then}"))
+            connection.execute(sa.text(f"CREATE TRIGGER {table.name}_{name} BEFORE {verb} ON {table.name} {then}"))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from penstock.feedback.errors import FeedbackError
-from penstock.feedback.judgements import Comparison, Unit
+from penstock.config.ask import Simulated
 from penstock.feedback.records import JUDGEMENT, Annotator, Lease, Submission, Task, digest
 
 if TYPE_CHECKING:
@@ -21,34 +18,16 @@ Truth = Callable[[Task], Sequence[float]]
 """How good each response of a task really is; higher is better."""
 
 
-@dataclass(frozen=True)
-class SimulatedAnnotator:
-    """Somebody whose faults are known."""
+SECONDS = 30.0
+"""Median time for a task; each takes between half and twice of it."""
 
-    name: str
-    noise: float = 0.3
-    """Chance that an answer is the opposite of what it should be."""
-    left_bias: float = 0.0
-    """Chance that what is shown first is taken without looking."""
-    adversary: bool = False
-    """Means the opposite of what they think, always."""
-    seconds: float = 30.0
-    """Median time for a task; each takes between half and twice of it."""
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.noise <= 1 and 0 <= self.left_bias <= 1 and self.seconds >= 0):
-            raise FeedbackError(f"{self.name}: noise and left_bias are chances, seconds is 0 or more")
-
-    @property
-    def annotator(self) -> Annotator:
-        return Annotator(self.name, nature="simulated")
-
-    def utilities(self, truth: Sequence[float], order: Sequence[int], draw: random.Random) -> list[float]:
-        """How good the responses seem to this annotator now."""
-        seen = [-value for value in truth] if self.adversary else list(truth)
-        if draw.random() < self.left_bias:
-            return [float(len(order) - list(order).index(response)) for response in range(len(seen))]
-        return [-value for value in seen] if draw.random() < self.noise else seen
+def utilities(person: Simulated, truth: Sequence[float], order: Sequence[int], draw: random.Random) -> list[float]:
+    """How good the responses seem to this annotator now."""
+    seen = [-value for value in truth] if person.adversary else list(truth)
+    if draw.random() < person.left_bias:
+        return [float(len(order) - list(order).index(response)) for response in range(len(seen))]
+    return [-value for value in seen] if draw.random() < person.noise else seen
 
 
 def question_of(task: Task) -> str:
@@ -58,14 +37,14 @@ def question_of(task: Task) -> str:
     return digest([task.form, task.purpose, task.strategy, item.prompt, item.key, texts])
 
 
-def judge(person: SimulatedAnnotator, task: Task, lease: Lease, truth: Sequence[float], seed: int) -> Submission:
+def judge(person: Simulated, task: Task, lease: Lease, truth: Sequence[float], seed: int) -> Submission:
     """What a simulated annotator submits: a pure function of the arguments.
 
     Chance depends on the seed, the person and :func:`question_of` the task, so a run under another name has the same votes.
     Only ``left_bias`` follows the order shown, which belongs to the task in its store.
     """
     draw = random.Random(f"{seed}/{person.name}/{question_of(task)}")
-    seen = person.utilities(truth, lease.order, draw)
+    seen = utilities(person, truth, lease.order, draw)
     body: dict[str, Any]
     if task.form == "pair":
         strength = 1 + int(draw.random() * 3)
@@ -76,18 +55,18 @@ def judge(person: SimulatedAnnotator, task: Task, lease: Lease, truth: Sequence[
         low, high = task.scale
         scores = [round(low + (high - low) / (1 + float(np.exp(-value))), 3) for value in seen]
         body = {"scores": dict.fromkeys(task.axes, scores)}
-    seconds = person.seconds * 2 ** draw.uniform(-1, 1)
+    seconds = SECONDS * 2 ** draw.uniform(-1, 1)
     key = f"sim:{seed}:{person.name}:{task.id}"
     return Submission(JUDGEMENT[task.form], task.id, person.name, key, body, seconds)  # type: ignore[arg-type]
 
 
-def answer_all(store: Store, people: Sequence[SimulatedAnnotator], truth: Truth, seed: int = 0, most: int = 10**9) -> int:
+def answer_all(store: Store, people: Sequence[Simulated], truth: Truth, seed: int = 0, most: int = 10**9) -> int:
     """Let the people answer what the queue gives them, in turns, until nothing is left for anybody; gives the count.
 
     ``most`` bounds the judgements.
     """
     for person in people:
-        store.enrol(person.annotator)
+        store.enrol(Annotator(person.name, nature="simulated"))
     waiting, judged = list(people), 0
     while waiting and judged < most:
         for person in list(waiting):
@@ -99,37 +78,3 @@ def answer_all(store: Store, people: Sequence[SimulatedAnnotator], truth: Truth,
             store.submit(judge(person, task, lease, truth(task), seed))
             judged += 1
     return judged
-
-
-def vote_on(people: Sequence[SimulatedAnnotator], utility_U2: ArrayLike, overlap: int, seed: int = 0) -> list[Comparison]:
-    """Votes on pairs without a store: each pair is judged by ``overlap`` people chosen at random.
-
-    Args:
-        people: who may be chosen.
-        utility_U2: how good both responses of each pair really are.
-        overlap: judgements a pair.
-        seed: of everything random.
-    """
-    utilities, draw = np.asarray(utility_U2, np.float64), random.Random(seed)
-    found: list[Comparison] = []
-    for pair, values in enumerate(utilities):
-        for person in draw.sample(list(people), overlap):
-            order = (0, 1) if draw.random() < 0.5 else (1, 0)
-            seen = person.utilities(values.tolist(), order, draw)
-            found.append(
-                Comparison(
-                    unit=Unit(f"pair {pair}", 0, 1),
-                    task=f"pair {pair}",
-                    annotator=person.name,
-                    preference=float(np.sign(seen[0] - seen[1])),
-                    both_bad=False,
-                    side=1 if order == (0, 1) else -1,
-                    latency=person.seconds,
-                    characters=0,
-                    sequence=len(found) + 1,
-                    time=float(len(found)),
-                    purpose="ask",
-                    strategy="random",
-                )
-            )
-    return found

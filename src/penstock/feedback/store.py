@@ -225,7 +225,8 @@ class Store:
         if not remark:
             answer = {"task": task.id, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
             connection.execute(schema.answers.insert().values(answer))
-            queue.drop(connection, task.id, given.annotator)
+            leases = schema.leases
+            connection.execute(leases.delete().where(leases.c.task == task.id, leases.c.annotator == given.annotator))
             queue.settle(connection, seats, seats.judged + (given.kind in JUDGEMENTS), seats.others)
         return event
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from penstock.feedback.asked import Asked
-from penstock.feedback.asking import Votes, anchored, fought, judged_pairs
+from penstock.feedback.asked import DUEL, Asked
+from penstock.feedback.asking import Votes, anchored, judged_pairs
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, sign_table
 from penstock.feedback.quality.agreement import krippendorff_alpha
@@ -138,7 +139,7 @@ def judged(
     everything: list[Comparison] = [comparison for said in votes.said.values() for comparison in said]
     here = [comparison for comparison in everything if comparison.task in tasks]
     _, _, sign_AU = sign_table(here)
-    duels = fought(asked, votes)
+    duels = judged_pairs(asked, votes, DUEL)
     proxy, gold = (list(earlier[-1][kind]) if earlier else [0.0] for kind in ("proxy", "gold"))
     if duels:
         expected = sum(duel.margin > 0 for duel in duels) / len(duels)
@@ -158,8 +159,6 @@ def judged(
             gold=gold,
         )
         card = report_card(evidence, gate_of(gate))
-    chosen: dict[str, int] = {}
-    for one in asked:
-        chosen[one.task.strategy] = chosen.get(one.task.strategy, 0) + 1
+    chosen = dict(Counter(one.task.strategy for one in asked))
     alpha = krippendorff_alpha(sign_AU) if sign_AU.size else float("nan")
     return Verdict(name, chosen, len(here), alpha, assess(everything, {}), proxy, gold, card)

@@ -8,7 +8,6 @@ al. 2024, arXiv 2411.02306), so they are never the only reward of a run (``runti
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,33 +126,23 @@ def labels(store: Store, policy: Policy | None = None, until: int | None = None)
     return labels_of(product_log.snapshot(store, until), policy)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A store's signals in numbers, and what a person should look at."""
+def summary(taken: Signals, policy: Policy | None = None) -> dict[str, Any]:
+    """A store's signals in numbers, as JSON, and what a person should look at; of one tenant where the policy names one.
 
-    signals: Mapping[str, int]
-    """By kind."""
-    reasons: Mapping[str, int]
-    users: int
-    capped: int
-    labels: tuple[int, int]
-    """Good and bad."""
-    concerns: tuple[str, ...]
-
-
-def summary(taken: Signals, policy: Policy | None = None) -> Summary:
-    """What a store's signals amount to; those of one tenant where the policy names one."""
+    ``signals`` by kind, ``reasons``, distinct ``users``, how many signals were ``capped``, the ``labels`` that they amount to
+    (good and bad), and ``concerns``.
+    """
     policy = policy or Policy()
     good = [bool(row["label"]) for row in labels_of(taken, policy)]
     events = tuple(event for event in taken.events if policy.tenant in ("", event.tenant))
-    return Summary(
-        signals=dict(Counter(event.signal for event in events)),
-        reasons=dict(Counter(event.reason for event in events if event.reason)),
-        users=len({(event.tenant, event.user) for event in events}),
-        capped=sum(event.standing == "capped" for event in events),
-        labels=(sum(good), len(good) - sum(good)),
-        concerns=tuple(concerns(Signals(events, taken.replies), policy)),
-    )
+    return {
+        "signals": dict(Counter(event.signal for event in events)),
+        "reasons": dict(Counter(event.reason for event in events if event.reason)),
+        "users": len({(event.tenant, event.user) for event in events}),
+        "capped": sum(event.standing == "capped" for event in events),
+        "labels": [sum(good), len(good) - sum(good)],
+        "concerns": concerns(Signals(events, taken.replies), policy),
+    }
 
 
 def concerns(taken: Signals, policy: Policy | None = None) -> list[str]:

@@ -26,18 +26,8 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 MOST_TOGETHER = 100
 """Signals in one call."""
-
-
-@dataclass(frozen=True)
-class Caps:
-    """What is counted."""
-
-    user_day: int = 50
-    """Signals of one user on one day (UTC) that count; later ones are recorded as capped."""
-
-    def __post_init__(self) -> None:
-        if self.user_day < 1:
-            raise FeedbackError(f"user_day={self.user_day}; let at least 1 signal of a user count each day")
+USER_DAY = 50
+"""Signals of one user on one day (UTC) that count; later ones are recorded as capped."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class Recorded:
     standing: Standing
 
 
-def record(store: Store, who: Tenant, given: Sequence[Signal], caps: Caps | None = None) -> list[Recorded]:
+def record(store: Store, who: Tenant, given: Sequence[Signal], cap: int = USER_DAY) -> list[Recorded]:
     """Record signals of one tenant, all or none. What is in the log already is given as it is there.
 
     An edit goes into quarantine as a correction with it.
@@ -59,15 +49,14 @@ def record(store: Store, who: Tenant, given: Sequence[Signal], caps: Caps | None
         KeyReused: an id, or a response's, came before with other content.
         NotFound: a response that was never sent.
     """
-    caps = caps or Caps()
     if not 0 < len(given) <= MOST_TOGETHER:
         raise FeedbackError(f"{len(given)} signals at once; send 1 to {MOST_TOGETHER}")
     with store.database.write() as connection:
         now = store.now()
-        return [_record(connection, who, signal, caps, now) for signal in given]
+        return [_record(connection, who, signal, cap, now) for signal in given]
 
 
-def _record(connection: Connection, who: Tenant, given: Signal, caps: Caps, now: float) -> Recorded:
+def _record(connection: Connection, who: Tenant, given: Signal, cap: int, now: float) -> Recorded:
     name = given.response or _save_reply(connection, who, given.reply, now)
     said = {"response": name, "user": user_hash(who.secret, given.user), "signal": given.signal, "reason": given.reason}
     said["body"] = canonical(given.body)
@@ -83,7 +72,7 @@ def _record(connection: Connection, who: Tenant, given: Signal, caps: Caps, now:
         raise FeedbackError(f"id {given.key}: the edited text is the response itself; send what the user changed")
     today = _count_today(connection, who.name, said["user"], int(now // DAY))
     sequence = rows.last(connection, table) + 1
-    standing: Standing = "counted" if today <= caps.user_day else "capped"
+    standing: Standing = "counted" if today <= cap else "capped"
     row = {"sequence": sequence, "tenant": who.name, "key": given.key, "time": now, "standing": standing}
     connection.execute(table.insert(), {**row, **said})
     if given.signal == "edit" and standing == "counted":

@@ -17,7 +17,6 @@ from sqlalchemy.engine import Connection
 from penstock.feedback import rows, schema
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound, Overtaken
 from penstock.feedback.records import canonical, digest, vars_of
-from penstock.feedback.state import fold
 from penstock.product.signals import LONGEST_EDIT, user_hash
 from penstock.product.tenants import load_tenant
 from penstock.product.text import suspicions, visible
@@ -96,7 +95,7 @@ def gather(store: Store, tenant: str) -> int:
     Raises:
         NotFound: there is no such tenant.
     """
-    edits = [event for event in fold(store.events()).remarks.values() if event.kind == "edit"]
+    edits = [event for event in store.state().remarks.values() if event.kind == "edit"]
     tasks = store.tasks_of(edits)
     people = {who.name for who in store.annotators() if who.nature == "human"}
     with store.database.write() as connection:

@@ -162,9 +162,9 @@ class ProductRoutes:
     def summary(self, call: Call) -> Response:
         """Signals of all products in numbers, with what an administrator should look at; and the same of each tenant."""
         taken = product_log.snapshot(self._store)
-        of_each = {name: asdict(summary(taken, Policy(tenant=name))) for name in tenant_names(self._store)}
-        policy = asdict(Policy()) | {"user_day": product_log.Caps().user_day}
-        return reply(asdict(summary(taken)) | {"tenants": of_each, "policy": policy})
+        of_each = {name: summary(taken, Policy(tenant=name)) for name in tenant_names(self._store)}
+        policy = asdict(Policy()) | {"user_day": product_log.USER_DAY}
+        return reply(summary(taken) | {"tenants": of_each, "policy": policy})
 
     def _tenant(self, call: Call) -> Tenant:
         token = bearer(call.headers)

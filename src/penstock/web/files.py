@@ -18,6 +18,15 @@ POLICY = (
     "font-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """The content policy of every page: nothing of another host, no script or style but files of this list."""
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Sent with everything by a server of pages; a response may say otherwise."""
 
 
 def page_files(*places: Path) -> Mapping[str, Path]:

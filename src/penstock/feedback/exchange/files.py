@@ -22,16 +22,11 @@ def encoded(rows: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
     Raises:
         FeedbackError: another suffix, or no rows.
     """
-    formats: dict[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
-        ".jsonl": _json_lines,
-        ".parquet": _parquet,
-        ".csv": _csv,
-    }
-    if suffix not in formats:
-        raise FeedbackError(f"cannot write {suffix or 'a file without suffix'}; use {', '.join(formats)}")
+    if suffix not in FORMATS:
+        raise FeedbackError(f"cannot write {suffix or 'a file without suffix'}; use {', '.join(FORMATS)}")
     if not rows:
         raise FeedbackError("there are no rows to write; has anybody voted yet?")
-    return formats[suffix](rows)
+    return FORMATS[suffix][0](rows)
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -74,10 +69,6 @@ def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return csv_text(rows).encode()
-
-
 def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     parquet = _arrow(Path("rows.parquet"))
     import pyarrow
@@ -97,14 +88,14 @@ def _arrow(path: Path) -> Any:
     return pyarrow.parquet
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """CSV with every cell quoted, and a quote before what a spreadsheet would run as a formula."""
     sink = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(sink, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
     writer.writerow([_inert(name) for name in columns])
     writer.writerows([[_inert(row.get(name)) for name in columns] for row in rows])
-    return sink.getvalue()
+    return sink.getvalue().encode()
 
 
 def _inert(value: Any) -> str:
@@ -120,3 +111,11 @@ def _inert(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     dangerous = text[:1] in ("\t", "\r") or bool(re.match(r"[\s\ufeff]*[=+\-@＝＋－＠|]", text))
     return f"'{text}" if dangerous else text
+
+
+FORMATS: Mapping[str, tuple[Callable[[Sequence[Mapping[str, Any]]], bytes], str]] = {
+    ".jsonl": (_json_lines, "application/x-ndjson"),
+    ".parquet": (_parquet, "application/vnd.apache.parquet"),
+    ".csv": (csv_bytes, "text/csv; charset=utf-8"),
+}
+"""What is written by suffix: how, and its media type."""

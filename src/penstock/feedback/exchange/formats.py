@@ -17,7 +17,6 @@ from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Snapshot
 from penstock.feedback.judgements import comparisons
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task, digest
-from penstock.feedback.state import fold
 
 Row = dict[str, Any]
 Imported = list[tuple[Task, list[Submission]]]
@@ -96,7 +95,7 @@ def to_argilla(taken: Snapshot, layout: ArgillaLayout | None = None) -> list[Row
     """Records of all pair tasks with their votes as labels: the name of the better field, or the tie's."""
     layout = layout or ArgillaLayout()
     said: dict[str, list[Row]] = {name: [] for name, task in taken.tasks.items() if task.form == "pair" and not task.origin}
-    for comparison in comparisons(fold(taken.events).judgements(), taken.tasks):
+    for comparison in comparisons(taken.state.judgements(), taken.tasks):
         if comparison.task in said:
             value = (layout.tie, layout.responses[0], layout.responses[1])[comparison.sign]
             said[comparison.task].append({"value": value, "user_id": comparison.annotator})

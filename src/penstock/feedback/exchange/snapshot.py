@@ -10,14 +10,15 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit, comparisons, ratings
 from penstock.feedback.quality.reliability import preference_probability, preference_share, reliability, shared
 from penstock.feedback.records import Event, Nature, Task, canonical
-from penstock.feedback.state import fold
+from penstock.feedback.state import State, fold
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -46,6 +47,15 @@ class Snapshot:
     @property
     def until(self) -> int:
         return len(self.events)
+
+    @cached_property
+    def state(self) -> State:
+        """What is in force after them."""
+        return fold(self.events)
+
+    def part(self, until: int) -> Snapshot:
+        """Its first ``until`` events."""
+        return replace(self, events=self.events[:until])
 
 
 def snapshot(store: Store, until: int | None = None) -> Snapshot:
@@ -79,7 +89,7 @@ class Labels:
 
 def counted(taken: Snapshot, labels: Labels) -> list[Comparison]:
     """The comparisons in force, of annotators whose votes count, repeats and gold among them."""
-    found = comparisons(fold(taken.events).judgements(), taken.tasks, labels.axis)
+    found = comparisons(taken.state.judgements(), taken.tasks, labels.axis)
     return [comparison for comparison in found if taken.natures[comparison.annotator] in labels.natures]
 
 
@@ -89,8 +99,7 @@ def annotator_weights(found: Sequence[Comparison], labels: Labels) -> dict[str, 
     weights = dict.fromkeys(sorted(names), COMMON_WEIGHT)
     if labels.weights == "equal":
         return weights
-    estimated = reliability(shared(found))
-    return weights | (estimated.weights() if estimated else {})
+    return weights | {name: one.weight for name, one in reliability(shared(found)).items()}
 
 
 def preference_pairs(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
@@ -157,7 +166,7 @@ def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[
         for response, sign in ((comparison.unit.first, 1), (comparison.unit.second, -1)):
             said = -1.0 if comparison.both_bad else float(sign * comparison.sign)
             balance[comparison.unit.task, response].append((said, weight))
-    judged = [event for event in fold(taken.events).judgements() if taken.tasks[event.task].purpose in LABELLED]
+    judged = [event for event in taken.state.judgements() if taken.tasks[event.task].purpose in LABELLED]
     for rating in ratings(judged, taken.tasks, labels.axis):
         if taken.natures[rating.annotator] in labels.natures:
             low, high = taken.tasks[rating.task].scale
@@ -182,7 +191,7 @@ def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
     """
     labels = labels or Labels()
     rows = []
-    for event in fold(taken.events).remarks.values():
+    for event in taken.state.remarks.values():
         if event.kind != "edit" or taken.natures[event.annotator] not in labels.natures:
             continue
         item = taken.tasks[event.task].item

@@ -22,17 +22,9 @@ from penstock.feedback.quality.true_share import TrueShare, true_share
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Cusum:
-    """A one-sided cumulative sum: how much accuracy has been lost beyond what chance allows."""
-
-    sum_N: Floats
-    alarm: int | None
-    """Index of the first vote at which the sum passed the threshold; None: it never did."""
-
-
-def cusum(correct_N: ArrayLike, expected: float, slack: float = 0.05, threshold: float = 10.0) -> Cusum:
-    """``s ← max(0, s + expected - slack - correct)``; alarm where ``s`` passes the threshold.
+def cusum(correct_N: ArrayLike, expected: float, slack: float = 0.05, threshold: float = 10.0) -> int | None:
+    """The first vote at which ``s ← max(0, s + expected - slack - correct)``, the accuracy lost beyond what chance allows,
+    passes the threshold; None: it never does.
 
     Args:
         correct_N: 1 where the model agreed with the vote, 0 where not, one half for a tie.
@@ -48,12 +40,12 @@ def cusum(correct_N: ArrayLike, expected: float, slack: float = 0.05, threshold:
     """
     if not 0 <= expected <= 1 or slack < 0 or threshold <= 0:
         raise FeedbackError(f"expected={expected}, slack={slack}, threshold={threshold}; give a share, 0 or more, above 0")
-    sums, total = [], 0.0
-    for correct in np.asarray(correct_N, np.float64).tolist():
+    total = 0.0
+    for index, correct in enumerate(np.asarray(correct_N, np.float64).tolist()):
         total = max(0.0, total + expected - slack - correct)
-        sums.append(total)
-    passed = next((index for index, value in enumerate(sums) if value > threshold), None)
-    return Cusum(np.array(sums), passed)
+        if total > threshold:
+            return index
+    return None
 
 
 @dataclass(frozen=True)

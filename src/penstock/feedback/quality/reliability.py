@@ -9,13 +9,29 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Unit, sign_table
 from penstock.feedback.quality.agreement import wilson_interval
-from penstock.feedback.quality.dawid_skene import DawidSkene, dawid_skene
+from penstock.feedback.quality.dawid_skene import dawid_skene
+
+# When a person should look at an annotator:
+ENOUGH = 20
+"""Judgements before speed and sides are looked at."""
+GOLD = 0.7
+"""Accuracy on gold that must lie within (or below) the interval."""
+CONSISTENCY = 0.6
+"""Agreement with oneself on repeats, likewise."""
+READING = 100.0
+"""Characters a second beyond which nobody reads; people read 15 to 30."""
+HASTY = 0.5
+"""Share of judgements beyond that speed."""
+SIDE = 0.001
+"""Chance, divided by the number of annotators, below which a leaning to one side is no accident."""
+ACCURACY = 0.4
+"""Estimated accuracy below which somebody is likely to answer the opposite of what they think."""
 
 
 @dataclass(frozen=True)
@@ -34,31 +50,6 @@ class Share:
     def interval(self) -> tuple[float, float]:
         """Its 95% interval (Wilson)."""
         return wilson_interval(self.right, self.of)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a person should look at an annotator."""
-
-    least: int = 20
-    """Judgements before speed and sides are looked at."""
-    gold: float = 0.7
-    """Accuracy on gold that must lie within (or below) the interval."""
-    consistency: float = 0.6
-    """Agreement with oneself on repeats, likewise."""
-    reading: float = 100.0
-    """Characters a second beyond which nobody reads; people read 15 to 30."""
-    hasty: float = 0.5
-    """Share of judgements beyond that speed."""
-    side: float = 0.001
-    """Chance, divided by the number of annotators, below which a leaning to one side is no accident."""
-    accuracy: float = 0.4
-    """Estimated accuracy below which somebody is likely to answer the opposite of what they think."""
-
-    def __post_init__(self) -> None:
-        shares = (self.gold, self.consistency, self.hasty, self.side, self.accuracy)
-        if self.least < 1 or self.reading <= 0 or not all(0 <= share <= 1 for share in shares):
-            raise FeedbackError("least is at least 1, reading positive, and the other limits lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -124,29 +115,25 @@ def _log_choose(total: int, chosen: int) -> float:
     return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
-@dataclass(frozen=True)
-class Reliability:
-    """Dawid-Skene on two labels, the first response is better (0) or the second (1); ties say nothing here."""
+class Reliability(NamedTuple):
+    """How far an annotator is to be trusted, by Dawid-Skene."""
 
-    annotators: tuple[str, ...]
-    estimate: DawidSkene
-
-    def weights(self) -> dict[str, float]:
-        """What each annotator's vote is worth, in log-odds."""
-        return dict(zip(self.annotators, self.estimate.weight_A.tolist(), strict=True))
-
-    def accuracies(self) -> dict[str, float]:
-        """How often each annotator is estimated to be right."""
-        return dict(zip(self.annotators, self.estimate.accuracy_A.tolist(), strict=True))
+    accuracy: float
+    """How often they are estimated to be right."""
+    weight: float
+    """What their vote is worth, in log-odds."""
 
 
-def reliability(found: Sequence[Comparison]) -> Reliability | None:
-    """Annotators' accuracies and units' labels, estimated together; None without a judgement that takes a side."""
+def reliability(found: Sequence[Comparison]) -> dict[str, Reliability]:
+    """Each annotator's reliability, estimated together with units' labels: the first response is better (0), or the second (1).
+
+    Ties say nothing here; without a judgement that takes a side there is nothing to estimate.
+    """
     units, annotators, sign_AU = sign_table([comparison for comparison in found if comparison.sign])
     if not units:
-        return None
-    label_AU = np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1)
-    return Reliability(tuple(annotators), dawid_skene(label_AU, 2))
+        return {}
+    estimate = dawid_skene(np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1), 2)
+    return dict(zip(annotators, map(Reliability, estimate.accuracy_A.tolist(), estimate.weight_A.tolist()), strict=True))
 
 
 def shared(found: Iterable[Comparison]) -> list[Comparison]:
@@ -162,46 +149,43 @@ def shared(found: Iterable[Comparison]) -> list[Comparison]:
     return [comparison for comparison in sided if len(judges[comparison.unit]) > 1]
 
 
-def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], limits: Limits | None = None) -> list[AnnotatorQuality]:
+def assess(found: Sequence[Comparison], gold: Mapping[Unit, float]) -> list[AnnotatorQuality]:
     """What the judgements say about each annotator, by name.
 
     Args:
         found: comparisons in force, gold and repeats among them.
         gold: the right preference of each gold unit.
-        limits: when to be concerned.
     """
-    limits = limits or Limits()
     by_annotator: dict[str, list[Comparison]] = defaultdict(list)
     for comparison in found:
         by_annotator[comparison.annotator].append(comparison)
     estimated = reliability(shared(found))
-    accuracies = estimated.accuracies() if estimated else {}
-    weights = estimated.weights() if estimated else {}
     report = []
     for name, mine in sorted(by_annotator.items()):
+        accuracy, weight = estimated.get(name, (float("nan"), 0.0))
         quality = AnnotatorQuality(
             annotator=name,
             judgements=len({comparison.sequence for comparison in mine}),
             gold=gold_accuracy(mine, gold),
             consistency=self_consistency(mine),
-            hasty=hasty_share(mine, limits.reading),
+            hasty=hasty_share(mine, READING),
             left=left_share(mine),
-            accuracy=accuracies.get(name, float("nan")),
-            weight=weights.get(name, 0.0),
+            accuracy=accuracy,
+            weight=weight,
             concerns=(),
         )
-        report.append(_with_concerns(quality, limits, len(by_annotator)))
+        report.append(_with_concerns(quality, len(by_annotator)))
     return report
 
 
-def _with_concerns(quality: AnnotatorQuality, limits: Limits, annotators: int) -> AnnotatorQuality:
-    enough = quality.judgements >= limits.least
+def _with_concerns(quality: AnnotatorQuality, annotators: int) -> AnnotatorQuality:
+    enough = quality.judgements >= ENOUGH
     checks = {
-        "gold": quality.gold.interval[1] < limits.gold,
-        "inconsistent": quality.consistency.interval[1] < limits.consistency,
-        "hasty": enough and quality.hasty.of > 0 and quality.hasty.value > limits.hasty,
-        "one side": enough and coin_chance(quality.left) < limits.side / annotators,
-        "against the others": enough and quality.accuracy < limits.accuracy,
+        "gold": quality.gold.interval[1] < GOLD,
+        "inconsistent": quality.consistency.interval[1] < CONSISTENCY,
+        "hasty": enough and quality.hasty.of > 0 and quality.hasty.value > HASTY,
+        "one side": enough and coin_chance(quality.left) < SIDE / annotators,
+        "against the others": enough and quality.accuracy < ACCURACY,
     }
     return replace(quality, concerns=tuple(name for name, concerned in checks.items() if concerned))
 

@@ -126,7 +126,7 @@ def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
     groups: Cells = {name: {value: accuracy(of) for value, of in by_group(pairs, name).items()} for name in names}
     alarm = None
     if evidence.before is not None:
-        alarm = cusum([pair.correct for pair in pairs], evidence.before, gate.slack, gate.threshold).alarm
+        alarm = cusum([pair.correct for pair in pairs], evidence.before, gate.slack, gate.threshold)
     gained = [each[-1] - each[0] for each in (evidence.proxy, evidence.gold) if len(each) > 1]
     card = ReportCard(
         checkpoint=evidence.checkpoint,

@@ -28,10 +28,6 @@ def require_short(name: str) -> None:
         raise FeedbackError(f"a name of {len(name)} characters; {LONGEST_NAME} is the most")
 
 
-class NameTaken(FeedbackError):
-    """An annotator of this name is there already."""
-
-
 @dataclass(frozen=True)
 class Accounts:
     """Accounts of one store; ``now`` gives seconds."""
@@ -43,7 +39,7 @@ class Accounts:
         """Add a person; gives the secret of their invite, which is kept nowhere.
 
         Raises:
-            NameTaken, FeedbackError: as their names say, or a name, role or attribute that cannot be.
+            FeedbackError: the name is taken, or a name, role or attribute that cannot be.
         """
         require_short(name)
         if len(attributes) > 20 or not all(isinstance(text, str) and len(text) <= 200 for text in attributes.values()):
@@ -51,8 +47,10 @@ class Accounts:
         secret = self._secret()
         who = Annotator(name, role, "human", dict(attributes), invite=hashed(secret))
         with self.database.write() as connection:
-            if connection.execute(sa.select(table.c.name).where(table.c.name == name)).first():
-                raise NameTaken(f"there is an annotator {name} already; ask for a new invite of theirs, or take another name")
+            if rows.has(connection, table.c.name, name):
+                raise FeedbackError(
+                    f"there is an annotator {name} already; ask for a new invite of theirs, or take another name"
+                )
             rows.save_annotator(connection, who, self.now())
         return secret
 

@@ -16,7 +16,7 @@ from penstock.feedback.records import JUDGEMENTS, Event, Task
 from penstock.feedback.service import tasks
 from penstock.feedback.service.calls import Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
-from penstock.feedback.state import State, fold
+from penstock.feedback.state import State
 from penstock.feedback.store import Store
 
 AT_ONCE = 100
@@ -63,7 +63,7 @@ class Adjudicate:
         waiting = sa.select(table.task).where(table.purpose == "adjudication", table.open).order_by(table.urgency, table.number)
         with self._store.database.read() as connection:
             names = list(connection.execute(waiting).scalars())
-        state = fold(self._store.events())
+        state = self._store.state()
         shown = [self._waiting(self._store.task(name), state, call.who.name) for name in names[:AT_ONCE]]
         return reply({"tasks": shown, "waiting": len(names)})
 

@@ -23,7 +23,6 @@ CACHED_SECONDS, CACHED_TIMES = 5.0, 10.0
 MOST_EVENTS = 500
 """Events of one answer."""
 LONGEST_REASON = 2000
-TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 
 
 class Admin:
@@ -51,7 +50,7 @@ class Admin:
         with self._lock:
             began = time.monotonic()
             if self._overview is None or began > self._overview[0]:
-                found = overview(self._store).plain()
+                found = overview(self._store)
                 took = time.monotonic() - began
                 self._overview = began + took + max(CACHED_SECONDS, CACHED_TIMES * took), found
             return reply(self._overview[1])
@@ -115,8 +114,9 @@ class Admin:
     def export(self, call: Call) -> Response:
         """Rows to train on as a file; ``X-Content-Hash`` is what a run records of them."""
         form, kind = call.query.get("form", "pairs"), call.query.get("format", "jsonl")
-        if form not in exchange.FORMS or kind not in TYPES:
-            raise Refusal(400, f"form is one of {', '.join(exchange.FORMS)}, format one of {', '.join(TYPES)}")
+        if form not in exchange.FORMS or f".{kind}" not in files.FORMATS:
+            kinds = ", ".join(suffix[1:] for suffix in files.FORMATS)
+            raise Refusal(400, f"form is one of {', '.join(exchange.FORMS)}, format one of {kinds}")
         taken = exchange.snapshot(self._store)
         rows = exchange.FORMS[form](taken)
         if not rows:
@@ -127,7 +127,7 @@ class Admin:
             "X-Content-Hash": exchange.content_hash(rows),
             "X-Events": str(taken.until),
         }
-        return Response(files.encoded(rows, f".{kind}"), headers=headers, media_type=TYPES[kind])
+        return Response(files.encoded(rows, f".{kind}"), headers=headers, media_type=files.FORMATS[f".{kind}"][1])
 
 
 def number(call: Call, name: str, default: int) -> int:

@@ -18,6 +18,7 @@ from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, Kind, Lease, 
 from penstock.feedback.service import tasks
 from penstock.feedback.service.calls import Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
+from penstock.feedback.service.markdown import html_of
 from penstock.web.refusals import Refusal
 
 KINDS = (*sorted(JUDGEMENTS), *sorted(PASSES), *sorted(REMARKS))
@@ -62,14 +63,14 @@ class Annotate:
 
     def me(self, call: Call) -> Response:
         assert call.session is not None  # the route's right
-        guideline, policy = self._context.guideline, self._store.policy
+        settings, policy = self._context.settings, self._store.policy
         return reply(
             {
                 "name": call.who.name,
                 "role": call.who.role,
                 "csrf": call.session.csrf,
                 "done": self._done(call),
-                "guideline": {"version": guideline.version, "html": guideline.html},
+                "guideline": {"version": settings.guideline_version, "html": html_of(settings.guideline)},
                 "held_most": policy.held,
                 "lease_seconds": policy.lease_seconds,
             }

@@ -26,19 +26,10 @@ from penstock.feedback.service.pages import Pages, message
 from penstock.feedback.service.sessions import Session
 from penstock.web.app import App
 from penstock.web.fields import Fields
-from penstock.web.files import POLICY
+from penstock.web.files import HEADERS
 from penstock.web.guard import read_body, read_json, require_own_host, same_secret
 from penstock.web.refusals import Refusal
 
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send "Origin: null" with our own forms
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-"""Sent with everything; a route may say otherwise."""
 THREADS: Mapping[Pool, int] = {"quick": 16, "slow": 1, "password": 2, "product": 4}
 """Handlers at work at once. Passwords take 64 MiB each; exports and reports wait for each other, products for products, votes
 for none of them."""
@@ -61,7 +52,7 @@ REFUSALS: Mapping[type[errors.FeedbackError], Refusal] = {
 class FeedbackApp(App[Route]):
     """The application over one store. :meth:`close` ends its threads."""
 
-    headers = HEADERS
+    headers = HEADERS | {"Referrer-Policy": "same-origin"}  # with no-referrer, our own forms send "Origin: null"
     log = logging.getLogger("penstock.feedback")
 
     def __init__(self, context: Context, *more: Routes) -> None:
@@ -82,7 +73,8 @@ class FeedbackApp(App[Route]):
         if route is None or (SESSION not in request.cookies and route.right == "anyone"):
             return
         identity = request.cookies.get(SESSION, "")
-        session = await self._in_thread("quick", self._session, identity) if 20 <= len(identity) <= 100 else None
+        find = self.context.sessions.find
+        session = await self._in_thread("quick", find, identity) if 20 <= len(identity) <= 100 else None
         request.state.session = session
         if route.right == "anyone":
             return
@@ -122,10 +114,6 @@ class FeedbackApp(App[Route]):
                 raise Refusal(415, "send a form, with the header Content-Type: application/x-www-form-urlencoded")
             return form_of(await read_body(request, replace(limits, body_bytes=FORM_BYTES)))
         return {}
-
-    def _session(self, identity: str) -> Session | None:
-        with self.context.store.database.read() as connection:
-            return self.context.sessions.find(connection, identity)
 
     def _address(self, request: Request) -> str:
         """Where the client is: behind a proxy of ours what that one wrote last, otherwise the other end of the connection."""

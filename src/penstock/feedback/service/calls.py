@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -89,11 +89,3 @@ def form_of(body: bytes) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
         raise Refusal(400, "the form has a field twice")
     return dict(pairs)
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text that people read, with its version, as HTML."""
-
-    version: str
-    html: str = field(repr=False)

@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from penstock.feedback.service.accounts import Accounts
-from penstock.feedback.service.calls import Text
-from penstock.feedback.service.markdown import html_of
 from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.service.secrets import Handles, store_key
 from penstock.feedback.service.sessions import LONGEST_SECONDS, Sessions
@@ -65,7 +63,3 @@ class Context:
     def form_key(self) -> bytes:
         """Binds the forms of people who are not signed in to a cookie."""
         return store_key(self.store.database, "forms")
-
-    @cached_property
-    def guideline(self) -> Text:
-        return Text(self.settings.guideline_version, html_of(self.settings.guideline))

@@ -35,14 +35,9 @@ def _absolute(tag: str, attribute: str, value: str) -> str | None:
     return value if attribute != "href" or value.lower().startswith(("http://", "https://")) else None
 
 
-def _reader() -> MarkdownIt:
-    # html=False: tags in the text are text, shown as they were written.
-    made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    made.add_render_rule("image", _image)
-    return made
-
-
-_READER = _reader()
+# html=False: tags in the text are text, shown as they were written.
+_READER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+_READER.add_render_rule("image", _image)
 
 
 @lru_cache(maxsize=512)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from penstock.core.errors import SpecError
 from penstock.feedback.service.app import FeedbackApp
 from penstock.web.guard import is_loopback
-from penstock.web.server import Server, server_of
+from penstock.web.server import server_of
 
 CONNECTIONS = 1024
 """Connections open at once; more are answered with 503."""
@@ -48,16 +48,11 @@ class Transport:
         return is_loopback(self.host) and not self.behind_https
 
 
-def feedback_server(app: FeedbackApp, transport: Transport) -> Server:
-    """A server that is ready to :meth:`run` on sockets."""
-    tls = (transport.certificate, transport.key) if transport.certificate else None
-    return server_of(app, app.context.settings.limits.head_seconds, CONNECTIONS, tls)
-
-
 def run(app: FeedbackApp, transport: Transport, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM; then answers under way have a few seconds to end. Calls ``ready`` before the first."""
+    tls = (transport.certificate, transport.key) if transport.certificate else None
     try:
-        server = feedback_server(app, transport)
+        server = server_of(app, app.context.settings.limits.head_seconds, CONNECTIONS, tls)
         ready()
         server.run(sockets=[listening])
     finally:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.database import Database
@@ -69,13 +68,14 @@ class Sessions:
             connection.execute(table.insert(), row)
         return made
 
-    def find(self, connection: Connection, identity: str) -> Session | None:
+    def find(self, identity: str) -> Session | None:
         """The session of a cookie's id; None if there is none, it has ended, or its annotator is switched off."""
         query = sa.select(table.c.annotator).where(table.c.id == hashed(identity), table.c.expires > self._now())
-        annotator = connection.execute(query).scalar()
-        if annotator is None:
-            return None
-        who = rows.load_annotator(connection, annotator)
+        with self._database.read() as connection:
+            annotator = connection.execute(query).scalar()
+            if annotator is None:
+                return None
+            who = rows.load_annotator(connection, annotator)
         return Session(identity, who) if who.enabled else None
 
     def end(self, identity: str) -> None:

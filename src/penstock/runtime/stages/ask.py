@@ -28,7 +28,7 @@ from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Labels, snapshot
 from penstock.feedback.records import Response
 from penstock.feedback.select import Mix
-from penstock.feedback.simulate import SimulatedAnnotator, answer_all
+from penstock.feedback.simulate import answer_all
 from penstock.feedback.verdicts import Verdict, judged
 from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
@@ -171,11 +171,7 @@ class Asking(StageRuntime):
             return heard
         earlier = [one for ask in self.before for one in written.read(self.folder / f"{ask.name}.jsonl")]  # repeats ask again
         known = await truths(self.stage.truth, [one.task.item for one in [*earlier, *asked]], rewards)
-        people = [
-            SimulatedAnnotator(one.name, one.noise, one.left_bias, one.adversary)
-            for one in self.stage.annotators
-            if isinstance(one, Simulated)
-        ]
+        people = [one for one in self.stage.annotators if isinstance(one, Simulated)]
 
         def truth(task: Any) -> Sequence[float]:
             if task.item.id not in known:

@@ -28,21 +28,13 @@ from penstock.ui.live.index import LogIndex
 from penstock.ui.live.runs import RunFiles, Runs
 from penstock.web.app import App
 from penstock.web.fields import Fields
-from penstock.web.files import POLICY, kind_of, page_files
+from penstock.web.files import HEADERS, kind_of, page_files
 from penstock.web.guard import BodyLimits, read_json, require_own_host, same_secret
 from penstock.web.refusals import Refusal
 
 PAGE = Path(__file__).parent / "page"
 FILES = page_files(PAGE, PAGE.parents[1] / "drawings.css")
 """What is sent by its plain name."""
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 Handler = Callable[[Request], Awaitable[Response]]
 TOKEN_HEADER = "x-penstock-token"
 TURN_SECONDS = 20.0
