@@ -79,7 +79,7 @@ TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 47_500, 130, 52
 FOLDER_LINES = {
     "": 390, "core": 1_770, "config": 1_915, "algos": 4_300, "models": 3_000, "data": 900, "net": 1_100, "sandbox": 800,
     "web": 600, "rewards": 1_000, "envs": 150, "engine": 2_000, "serve": 3_000, "train": 2_520, "weights": 2_200, "ckpt": 650,
-    "feedback": 6_500, "product": 1_900, "stream": 1_300, "loops": 1_200, "control": 2_500, "federated": 1_000,
+    "feedback": 6_170, "product": 1_770, "stream": 1_300, "loops": 1_200, "control": 2_500, "federated": 1_000,
     "observe": 900, "runtime": 6_400, "plan": 200, "recipes": 1_290, "ui": 2_380, "deploy": 1_000, "cli": 1_580,
 }  # fmt: skip
 """Lines of a folder at most. What stands above the design's table may only be lowered: ``feedback`` and ``product`` by the
