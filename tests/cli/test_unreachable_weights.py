@@ -44,7 +44,7 @@ def spawned(channel: str, kind: str, tmp_path: Path) -> Child:
     made = replace(tiny(), runtime="procs", roles=roles, checkpoint=CheckpointSpec(every=1))
 
     async def main() -> Child:
-        supervised, elsewhere = Supervised(made, tmp_path / "run", [], StopSignal(), resume=False, base=tmp_path), Elsewhere()
+        supervised, elsewhere = Supervised(made, tmp_path / "run", [], tmp_path, stop=StopSignal()), Elsewhere()
         supervised.place = elsewhere  # type: ignore[assignment]
         supervised.learner = await elsewhere.spawn(Role("learner", {"role": "learner"}))
         try:

@@ -204,13 +204,13 @@ def test_the_hub_knows_the_longest_gap_between_the_signs_of_life_of_each_process
         await generator.role.alive({})
         gaps = []
         for earlier in (7.0, 3.0):
-            peers.hub.seen["g"] -= earlier
+            peers.hub.presence["g"].seen -= earlier
             await generator.role.alive({})
-            gaps.append(peers.hub.moments["g"]["gap"])
+            gaps.append(peers.hub.presence["g"].gap)
         await peers.leave("g")
-        peers.hub.seen["g"] = now - 1000
+        peers.hub.presence["g"].seen = now - 1000
         await (await peers.connect("g", stage="one")).role.alive({})
-        return [*gaps, peers.hub.moments["g"]["gap"]]
+        return [*gaps, peers.hub.presence["g"].gap]
 
     first, second, third = play(scene)
     assert 7.0 <= first < 8.0

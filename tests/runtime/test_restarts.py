@@ -11,7 +11,7 @@ import pytest
 from penstock.core.errors import RoleError
 from penstock.runtime import supervisor
 from penstock.runtime.bootstrap import REFUSED
-from penstock.runtime.supervisor import Role, Supervisor
+from penstock.runtime.supervisor import Presence, Role, Supervisor
 
 
 class Child:
@@ -40,13 +40,13 @@ def deaths(
     starts = 0
 
     async def main() -> BaseException | None:
-        event, pause = asyncio.Event(), asyncio.sleep
+        presence, pause = Presence(), asyncio.sleep
 
         async def spawn(role: Role) -> Child:
             nonlocal starts
             starts += 1
             if ready:
-                event.set()
+                presence.ready.set()
             if starts >= most:
                 await asyncio.Event().wait()
             return Child(role, code)
@@ -56,7 +56,7 @@ def deaths(
             await pause(0)
 
         monkeypatch.setattr(supervisor.asyncio, "sleep", slept)
-        made = Supervisor(lambda what, **fields: None, lambda name: event, {}, spawn=spawn, reached=reached)
+        made = Supervisor(lambda what, **fields: None, {"generator-0": presence}, spawn, reached)
         made.start(Role("generator-0", {}))
         for _ in range(2000):
             await pause(0)

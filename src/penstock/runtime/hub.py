@@ -8,7 +8,7 @@ weight registry, its evaluations.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
@@ -17,6 +17,7 @@ from penstock.core.errors import StreamError
 from penstock.core.types import Version
 from penstock.loops.evaluation_queue import Answer, EvaluationQueue
 from penstock.net.rpc import Handler, Peer, Server
+from penstock.runtime.supervisor import Presence
 from penstock.stream.rules import Rules
 from penstock.stream.stream import DEADLINE, Stream, Worker
 from penstock.stream.verbs import handlers, verb
@@ -82,10 +83,8 @@ class Hub:
         self.learner_epoch = 0
         self.reached = 0
         """Steps of the learner that were published, over all stages."""
-        self.seen: dict[str, float] = {}
-        """When each role was last heard of, seconds of the event loop's clock."""
-        self.moments: dict[str, dict[str, float]] = {}
-        """When the latest process of each role connected, when one last left, and the longest gap between signs of life."""
+        self.presence: defaultdict[str, Presence] = defaultdict(Presence)
+        """What is known of the processes of each role."""
         self.counts: dict[str, dict[str, float]] = {}
         """The latest counts of each role."""
         self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
@@ -97,7 +96,6 @@ class Hub:
         self._sent: Notes = []
         """Notes that the learner was sent, until it asks for more: they come again if it died before."""
         self._members: dict[int, Member] = {}
-        self._ready: dict[str, asyncio.Event] = {}
         self._broken = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -116,10 +114,6 @@ class Hub:
         """Hashes of the blobs that groups in the stream and leases refer to."""
         groups = self.stage.stream.gate.groups() if self.stage is not None else ()
         return {blob.hash for group in groups for blob in group.blobs}
-
-    def readiness(self, name: str) -> asyncio.Event:
-        """Set while the latest process of a role is ready for work."""
-        return self._ready.setdefault(name, asyncio.Event())
 
     def fail(self, error: BaseException | None) -> None:
         """The run cannot go on: the learner hears of it when it next waits for others."""
@@ -198,7 +192,7 @@ class Hub:
         return self._member(peer).stage.evaluations
 
     async def _left(self, peer: Peer) -> None:
-        self.moments.setdefault(peer.name, {})["left"] = asyncio.get_running_loop().time()
+        self.presence[peer.name].left = asyncio.get_running_loop().time()
         self.followers.pop(peer.id, None)
         if peer.id == self.learner:
             self.learner = None
@@ -226,24 +220,23 @@ class RoleVerbs:
     @verb()
     async def alive(self, counts: Mapping[str, float]) -> None:
         """A sign of life, and what the role has counted so far."""
-        hub, name, now = self.hub, self.peer.name, asyncio.get_running_loop().time()
-        known = hub.moments.setdefault(name, {})
-        if known.get("peer") != self.peer.id:  # its first sign of life
-            known |= {"peer": self.peer.id, "connected": now}
+        known, now = self.hub.presence[self.peer.name], asyncio.get_running_loop().time()
+        if known.peer != self.peer.id:  # its first sign of life
+            known.peer, known.connected = self.peer.id, now
         else:
-            known["gap"] = max(known.get("gap", 0.0), now - hub.seen[name])
-        hub.seen[name] = now
-        hub.counts[name] = dict(counts)
+            known.gap = max(known.gap, now - known.seen)
+        known.seen = now
+        self.hub.counts[self.peer.name] = dict(counts)
 
     @verb()
     async def join(self, stage: str) -> None:
-        """Work for a stage from now on. Raises StreamError where it is over."""
+        """Work for a stage from now on. Raises StreamError where it is not the one under way."""
         self.hub.join(self.peer, stage)
 
     @verb()
     async def ready(self) -> None:
         """The role can work."""
-        self.hub.readiness(self.peer.name).set()
+        self.hub.presence[self.peer.name].ready.set()
 
     @verb()
     async def note(self, what: str, fields: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from penstock.core.errors import SpecError
 from penstock.core.events import Event, read_events
 from penstock.data.resolve import load_modules
 from penstock.runtime.folder import RunFolder
-from penstock.runtime.listeners import Delivery, Listener, delivering
+from penstock.runtime.listeners import Listener, delivering
 from penstock.runtime.pinning import pinned
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.runtime.travelling import travelling
@@ -104,25 +104,21 @@ def launch(
             run = held.enter_context(travelling(run, folder))
         made = pinned(run, base, target.read() if resume else None)
         try:
-            carry_out = _carrier(made, folder, deliveries, base, stop, tuple(command))
+            carry_out: Callable[[bool], Mapping[str, Any]]
+            if made.runtime == "local":
+                from penstock.runtime.session import Session
+
+                carry_out = Session(made, folder, deliveries, base, stop=stop).execute
+            else:
+                from penstock.runtime.supervise import COMMAND, Supervised
+
+                supervised = Supervised(made, folder, deliveries, base, stop=stop, command=tuple(command) or COMMAND)
+                carry_out = supervised.execute
             return Result(folder, _in_thread(carry_out, resume) if apart else carry_out(resume))
         except Interrupted as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {target.way_on}") from None
-
-
-def _carrier(
-    run: Run, folder: Path, deliveries: Sequence[Delivery], base: Path, stop: StopSignal, command: tuple[str, ...]
-) -> Callable[[bool], Mapping[str, Any]]:
-    """What carries the run out, here or in processes: called with whether to resume, it gives the summary."""
-    if run.runtime == "local":
-        from penstock.runtime.session import Session
-
-        return Session(run, folder, deliveries, base, stop=stop).execute
-    from penstock.runtime.supervise import supervise
-
-    return lambda resume: supervise(run, folder, deliveries, stop, resume=resume, base=base, command=command)
 
 
 def _in_a_loop() -> bool:

@@ -6,8 +6,7 @@ Python. Its standard input ends with the actor; it then ends at once with all it
 outlives an actor, a node or the driver. What goes to an actor and comes back is JSON text; groups go over our own sockets and
 weights through a channel, neither through Ray.
 
-Ray restarts nothing and repeats no call: the supervisor does, which knows what a role was doing. Calls carry a number all the
-same, and one that comes twice is carried out once.
+Ray restarts nothing and repeats no call: the supervisor does, which knows what a role was doing.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ WAITED = 10.0
 CONNECT_TIMEOUT = 10.0
 """Seconds in which a cluster's head must take a connection."""
 AGAIN = 0.25
-"""Seconds before an actor is tried again; doubled each time."""
-LONGEST = 0.5
-"""Seconds between two tries at most."""
+"""Seconds before an actor is tried again."""
 HANDLING = 5.0
 """Seconds in which an actor that lives must have ended its process."""
 SMALL_STORE = 80 << 20
@@ -63,38 +60,30 @@ class RayChild:
 
     def __init__(self, role: Role, actor: Any) -> None:
         self.role, self.actor, self.address = role, actor, ""
-        self._numbers = 0
         self._ended: asyncio.Task[int] | None = None
         self._ending: asyncio.Task[None] | None = None
 
     async def ask(self, verb: str, **values: Any) -> Any:
         """Have the actor carry a verb out. Raises RoleError with what it says is wrong, RayError where it is gone."""
-        self._numbers += 1
-        answer = json.loads(await self.actor.call.remote(self._numbers, verb, json.dumps(values)))
+        answer = json.loads(await self.actor.call.remote(verb, json.dumps(values)))
         if "error" in answer:
             raise RoleError(answer["error"])
         return answer["value"]
 
     async def start(self) -> None:
         """Start the role on the node that the actor is on."""
-        role = self.role
-        log = str(role.log.resolve()) if role.log else ""
-        if role.log:
-            role.log.parent.mkdir(parents=True, exist_ok=True)
-        self.address = await self.ask(
-            "start", name=role.name, command=role.command, bootstrap=dict(role.bootstrap), log=log,
-            environment=dict(role.environment), driver=sys.executable,
-        )  # fmt: skip
+        log = str(self.role.log.resolve()) if self.role.log else ""
+        self.address = await self.ask("start", **vars(self.role) | {"log": log}, driver=sys.executable)
 
     def signal(self, number: int, alone: bool = False) -> None:
         if number == signal.SIGKILL:
             self._end()
-        elif self._ended is None or not self._ended.done():
+        else:
             self._telling = asyncio.ensure_future(self._tell(number, alone))
 
     async def _tell(self, number: int, alone: bool) -> None:
         with contextlib.suppress(_gone()):
-            await self.ask("signal", signal_number=number, alone=alone)
+            await self.ask("signal", number=number, alone=alone)
 
     def _end(self) -> asyncio.Task[None]:
         self._ending = self._ending or asyncio.ensure_future(self._end_through_agent())
@@ -111,7 +100,7 @@ class RayChild:
         try:
             with contextlib.suppress(_gone(), RoleError, TimeoutError):
                 async with asyncio.timeout(HANDLING):
-                    await self.ask("signal", signal_number=int(signal.SIGKILL), alone=False)
+                    await self.ask("signal", number=int(signal.SIGKILL), alone=False)
         finally:
             self.kill()
 
@@ -131,18 +120,15 @@ class RayChild:
     async def _attend(self) -> int:
         try:
             if self.role.log is None:
-                await self._pass_on()
+                await asyncio.gather(self._pass_on("stdout"), self._pass_on("stderr"))
             return int(await self.ask("wait"))
         except _gone():
             return -signal.SIGKILL
 
-    async def _pass_on(self) -> None:
+    async def _pass_on(self, pipe: str) -> None:
         """What the process prints goes to the terminal of the driver."""
-        while pieces := await self.ask("listen"):
-            for kind, text in pieces:
-                stream = sys.stdout if kind == "out" else sys.stderr
-                stream.write(text)
-                stream.flush()
+        while text := await self.ask("read", pipe=pipe):
+            print(text, end="", file=getattr(sys, pipe), flush=True)
 
     async def stop(self) -> int:
         """SIGTERM, and the end of the actor after :data:`SHUTDOWN_GRACE` seconds at the latest."""
@@ -211,10 +197,8 @@ class Cluster:
             require_listening(address)
             ray.init(address=address, **quiet)
             return
-        needed: dict[str, float] = {}
-        for bundle in self.bundles.bundles:
-            for name, amount in bundle.total.items():
-                needed[name] = needed.get(name, 0.0) + amount
+        totals = [bundle.total for bundle in self.bundles.bundles]
+        needed = {name: sum(total.get(name, 0.0) for total in totals) for total in totals for name in total}
         cores = max(os.cpu_count() or 1, -(-int(1000 * needed.pop("CPU", 0.0)) // 1000))
         needed.pop("GPU", None)  # Ray counts those that are there
         self._own = tempfile.mkdtemp(prefix="penstock-ray-")
@@ -234,8 +218,7 @@ class Cluster:
 
     async def _settled(self, role: Role) -> Child:
         """A child that has started. Ray may place an actor on a node that has died and of which it does not know it yet, and
-        tells of no change; so that is tried again, after longer and longer times."""
-        pause = AGAIN
+        tells of no change; so that is tried again."""
         while True:
             child = RayChild(role, self._actor(role))
             try:
@@ -244,8 +227,7 @@ class Cluster:
                 return child
             except _gone():
                 child.kill()
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST)
+                await asyncio.sleep(AGAIN)
             except BaseException:
                 child.kill()
                 raise

@@ -38,29 +38,6 @@ NOTICING = 20.0
 """Seconds in which the learner may notice by itself that one of its ranks is gone."""
 
 
-def supervise(
-    run: Run,
-    folder: Path,
-    listeners: Sequence[Listener],
-    stop: StopSignal,
-    *,
-    resume: bool,
-    base: Path,
-    command: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """Carry a run out in processes, to its end; gives its summary.
-
-    Raises:
-        RoleError: the learner died again and again without getting on.
-        SpecError: the generators' engine cannot be started.
-        PenstockError: what ended the learner.
-        Interrupted: ``stop`` was asked to.
-    """
-    run.roles.engine.check(run.roles.generators)
-    asyncio.run(Supervised(run, folder, listeners, stop, resume=resume, base=base, command=command or COMMAND).execute())
-    return RunFolder(folder).read_summary()
-
-
 def rules_of(stage: Online, written: Sequence[str] = ()) -> Rules:
     """What the stream of a stage enforces; ``written``: the columns that processes of their own write."""
     algorithm: FromSamples = stage.algorithm
@@ -107,21 +84,21 @@ def threads_of(run: Run, name: str = "learner") -> int:
 
 
 class Supervised:
-    """One run on its way."""
+    """Carries a run out in processes. ``command`` starts one; the rest is as for a
+    :class:`penstock.runtime.session.Session`."""
 
     def __init__(
         self,
         run: Run,
         folder: Path,
         listeners: Sequence[Listener],
-        stop: StopSignal,
-        *,
-        resume: bool,
         base: Path,
+        *,
+        stop: StopSignal,
         command: tuple[str, ...] = COMMAND,
     ) -> None:
         self.run, self.folder, self.stop = run, RunFolder(folder), stop
-        self.resuming, self.base, self.command = resume, base, command
+        self.resuming, self.base, self.command = False, base, command
         self.token = secrets.token_hex(32)
         self.place = place_of(run)
         events = EventVerbs(listeners, self._outcome)
@@ -134,12 +111,22 @@ class Supervised:
         self._ranks = ranks_apart(run) and most_ranks(run) > 1
         """Whether the learner has ranks on other nodes."""
         self.learner: Child | None = None
-        self._leaving: list[asyncio.Task[None]] = []
-        self._watches: list[asyncio.Task[None]] = []
-        """Over learners of which a rank has died."""
 
-    async def execute(self) -> None:
-        """From the first process to the last; all are gone when this returns. Raises as :func:`supervise` does."""
+    def execute(self, resume: bool) -> dict[str, Any]:
+        """From the first process to the last, to the run's end; gives its summary. All are gone when this returns.
+
+        Raises:
+            RoleError: the learner died again and again without getting on.
+            SpecError: the generators' engine cannot be started.
+            PenstockError: what ended the learner.
+            Interrupted: ``stop`` was asked to.
+        """
+        self.run.roles.engine.check(self.run.roles.generators)
+        self.resuming = resume
+        asyncio.run(self._execute())
+        return self.folder.read_summary()
+
+    async def _execute(self) -> None:
         try:
             await self.place.open(self.hub.note)
             code = await self._attend()
@@ -152,10 +139,7 @@ class Supervised:
 
     async def _attend(self) -> int:
         self.address = await self.hub.start(self.place.host)
-        hub = self.hub
-        self.supervisor = Supervisor(
-            self._note, hub.readiness, hub.seen, spawn=self._spawn, moments=hub.moments, reached=self._reached
-        )
+        self.supervisor = Supervisor(self._note, self.hub.presence, self._spawn, self._reached)
         self.supervisor.failed.add_done_callback(lambda failed: self.hub.fail(failed.exception()))
         loop = asyncio.get_running_loop()
         self.stop.on_ask = functools.partial(loop.call_soon_threadsafe, self._ask)
@@ -164,9 +148,7 @@ class Supervised:
         try:
             return await self._keep_learner()
         finally:
-            for watch in self._watches:
-                watch.cancel()
-            await asyncio.gather(self.supervisor.stop(), *self._leaving)
+            await self.supervisor.stop()
             await self.hub.stop()
             self.stop.on_ask = None
             weights = weights_folder(self.run, self.folder.path)
@@ -236,11 +218,10 @@ class Supervised:
     def _note(self, what: str, **fields: Any) -> None:
         self.hub.note(what, **fields)
         if what == "role restarted" and fields["role"].startswith("rank-") and self.learner is not None:
-            self._watches.append(asyncio.create_task(self._end_without_rank(self.learner)))
+            asyncio.get_running_loop().call_later(NOTICING, self._end_without_rank, self.learner)
 
-    async def _end_without_rank(self, learner: Child) -> None:
+    def _end_without_rank(self, learner: Child) -> None:
         """A learner at work does not survive its rank. It may not notice where a node has vanished, so it is ended."""
-        await asyncio.sleep(NOTICING)
         if self.learner is learner and Rendezvous(self.folder.path / "ranks").working.exists():
             learner.signal(signal.SIGKILL)
 
@@ -274,9 +255,7 @@ class Supervised:
             self.supervisor.start(role)
 
     async def _close(self, name: str) -> None:
-        """Let the roles of a stage go; the learner need not wait until they are gone."""
-        names = [role.name for role in self._roles(name)]
-        self._leaving.append(asyncio.create_task(self.supervisor.stop(*names)))
+        self.supervisor.release(role.name for role in self._roles(name))
 
     def _roles(self, stage: str) -> Iterator[Role]:
         for kind in roles().values():

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +39,23 @@ READING = 4000
 
 COMMAND = (sys.executable, "-m", "penstock.runtime.role")
 """What starts a process of a run."""
+
+
+@dataclass
+class Presence:
+    """What is known of the processes of a role, in seconds of the event loop's clock; 0 is never."""
+
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the latest one is ready for work."""
+    peer: int = 0
+    """The connection that the latest sign of life came by."""
+    seen: float = 0.0
+    """When the latest sign of life came."""
+    gap: float = 0.0
+    """The longest time between two signs of life."""
+    connected: float = 0.0
+    left: float = 0.0
+    """When the latest connection began, and when one last ended."""
 
 
 @dataclass(frozen=True)
@@ -132,25 +149,24 @@ class ThisMachine:
         return None
 
 
-async def spawn(role: Role) -> ProcessChild:
-    """Start the process of a role on this machine and tell it who it is."""
-    output = None
-    if role.log is not None:
-        role.log.parent.mkdir(parents=True, exist_ok=True)
-        output = open(role.log, "ab")  # noqa: SIM115 - closed below, once the child has it
-    try:
+async def spawn(role: Role, terminal: int | None = None, folder: Path | None = None) -> ProcessChild:
+    """Start the process of a role on this machine, in ``folder``, and tell it who it is. ``terminal`` takes what a role without
+    a log prints."""
+    with contextlib.ExitStack() as held:
+        output: Any = terminal
+        if role.log is not None:
+            role.log.parent.mkdir(parents=True, exist_ok=True)
+            output = held.enter_context(open(role.log, "ab"))
         process = await asyncio.create_subprocess_exec(
             *role.command,
             role.name,  # so that ps tells who is who
+            cwd=folder,
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
             env={**os.environ, **role.environment},
         )
-    finally:
-        if output is not None:
-            output.close()
     assert process.stdin is not None
     child = ProcessChild(role, process)
     try:
@@ -176,51 +192,50 @@ class Supervisor:
     def __init__(
         self,
         note: Callable[..., None],
-        ready: Callable[[str], asyncio.Event],
-        last_seen: Mapping[str, float],
+        presence: Mapping[str, Presence],
+        spawn: Callable[[Role], Awaitable[Child]],
+        reached: Callable[[], object],
         silence: float = 60.0,
-        spawn: Callable[[Role], Awaitable[Child]] = spawn,
-        moments: Mapping[str, Mapping[str, float]] | None = None,
-        reached: Callable[[], object] = object,
     ) -> None:
-        """``moments`` says of roles when their connection ended (``left``) and the latest began (``connected``)."""
-        self.spawn, self.moments, self.reached = spawn, moments or {}, reached
-        self.note, self.ready, self.last_seen, self.silence = note, ready, last_seen, silence
-        self.children: dict[str, Child] = {}
+        """``presence`` has an entry for every role that is asked for."""
+        self.note, self.presence, self.silence = note, presence, silence
+        self.spawn, self.reached = spawn, reached
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keeping: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: list[asyncio.Task[None]] = []
 
     def start(self, role: Role) -> None:
         """Begin to keep a role; one that is kept already stays as it is."""
         if role.name not in self._keeping:
             self._keeping[role.name] = asyncio.create_task(self._keep(role), name=f"keep {role.name}")
 
-    async def stop(self, *names: str) -> None:
-        """Stop roles (all, if none is named) and wait until they are gone."""
-        for name in [name for name in names or list(self._keeping) if name in self._keeping]:
-            task = self._keeping.pop(name)
+    def release(self, names: Iterable[str]) -> None:
+        """Let roles go. They end side by side with what goes on; :meth:`stop` waits for that."""
+        for task in [self._keeping.pop(name) for name in list(names) if name in self._keeping]:
             task.cancel()
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending.append(task)
+
+    async def stop(self) -> None:
+        """Let all roles go and wait until they are gone."""
+        self.release(self._keeping)
         # Shielded: the caller may be gone before they are, and a second cancel would leave them behind.
         await asyncio.shield(asyncio.gather(*self._ending, return_exceptions=True))
 
     async def _keep(self, role: Role) -> None:
         failed_starts = deaths = 0
         child: Child | None = None
+        loop, ready = asyncio.get_running_loop(), self.presence[role.name].ready
         died, reached, back = 0.0, self.reached(), asyncio.ensure_future(asyncio.sleep(0))
         try:
             while True:
-                self.ready(role.name).clear()
-                child = self.children[role.name] = await self.spawn(role)
+                ready.clear()
+                child = await self.spawn(role)
                 if died:
-                    began = asyncio.get_running_loop().time()
-                    back = asyncio.ensure_future(self._tell_back(role.name, died, began))
+                    back = asyncio.ensure_future(self._tell_back(role.name, died, loop.time()))
                 code = await self._attend(child)
                 back.cancel()
-                died = asyncio.get_running_loop().time()
-                failed_starts = 0 if self.ready(role.name).is_set() else failed_starts + 1
+                died = loop.time()
+                failed_starts = 0 if ready.is_set() else failed_starts + 1
                 deaths, reached = deaths + 1 if self.reached() == reached else 1, self.reached()
                 child.signal(signal.SIGKILL)  # what it had started
                 self.note("role restarted", role=role.name, code=code, words=last_words(role.log))
@@ -236,16 +251,15 @@ class Supervisor:
                 self.failed.set_exception(error)
         finally:
             back.cancel()
-            if self.children.get(role.name) is child:
-                self.children.pop(role.name, None)
 
     async def _tell_back(self, name: str, died: float, began: float) -> None:
         """Note how long a role was away, once its successor is ready, and what the time went into: its death was not noticed, a
         place and a process were sought, imports and the model, weights."""
-        left = min(self.moments.get(name, {}).get("left", died), died)
-        await self.ready(name).wait()
+        known = self.presence[name]
+        left = min(known.left or died, died)
+        await known.ready.wait()
         now = asyncio.get_running_loop().time()
-        connected = min(max(self.moments.get(name, {}).get("connected", now), began), now)
+        connected = min(max(known.connected or now, began), now)
         spent = {"noticing": died - left, "placing": began - died, "starting": connected - began, "loading": now - connected}
         parts = {what: round(seconds, 1) for what, seconds in spent.items()}
         self.note("role back", role=name, seconds=round(now - left, 1), **parts)
@@ -253,14 +267,13 @@ class Supervisor:
     async def _attend(self, child: Child) -> int:
         """Wait for the end of a child; one that falls silent is ended."""
         loop, name = asyncio.get_running_loop(), child.role.name
-        since = loop.time()
+        since, known = loop.time(), self.presence[name]
         ended = asyncio.ensure_future(child.wait())
         try:
             while True:
-                ready = self.ready(name).is_set()
-                longest = GAPS * self.moments.get(name, {}).get("gap", 0.0)  # a large model may keep it busy for long
-                patience = max(self.silence, longest if ready else STARTING)
-                heard = max(since, self.last_seen.get(name, 0.0)) if ready else since
+                ready = known.ready.is_set()
+                patience = max(self.silence, GAPS * known.gap if ready else STARTING)  # a large model keeps it busy for long
+                heard = max(since, known.seen) if ready else since
                 left = heard + patience - loop.time()
                 if left <= 0:
                     self.note("role silent", role=name, seconds=patience)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -33,41 +32,13 @@ class Here:
         self.agent = NodeAgent()
         self.call = self
 
-    def remote(self, number: int, verb: str, text: str) -> Any:
-        return self.agent.call(number, verb, text)
+    def remote(self, verb: str, text: str) -> Any:
+        return self.agent.call(verb, text)
 
 
 def role(folder: Path, name: str = "learner", code: str = ECHO, log: Path | None = None) -> Role:
     bootstrap = {"word": "hello", "folder": str(folder), "base": str(folder), "stage": "" if name == "learner" else "grpo"}
     return Role(name, bootstrap, (sys.executable, "-c", code), log)
-
-
-def test_a_call_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        agent, made = NodeAgent(), role(tmp_path)
-        values = {"name": made.name, "command": made.command, "bootstrap": made.bootstrap, "log": "",
-                  "environment": {}, "driver": sys.executable}  # fmt: skip
-        first, second = await asyncio.gather(*(agent.call(1, "start", json.dumps(values)) for _ in range(2)))
-        assert first == second
-        assert agent._process is not None
-        pid = agent._process.pid
-        assert await agent.call(1, "start", json.dumps(values)) == first
-        assert agent._process.pid == pid
-        term = json.dumps({"signal_number": signal.SIGTERM, "alone": True})
-        assert json.loads(await agent.call(2, "signal", term)) == {"value": None}
-        assert json.loads(await agent.call(3, "wait", "{}")) == {"value": -signal.SIGTERM}
-
-    asyncio.run(main())
-
-
-def test_answers_that_will_not_be_asked_for_again_are_forgotten(tmp_path: Path) -> None:
-    async def main() -> int:
-        agent = NodeAgent()
-        for number in range(100):
-            await agent.call(number, "signal", json.dumps({"signal_number": signal.SIGTERM, "alone": True}))
-        return len(agent._answers)
-
-    assert asyncio.run(main()) <= 20
 
 
 def test_what_a_role_prints_and_how_it_ends_reach_the_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,10 +34,7 @@ def test_a_run_whose_processes_stand_still_ends_as_if_nothing_had_happened(
 @pytest.mark.slow
 def test_a_role_that_never_moves_again_is_replaced(start: Start, undisturbed: Callable[..., object]) -> None:
     words = ("letters", "--steps", "8", "--delay", "0.02")
-    hasty = (
-        "import penstock.runtime.supervisor as s\ns.GAPS = 1\n"
-        "init = s.Supervisor.__init__\ninit.__defaults__ = (6.0, *init.__defaults__[1:])"
-    )
+    hasty = "import penstock.runtime.supervisor as s\ns.GAPS = 1\ns.Supervisor.__init__.__defaults__ = (6.0,)"
     run = start(*words, first=hasty)
     for number, name in enumerate(("generator-0", "reward-0")):
         run.until_step(1 + 2 * number)
