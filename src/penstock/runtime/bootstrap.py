@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,9 @@ RANKS_LOST = 75
 
 REFUSED = 2
 """Exit code of a process whose error would come again if it was started again."""
+
+
+PATHS = ("folder", "base", "weights")
 
 
 @dataclass(frozen=True)
@@ -51,23 +53,16 @@ class Bootstrap:
 
     def plain(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            **vars(self),
-            "run": plain(self.run),
-            "folder": str(self.folder),
-            "base": str(self.base),
-            "weights": str(self.weights),
-        }
+        return plain(self) | {name: str(getattr(self, name)) for name in PATHS}
 
     @classmethod
     def read(cls, line: bytes) -> Bootstrap:
         """What :meth:`plain` gave, from a line of JSON."""
         import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
 
-        values: Mapping[str, Any] = json.loads(line)
+        values = json.loads(line)
         load_modules(values["run"]["modules"], Path(values["base"]))
-        paths = {name: Path(values[name]) for name in ("folder", "base", "weights")}
-        return cls(**{**values, **paths, "run": parse(Run, values["run"])})
+        return parse(cls, values | {name: Path(values[name]) for name in PATHS})
 
     @property
     def online(self) -> Online:

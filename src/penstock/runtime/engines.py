@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial, singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,7 @@ class EngineStart:
     adapters: bool = False
 
 
-Opener = Callable[[Any, EngineStart], AbstractAsyncContextManager[Opened]]
-_OPENERS: dict[type, Opener] = {}
-
-
-def opens(kind: type) -> Callable[[Opener], Opener]:
-    """Decorator: this is how an engine of a spec's type is opened."""
-
-    def registered(opener: Opener) -> Opener:
-        _OPENERS[kind] = opener
-        return opener
-
-    return registered
-
-
+@singledispatch
 def opened(spec: Any, start: EngineStart) -> AbstractAsyncContextManager[Opened]:
     """Open an engine over a model folder; it ends with the block. Its weights are of no version yet (-1).
 
@@ -59,12 +47,10 @@ def opened(spec: Any, start: EngineStart) -> AbstractAsyncContextManager[Opened]
         SpecError: the engine cannot run this model, or nobody said how it is opened.
         GenerationError: the engine does not start.
     """
-    if type(spec) not in _OPENERS:
-        raise SpecError(f"nobody registered how {type(spec).__name__} is opened (penstock.runtime.engines.opens)")
-    return _OPENERS[type(spec)](spec, start)
+    raise SpecError(f"nobody registered how {type(spec).__name__} is opened (penstock.runtime.engines.opened.register)")
 
 
-@opens(Embedded)
+@opened.register
 @asynccontextmanager
 async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.engine.encoder_decoder import embedded_generator
@@ -80,7 +66,7 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
     yield Opened(embedded_generator(model, max_running=start.max_running, version=-1), model.text, sums)
 
 
-@opens(VLLM)
+@opened.register
 @asynccontextmanager
 async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
@@ -90,21 +76,23 @@ async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.weights.worker_loader import WorkerLoader
 
     folder = start.folder
-    config = config_of(folder)
-    if config.is_encoder_decoder:
-        raise SpecError("vLLM runs no encoder-decoders of ours; set roles.engine=Embedded")
-    owned = OwnedFolder(start.shared)
+    config = decoder_only(config_of(folder), "vLLM")
     adapter, context = adapter_of(folder) if start.adapters else None, longest_sequence(config)
-    try:
+    with closing(OwnedFolder(start.shared)) as owned:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
         async with vllm_generator(model, spec, WorkerLoader(owned.path), max_running=start.max_running) as engine:
             yield Opened(engine, text, engine.sums)
-    finally:
-        owned.close()
 
 
-@opens(Served)
+def decoder_only(config: Any, engine: str) -> Any:
+    """The configuration of a model that a foreign engine can run. Raises SpecError for others."""
+    if config.is_encoder_decoder:
+        raise SpecError(f"{engine} runs no encoder-decoders of ours; set roles.engine=Embedded")
+    return config
+
+
+@opened.register
 @asynccontextmanager
 async def _served(spec: Served, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.files import load_text
@@ -116,12 +104,10 @@ async def _served(spec: Served, start: EngineStart) -> AsyncIterator[Opened]:
         yield Opened(engine, text, engine.sums)
 
 
-@opens(SGLang)
+@opened.register
 @asynccontextmanager
 async def _sglang(spec: SGLang, start: EngineStart) -> AsyncIterator[Opened]:
     """Weights go through ``shared``, which the server must be able to read, or from ``device`` by a process group."""
-    from functools import partial
-
     from penstock.models.files import config_of, load_text, weight_shapes
     from penstock.models.folders import write_like
     from penstock.models.language_model import longest_sequence
@@ -131,20 +117,15 @@ async def _sglang(spec: SGLang, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.weights.folder import OwnedFolder
 
     folder = start.folder
-    config = config_of(folder)
-    if config.is_encoder_decoder:
-        raise SpecError("SGLang runs no encoder-decoders of ours; set roles.engine=Embedded")
-    text, own, context = load_text(str(folder)), weight_shapes(folder), longest_sequence(config)
-    owned = OwnedFolder(start.shared)
+    context = longest_sequence(decoder_only(config_of(folder), "SGLang"))
+    text, own = load_text(str(folder)), weight_shapes(folder)
 
     async def no_sums() -> list[str]:
         return []  # SGLang does not tell
 
-    try:
+    with closing(OwnedFolder(start.shared)) as owned:
         delivery: Any = FromDisk(owned.path, partial(write_like, folder))
         if spec.weights == "process group":
             delivery = FromGroup(partial(EngineGroup, start.device, spec.timeout))
         async with sglang_generator(spec, text, own, delivery, context, start.shared.name) as engine:
             yield Opened(engine, text, no_sums)
-    finally:
-        owned.close()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, NoReturn, TypeVar
 
 from penstock.core.errors import StreamError
 from penstock.core.types import Version
 from penstock.loops.evaluation_queue import Answer, EvaluationQueue
 from penstock.net.rpc import Handler, Peer, Server
+from penstock.runtime.local import alongside
 from penstock.runtime.supervisor import Presence
 from penstock.stream.rules import Rules
 from penstock.stream.stream import DEADLINE, Stream, Worker
@@ -43,14 +44,6 @@ class Stage:
         self.evaluations = EvaluationQueue(deadline, work)
 
 
-@dataclass(frozen=True)
-class Member:
-    """A role of a stage."""
-
-    stage: Stage
-    worker: Worker
-
-
 class Hub:
     """Serves one run. ``rules`` gives what the stream of a stage enforces, ``open_stage`` and ``close_stage`` start and stop
     the roles that a stage needs; all handlers run in one event loop, so none sees another's half-done work.
@@ -71,7 +64,7 @@ class Hub:
         served = (
             handlers(RoleVerbs, lambda peer: RoleVerbs(self, peer))
             | handlers(LearnerVerbs, self._learner_verbs)
-            | handlers(Worker, lambda peer: self._member(peer).worker)
+            | handlers(Worker, lambda peer: self._member(peer)[1])
             | handlers(WeightRegistry, self._followed)
             | handlers(EvaluationQueue, self._evaluated)
             | dict(further or {})
@@ -95,7 +88,8 @@ class Hub:
         self._noted = asyncio.Event()
         self._sent: Notes = []
         """Notes that the learner was sent, until it asks for more: they come again if it died before."""
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, tuple[Stage, Worker]] = {}
+        """By id: the stage that a peer works for, and what it is there."""
         self._broken = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -123,15 +117,13 @@ class Hub:
 
     async def unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
         """What ``work`` gives, unless the run breaks before."""
-        working, breaking = asyncio.ensure_future(work), asyncio.ensure_future(self._broken.wait())
-        try:
-            await asyncio.wait({working, breaking}, return_when=asyncio.FIRST_COMPLETED)
-            if self._error is not None:
-                raise self._error
-            return working.result()
-        finally:
-            for task in (working, breaking):
-                task.cancel()
+        async with alongside(self._until_broken()):
+            return await work
+
+    async def _until_broken(self) -> None:
+        await self._broken.wait()
+        assert self._error is not None
+        raise self._error
 
     # ---- notes
 
@@ -169,9 +161,9 @@ class Hub:
         """A role works for a stage from now on. Raises StreamError where it is not the one under way."""
         if self.stage is None or self.stage.name != name:
             raise StreamError(f"{peer} is for the stage {name}, which is not under way")
-        self._members[peer.id] = Member(self.stage, Worker(self.stage.stream, f"{peer.name}#{peer.id}"))
+        self._members[peer.id] = self.stage, Worker(self.stage.stream, f"{peer.name}#{peer.id}")
 
-    def _member(self, peer: Peer) -> Member:
+    def _member(self, peer: Peer) -> tuple[Stage, Worker]:
         if peer.id not in self._members:
             self.refuse(f"{peer} has joined no stage, so it has no part in a stream")
         return self._members[peer.id]
@@ -182,14 +174,14 @@ class Hub:
         return LearnerVerbs(self, self.stage)
 
     def _followed(self, peer: Peer) -> WeightRegistry:
-        registry = self._member(peer).stage.registry
+        stage, _ = self._member(peer)
         self.followers[peer.id] = peer.name
-        return registry
+        return stage.registry
 
     def _evaluated(self, peer: Peer) -> EvaluationQueue:
         if peer.role != "evaluator":
             self.refuse(f"{peer} would evaluate, which only an evaluator may")
-        return self._member(peer).stage.evaluations
+        return self._member(peer)[0].evaluations
 
     async def _left(self, peer: Peer) -> None:
         self.presence[peer.name].left = asyncio.get_running_loop().time()
@@ -200,13 +192,13 @@ class Hub:
             self._sent = []
             if self.stage is not None:
                 await self.stage.evaluations.cancel()
-        member = self._members.pop(peer.id, None)
-        if member is None:
+        if peer.id not in self._members:
             return
-        await member.worker.leave()
+        stage, worker = self._members.pop(peer.id)
+        await worker.leave()
         if peer.role == "evaluator":
             try:
-                member.stage.evaluations.evaluator_left()
+                stage.evaluations.evaluator_left()
             except StreamError as error:
                 self.fail(error)
 

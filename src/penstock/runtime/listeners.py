@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.core.errors import PenstockError
@@ -23,35 +23,46 @@ DRAINING = 10.0
 """Seconds in which a listener may take what still waits when the run is over."""
 
 
-class Delivery:
-    """One listener, called in a thread of its own with one event after the other. What it raises becomes a warning."""
+class EventQueue:
+    """Events that wait for ``take``, which has a thread of its own and is given one after the other until they end."""
 
-    def __init__(self, listener: Listener, capacity: int = CAPACITY) -> None:
-        self.listener = listener
+    def __init__(self, take: Callable[[Iterator[Event]], None], capacity: int = CAPACITY) -> None:
         self._waiting: queue.Queue[Event | None] = queue.Queue(capacity)
-        self._missed = 0
-        self._thread = threading.Thread(target=self._deliver, name="listener", daemon=True)
+        self.missed = 0
+        """Events for which there was no room."""
+        self._thread = threading.Thread(target=take, args=[iter(self._waiting.get, None)], name="events", daemon=True)
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
-        """Have an event delivered. Never waits: where too many wait already, this one is missed."""
+        """Never waits: where too many wait already, this one is missed."""
         try:
             self._waiting.put_nowait(event)
         except queue.Full:
-            self._missed += 1
+            self.missed += 1
 
     def close(self, seconds: float = DRAINING) -> None:
-        """Wait until everything is delivered, at most so many seconds; warns of what was missed."""
+        """There are no more; wait until all are taken, at most so many seconds. Those that are not by then are missed."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=seconds)
         self._thread.join(seconds)
-        missed = self._missed + (self._waiting.qsize() if self._thread.is_alive() else 0)
-        if missed:
-            self._warn(f"is too slow and missed {missed} events; the run's log has them all")
+        self.missed += self._waiting.qsize() if self._thread.is_alive() else 0
 
-    def _deliver(self) -> None:
+
+class Delivery(EventQueue):
+    """One listener. What it raises becomes a warning, and so does how much of the run it has missed."""
+
+    def __init__(self, listener: Listener, capacity: int = CAPACITY) -> None:
+        self.listener = listener
+        super().__init__(self._deliver, capacity)
+
+    def close(self, seconds: float = DRAINING) -> None:
+        super().close(seconds)
+        if self.missed:
+            self._warn(f"is too slow and missed {self.missed} events; the run's log has them all")
+
+    def _deliver(self, events: Iterator[Event]) -> None:
         failed = False
-        while (event := self._waiting.get()) is not None:
+        for event in events:
             try:
                 self.listener(event)
             except Exception as error:
@@ -66,12 +77,8 @@ class Delivery:
 @contextlib.contextmanager
 def delivering(listeners: Iterable[Listener]) -> Any:
     """Deliveries to all of ``listeners``, which have everything when the block ends."""
-    deliveries = [Delivery(listener) for listener in listeners]
-    try:
-        yield deliveries
-    finally:
-        for delivery in deliveries:
-            delivery.close()
+    with contextlib.ExitStack() as open_:
+        yield [open_.enter_context(contextlib.closing(Delivery(listener))) for listener in listeners]
 
 
 class EventVerbs:
@@ -92,7 +99,7 @@ class EventVerbs:
         self.ended(kind, message)
 
 
-class EventSender:
+class EventSender(EventQueue):
     """A listener in the learner's process: sends events to the hub, and with it to the process that launched the run.
 
     In a thread with an event loop of its own, because stages are made ready without one. Where the hub is gone, nothing is
@@ -101,38 +108,30 @@ class EventSender:
 
     def __init__(self, bootstrap: Bootstrap) -> None:
         self.bootstrap = bootstrap
-        self._waiting: queue.Queue[Event | None] = queue.Queue(CAPACITY)
         self._outcome: dict[str, str] | None = None
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-        self._thread.start()
-
-    def __call__(self, event: Event) -> None:
-        with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait(event)
+        super().__init__(self._run)
 
     def __enter__(self) -> EventSender:
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Send what still waits, and how the run ended if it has; at most :data:`DRAINING` seconds."""
-        with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=DRAINING)
-        self._thread.join(DRAINING)
+        self.close()
 
     def ended(self, error: BaseException | None = None) -> None:
         """The run is over, by ``error`` if there was one; a learner that will be started again does not say so."""
         self._outcome = {"kind": type(error).__name__, "message": str(error)} if error else {"kind": "", "message": ""}
 
-    def _run(self) -> None:
+    def _run(self, events: Iterator[Event]) -> None:
         with contextlib.suppress(PenstockError):
-            asyncio.run(self._send())
+            asyncio.run(self._send(events))
 
-    async def _send(self) -> None:
+    async def _send(self, events: Iterator[Event]) -> None:
         from penstock.runtime.remote import joined
 
         async with joined(self.bootstrap, "learner-events", "events", dict) as hub:
-            events = remote(EventVerbs, hub.client)
-            while (event := await asyncio.to_thread(self._waiting.get)) is not None:
-                await events.event(event)
+            launcher = remote(EventVerbs, hub.client)
+            while (event := await asyncio.to_thread(next, events, None)) is not None:
+                await launcher.event(event)
             if self._outcome is not None:
-                await events.outcome(**self._outcome)
+                await launcher.outcome(**self._outcome)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,19 +28,37 @@ def pinned(run: Run, base: Path, kept: Run | None = None) -> Run:
     Raises:
         DataError: a store cannot be read.
     """
-    begun = {stage.name: stage for stage in kept.stages} if kept else {}
-    stages = tuple(_as_begun(stage, begun.get(stage.name), run, base) if stage.pinned else stage for stage in run.stages)
-    return run if stages == run.stages else replace(run, stages=stages)
+    before: dict[str, DataSpec] = {}
+    for stage in kept.stages if kept else ():
+        with_data(stage, lambda data, name: before.setdefault(name, data))
+
+    def pinned_now(later: set[str], data: DataSpec, name: str) -> DataSpec:
+        if not data.source.startswith(GROWING) or "content" in data.options or data.source in later:
+            return data
+        then = before.get(name)
+        if then is not None and replace(data, options={**data.options, **pins_of(then)}) == then:
+            return then
+        from penstock.product.source import pin
+
+        return pin(data, base)
+
+    return replace(run, stages=tuple(with_data(stage, partial(pinned_now, asked(run, stage))) for stage in run.stages))
 
 
-def _as_begun(stage: Stage, begun: Stage | None, run: Run, base: Path) -> Stage:
-    later = asked(run, stage)
+def with_data(stage: Stage, change: Callable[[DataSpec, str], DataSpec]) -> Stage:
+    """A stage with the data that it trains and is evaluated on as ``change(data, name)`` gives it."""
+    if not stage.pinned:
+        return stage
+    made: Any = replace(cast(Any, stage), data=change(stage.data, f"{stage.name}.data"))
+    if made.evaluation is None:
+        return cast(Stage, made)
+    held_out = change(made.evaluation.data, f"{stage.name}.evaluation")
+    return cast(Stage, replace(made, evaluation=replace(made.evaluation, data=held_out)))
 
-    def change(data: DataSpec, what: str) -> DataSpec:
-        then = begun.evaluation if begun and what == "evaluation" else begun
-        return _pinned(data, base, then.data if then else None, later)
 
-    return _with_data(stage, change)
+def pins_of(data: DataSpec) -> dict[str, Any]:
+    """Where data is pinned to."""
+    return {name: data.options[name] for name in PINS if name in data.options}
 
 
 def asked(run: Run, stage: Stage) -> set[str]:
@@ -57,41 +76,20 @@ def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:
     """
     if not stage.pinned or not asked(run, stage):
         return stage
-    path = folder / "pins.json"
+    path, sources = folder / "pins.json", asked(run, stage)
     pins: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
-    def pinned_here(data: DataSpec, what: str) -> DataSpec:
-        if data.source not in asked(run, stage):
+    def pinned_here(data: DataSpec, name: str) -> DataSpec:
+        if data.source not in sources:
             return data
         from penstock.product.source import pin
 
         if data.source == GROWING + OWN_STORE:
             data = replace(data, source=f"{GROWING}{(folder / 'feedback.db').resolve()}", name=data.name or "feedback")
-        known = pins.get(f"{stage.name}.{what}")
-        data = replace(data, options={**data.options, **known}) if known else pin(data, base)
-        pins[f"{stage.name}.{what}"] = {name: data.options[name] for name in PINS if name in data.options}
+        data = replace(data, options={**data.options, **pins[name]}) if name in pins else pin(data, base)
+        pins[name] = pins_of(data)
         return data
 
-    made = _with_data(stage, pinned_here)
+    made = with_data(stage, pinned_here)
     write_json(path, pins)
     return made
-
-
-def _with_data(stage: Stage, change: Callable[[DataSpec, str], DataSpec]) -> Stage:
-    """The stage with the data that it reads and those of its evaluation changed."""
-    made: Any = replace(cast(Any, stage), data=change(stage.data, "data"))
-    if made.evaluation is not None:
-        made = replace(made, evaluation=replace(made.evaluation, data=change(made.evaluation.data, "evaluation")))
-    return cast(Stage, made)
-
-
-def _pinned(data: DataSpec, base: Path, kept: DataSpec | None, later: set[str]) -> DataSpec:
-    if not data.source.startswith(GROWING) or "content" in data.options or data.source in later:
-        return data
-    if kept is not None:
-        pins: dict[str, Any] = {name: kept.options[name] for name in PINS if name in kept.options}
-        if replace(data, options={**data.options, **pins}) == kept:
-            return kept
-    from penstock.product.source import pin
-
-    return pin(data, base)

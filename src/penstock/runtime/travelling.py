@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config.run import DataSpec, Run
-from penstock.config.spec import plain
+from penstock.config.run import Run
+from penstock.config.spec import parse, plain
 from penstock.core.errors import DataError, SpecError
 from penstock.data.resolve import LOCAL, resolve
 
@@ -26,15 +25,20 @@ def travelling(run: Run, folder: Path) -> Iterator[Run]:
         SpecError: a function that no other process can find.
         DataError: a row holds what JSON does not.
     """
-    functions = sorted({text for text in _texts(plain(run)) if not text.startswith(AT_HAND)})
-    if functions:
-        raise SpecError(
-            f'runtime="{run.runtime}" has processes that cannot find {functions[0].removeprefix(LOCAL)}, which lives in this '
-            'one: define it at the top level of a file, or set runtime="local"'
-        )
-    written: list[Path] = []
+    rows, written = (folder / "data").absolute(), list[Path]()
+
+    def moved(text: str) -> str:
+        if not text.startswith(AT_HAND):
+            raise SpecError(
+                f'runtime="{run.runtime}" has processes that cannot find {text.removeprefix(LOCAL)}, which lives in this '
+                'one: define it at the top level of a file, or set runtime="local"'
+            )
+        file = rows / f"{text.removeprefix(LOCAL)}.jsonl"  # whose stem is the name in prompt keys, as it was
+        _write(resolve(text)(), file, written)
+        return str(file)
+
     try:
-        yield _with_files(run, (folder / "data").absolute(), written)
+        yield parse(Run, _local_texts(plain(run), moved))
     finally:
         if not (folder / "run.json").exists():
             for file in written:
@@ -44,30 +48,13 @@ def travelling(run: Run, folder: Path) -> Iterator[Run]:
                     parent.rmdir()
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts within plain values that name what lives in this process only."""
+def _local_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain values with every text in them changed that names what lives in this process only."""
     if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
-    elif isinstance(value, str) and value.startswith(LOCAL):
-        yield value
-
-
-def _with_files(value: Any, rows: Path, written: list[Path]) -> Any:
-    """``value``, a spec, with every source of rows at hand as a file in ``rows``."""
-    if isinstance(value, DataSpec) and value.source.startswith(AT_HAND):
-        file = rows / f"{value.source.removeprefix(LOCAL)}.jsonl"  # whose stem is the name in prompt keys, as it was
-        _write(resolve(value.source)(), file, written)
-        return replace(value, source=str(file))
-    if isinstance(value, tuple):
-        return tuple(_with_files(item, rows, written) for item in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    found = {field.name: _with_files(getattr(value, field.name), rows, written) for field in fields(value) if field.init}
-    changed = {name: item for name, item in found.items() if item is not getattr(value, name) and item != getattr(value, name)}
-    return replace(value, **changed) if changed else value
+        return {name: _local_texts(inner, change) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_local_texts(inner, change) for inner in value]
+    return change(value) if isinstance(value, str) and value.startswith(LOCAL) else value
 
 
 def _write(rows: list[dict[str, Any]], file: Path, written: list[Path]) -> None:
