@@ -11,7 +11,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from penstock.core.errors import StreamError
 from penstock.core.types import Version
@@ -152,10 +152,11 @@ class Hub:
 
     # ---- peers
 
-    def refuse(self, reason: str) -> NoReturn:
-        """A peer asked for what it may not have. Raises StreamError."""
-        self.note("refused", reason=reason)
-        raise StreamError(reason)
+    def require(self, allowed: bool, refusal: str) -> None:
+        """Raises StreamError where a peer asked for what it may not have."""
+        if not allowed:
+            self.note("refused", reason=refusal)
+            raise StreamError(refusal)
 
     def join(self, peer: Peer, name: str) -> None:
         """A role works for a stage from now on. Raises StreamError where it is not the one under way."""
@@ -164,13 +165,12 @@ class Hub:
         self._members[peer.id] = self.stage, Worker(self.stage.stream, f"{peer.name}#{peer.id}")
 
     def _member(self, peer: Peer) -> tuple[Stage, Worker]:
-        if peer.id not in self._members:
-            self.refuse(f"{peer} has joined no stage, so it has no part in a stream")
+        self.require(peer.id in self._members, f"{peer} has joined no stage, so it has no part in a stream")
         return self._members[peer.id]
 
     def _learner_verbs(self, peer: Peer) -> LearnerVerbs:
-        if peer.id != self.learner or self.stage is None:
-            self.refuse(f"{peer} asked for what only the learner that began the stage may")
+        self.require(peer.id == self.learner, f"{peer} asked for what only the learner that began the stage may")
+        assert self.stage is not None, "it has begun one"
         return LearnerVerbs(self, self.stage)
 
     def _followed(self, peer: Peer) -> WeightRegistry:
@@ -179,8 +179,7 @@ class Hub:
         return stage.registry
 
     def _evaluated(self, peer: Peer) -> EvaluationQueue:
-        if peer.role != "evaluator":
-            self.refuse(f"{peer} would evaluate, which only an evaluator may")
+        self.require(peer.role == "evaluator", f"{peer} would evaluate, which only an evaluator may")
         return self._member(peer)[0].evaluations
 
     async def _left(self, peer: Peer) -> None:
@@ -248,8 +247,10 @@ class RoleVerbs:
             StreamError: the role is no learner, or there is another one.
         """
         hub, peer = self.hub, self.peer
-        if peer.role != "learner" or hub.learner is not None:
-            hub.refuse(f"{peer} asked to begin a stage, which only a learner may, and only while there is no other")
+        hub.require(
+            peer.role == "learner" and hub.learner is None,
+            f"{peer} asked to begin a stage, which only a learner may, and only while there is no other",
+        )
         hub.learner = peer.id
         hub.learner_epoch += 1
         if hub.stage is None or hub.stage.name != stage:

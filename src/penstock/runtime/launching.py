@@ -7,6 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,18 +133,13 @@ def _in_a_loop() -> bool:
 
 def _in_thread(work: Callable[[bool], Found], resume: bool) -> Found:
     """Do some work in a thread of its own, which is waited for; a KeyboardInterrupt leaves it to end at its next step."""
-    found: list[Found] = []
-    failed: list[BaseException] = []
+    found: Future[Found] = Future()
 
     def run() -> None:
         try:
-            found.append(work(resume))
+            found.set_result(work(resume))
         except BaseException as error:
-            failed.append(error)
+            found.set_exception(error)
 
-    thread = threading.Thread(target=run, name="run", daemon=True)
-    thread.start()
-    thread.join()
-    for error in failed:
-        raise error
-    return found[0]
+    threading.Thread(target=run, name="run", daemon=True).start()
+    return found.result()

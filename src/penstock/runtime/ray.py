@@ -60,8 +60,9 @@ class RayChild:
 
     def __init__(self, role: Role, actor: Any) -> None:
         self.role, self.actor, self.address = role, actor, ""
-        self._ended: asyncio.Task[int] | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._ended: asyncio.Task[int]
+        self.ending: asyncio.Task[None] | None = None
+        """Its end, once that has begun; takes at most :data:`HANDLING` seconds."""
 
     async def ask(self, verb: str, **values: Any) -> Any:
         """Have the actor carry a verb out. Raises RoleError with what it says is wrong, RayError where it is gone."""
@@ -74,6 +75,7 @@ class RayChild:
         """Start the role on the node that the actor is on."""
         log = str(self.role.log.resolve()) if self.role.log else ""
         self.address = await self.ask("start", **vars(self.role) | {"log": log}, driver=sys.executable)
+        self._ended = asyncio.ensure_future(self._attend())
 
     def signal(self, number: int, alone: bool = False) -> None:
         if number == signal.SIGKILL:
@@ -86,13 +88,8 @@ class RayChild:
             await self.ask("signal", number=number, alone=alone)
 
     def _end(self) -> asyncio.Task[None]:
-        self._ending = self._ending or asyncio.ensure_future(self._end_through_agent())
-        return self._ending
-
-    async def ended(self) -> None:
-        """Wait for an end that has begun, at most :data:`HANDLING` seconds."""
-        if self._ending is not None:
-            await asyncio.wait({self._ending})
+        self.ending = self.ending or asyncio.ensure_future(self._end_through_agent())
+        return self.ending
 
     async def _end_through_agent(self) -> None:
         """End the process and all it has started, then the actor. Through the actor while that answers: a process that stands
@@ -113,8 +110,6 @@ class RayChild:
 
     async def wait(self) -> int:
         """Its exit code; that of SIGKILL where the actor or its node has died."""
-        if self._ended is None:
-            self._ended = asyncio.ensure_future(self._attend())
         return await asyncio.shield(self._ended)
 
     async def _attend(self) -> int:
@@ -270,7 +265,8 @@ class Cluster:
         import ray
         import ray.util
 
-        await asyncio.gather(*(child.ended() for child in self._children))
+        endings = [child.ending for child in self._children if child.ending is not None]
+        await asyncio.gather(*endings, return_exceptions=True)
         if ray.is_initialized():
             if self._group is not None:
                 ray.util.remove_placement_group(self._group)

@@ -289,12 +289,13 @@ class Supervisor:
 def refuse_restart(role: Role, code: int, failed_starts: int, deaths: int) -> None:
     """Raises RoleError where starting a role again would lead nowhere, with what it last said."""
     said = f"({ending(code)}); it last said: {last_words(role.log) or 'nothing'}. Its log is {role.log}"
-    if code == REFUSED:
-        raise RoleError(f"{role.name} cannot do its work {said}")
-    if failed_starts >= FAILED_STARTS:
-        raise RoleError(f"{role.name} ended {FAILED_STARTS} times before it was ready {said}")
-    if deaths >= RESTARTS:
-        raise RoleError(f"{role.name} ended {RESTARTS} times and the run took no step in between {said}")
+    reasons = {
+        "cannot do its work": code == REFUSED,
+        f"ended {FAILED_STARTS} times before it was ready": failed_starts >= FAILED_STARTS,
+        f"ended {RESTARTS} times and the run took no step in between": deaths >= RESTARTS,
+    }
+    for reason in (reason for reason, holds in reasons.items() if holds):
+        raise RoleError(f"{role.name} {reason} {said}")
 
 
 def ending(code: int) -> str:
