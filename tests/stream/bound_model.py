@@ -222,7 +222,7 @@ class World:
     # ---- enrichment
 
     def step_moves(self, one: Worker) -> Iterator[Move]:
-        if self.gate.enrichment.waits(one.step) and len(one.taken) < CAPACITY:
+        if self.gate.enrichment.waiting(one.step) and len(one.taken) < CAPACITY:
             yield lambda: self.take(one)
         for ticket in one.taken:
             yield lambda ticket=ticket: self.write(one, ticket)

@@ -159,7 +159,7 @@ def test_a_stage_takes_groups_in_the_order_in_which_they_came():
 def test_a_stage_waits_for_all_of_its_inputs():
     gate = Gate(Rules(1, enrichment=(REWARD, REFERENCE, VALUE)))
     ticket = deliver(gate, 1)[0]
-    assert [gate.enrichment.waits(name) for name in ("reward", "reference", "value")] == [True, True, False]
+    assert [bool(gate.enrichment.waiting(name)) for name in ("reward", "reference", "value")] == [True, True, False]
     ((_, plain),) = gate.take("worker", "reward")
     write(gate, ticket, "reward", plain, scored(plain, 2.0))
     ((_, rewarded),) = gate.take("critic", "value")
@@ -302,7 +302,7 @@ def test_a_stale_group_that_no_worker_has_taken_is_not_offered_any_more():
     gate.write("worker", first, "reward", [{}])
     train(gate, 0)
     assert gate.lease(1) is None
-    assert not gate.enrichment.waits("reward")
+    assert not gate.enrichment.waiting("reward")
 
 
 def test_what_was_revoked_from_a_lost_generator_is_forgotten():

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from penstock.config.placement import Bundles
 from penstock.core.errors import RoleError, SpecError
 from penstock.runtime.node_agent import NodeAgent
-from penstock.runtime.supervisor import SHUTDOWN_GRACE, Child, Role
+from penstock.runtime.supervisor import SHUTDOWN_GRACE, Child, Place, Role
 
 ROOM = 900.0
 """Seconds that the cluster may take to find room, as one that grows on demand does."""
@@ -143,8 +143,8 @@ def _gone() -> type[Exception]:
     return RayError
 
 
-class Cluster:
-    """The place of a run's processes: the cluster that ``RAY_ADDRESS`` names, or one of our own that ends with the run."""
+class Cluster(Place):
+    """The cluster that ``RAY_ADDRESS`` names, or one of our own that ends with the run."""
 
     def __init__(self, bundles: Bundles) -> None:
         """Raises SpecError where Ray is not installed."""

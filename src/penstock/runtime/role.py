@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -58,12 +59,9 @@ def exit_code(error: PenstockError) -> int:
 
 def _first_line() -> bytes:
     """What the supervisor says first. Read without Python's buffers, whose lock a thread must not hold at the exit."""
-    line = b""
-    while not line.endswith(b"\n"):
-        said = os.read(STANDARD_INPUT, 1)
-        if not said:
-            raise RoleError("the standard input ended before it said what to do; roles are started by their run")
-        line += said
+    line = io.FileIO(STANDARD_INPUT, closefd=False).readline()
+    if not line.endswith(b"\n"):
+        raise RoleError("the standard input ended before it said what to do; roles are started by their run")
     return line
 
 

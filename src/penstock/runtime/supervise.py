@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from penstock.runtime.folder import RunFolder
 from penstock.runtime.hub import Hub
 from penstock.runtime.listeners import EventVerbs, Listener
 from penstock.runtime.stopping import Interrupted, StopSignal
-from penstock.runtime.supervisor import COMMAND, FAILED_STARTS, Child, Place, Role, Supervisor, ThisMachine, ending
+from penstock.runtime.supervisor import COMMAND, FAILED_STARTS, Child, Place, Role, Supervisor, ending
 from penstock.stream.enrichment import EnrichmentStep
 from penstock.stream.rules import Rules
 from penstock.stream.verbs import handlers
@@ -72,7 +73,7 @@ def place_of(run: Run) -> Place:
         from penstock.runtime.ray import Cluster
 
         return Cluster(run.roles.placement.bundles(run))
-    return ThisMachine()
+    return Place()
 
 
 def threads_of(run: Run, name: str = "learner") -> int:
@@ -180,9 +181,8 @@ class Supervised:
         """Start the learner until it ends in order; one that was killed goes on from its last checkpoint."""
         fruitless, before = 0, (-1, "")
         while True:
-            bootstrap = self._bootstrap("learner", "learner", resuming=self.resuming)
-            learner = Role("learner", bootstrap, self.command, environment=self._environment("learner"))
-            self.learner = await self._spawn(learner)
+            learner = self._role("learner", "learner", resuming=self.resuming)
+            self.learner = await self._spawn(replace(learner, log=None))
             if self.stop.asked:  # while there was none
                 self.learner.signal(signal.SIGTERM, alone=True)
             try:
@@ -265,7 +265,7 @@ class Supervised:
         log = self.folder.path / "logs" / f"{name}.log"
         bootstrap = self._bootstrap(kind, name, **more)
         command = self.run.roles.engine.command(self.command) if kind == "generator" else self.command
-        return Role(name, bootstrap, command, log, self._environment(name))
+        return Role(name, bootstrap, command, log, {"OMP_NUM_THREADS": str(threads_of(self.run, name))})
 
     def _bootstrap(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
         """What a process must know."""
@@ -282,6 +282,3 @@ class Supervised:
             rank_threads=threads_of(self.run, "rank-1") if self._ranks else 0,
             **more,
         ).plain()
-
-    def _environment(self, name: str) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": str(threads_of(self.run, name))}

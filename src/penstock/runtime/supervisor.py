@@ -88,23 +88,6 @@ class Child(Protocol):
         ...
 
 
-class Place(Protocol):
-    """Where the processes of a run are started."""
-
-    host: str
-    """The address of this process there, on which the hub listens."""
-
-    async def open(self, note: Callable[..., None]) -> None:
-        """Make room for the run; ``note(what, **fields)`` hears what happens there."""
-
-    async def spawn(self, role: Role) -> Child:
-        """Start the process of a role and tell it who it is."""
-        ...
-
-    async def close(self) -> None:
-        """Give the room back. All children have ended."""
-
-
 class ProcessChild:
     """A process of this machine."""
 
@@ -134,19 +117,21 @@ class ProcessChild:
         return await self.process.wait()
 
 
-class ThisMachine:
-    """Processes other than this one."""
+class Place:
+    """Where the processes of a run are started: this machine, where no subclass says another."""
 
     host = "127.0.0.1"
+    """The address of this process there, on which the hub listens."""
 
     async def open(self, note: Callable[..., None]) -> None:
-        return None
+        """Make room for the run; ``note(what, **fields)`` hears what happens there."""
 
     async def spawn(self, role: Role) -> Child:
+        """Start the process of a role and tell it who it is."""
         return await spawn(role)
 
     async def close(self) -> None:
-        return None
+        """Give the room back. All children have ended."""
 
 
 async def spawn(role: Role, terminal: int | None = None, folder: Path | None = None) -> ProcessChild:
@@ -300,11 +285,8 @@ def refuse_restart(role: Role, code: int, failed_starts: int, deaths: int) -> No
 
 def ending(code: int) -> str:
     """An exit code in words."""
-    if code >= 0:
-        return f"exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"killed by signal {-code}"
+    names = {-number: number.name for number in signal.Signals}
+    return f"exit code {code}" if code >= 0 else f"killed by {names.get(code, f'signal {-code}')}"
 
 
 def last_words(log: Path | None) -> str:

@@ -18,10 +18,6 @@ class Filter:
         """By ordinal: what a filtered group looked like."""
         self.withheld = 0
 
-    def lets_through(self, group: Group) -> bool:
-        """Whether a finished group is worth a place in a batch."""
-        return self.rules.keep is None or self.rules.keep(group)
-
     def add(self, ordinal: int, group: Group) -> int:
         """Filter a group: gives how many slots open, 0 where too many were filtered already."""
         self.reasons[ordinal] = without_signal(group)

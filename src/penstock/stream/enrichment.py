@@ -53,16 +53,11 @@ class Enrichment:
         for waiting in self._waiting.values():
             waiting.pop(ordinal, None)
 
-    def waits(self, step: str) -> bool:
-        """Whether a group waits for the column ``step``. Raises StreamError where the stream has no such step."""
+    def waiting(self, step: str) -> dict[int, Entry]:
+        """By ordinal, the groups that wait for the column ``step``. Raises StreamError where the stream has no such step."""
         if step not in self._waiting:
             raise StreamError(f'no step "{step}"; the stream has {list(self._waiting)}')
-        return bool(self._waiting[step])
-
-    def take(self, step: str, most: int) -> list[Entry]:
-        """Up to ``most`` groups that wait for the column; they wait no longer."""
-        waiting = self._waiting[step]
-        return [waiting.pop(ordinal) for ordinal in list(waiting)[:most]]
+        return self._waiting[step]
 
 
 def changes(before: Group, after: Group) -> list[Change]:

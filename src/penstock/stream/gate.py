@@ -138,7 +138,8 @@ class Gate:
         Raises:
             StreamError: the stream has no such step.
         """
-        taken = self.enrichment.take(step, most) if self.enrichment.waits(step) else []
+        waiting = self.enrichment.waiting(step)
+        taken = [waiting.pop(ordinal) for ordinal in list(waiting)[:most]]
         for entry in taken:
             entry.owners[step] = owner
         return [(entry.ticket, entry.whole) for entry in taken]
@@ -162,7 +163,7 @@ class Gate:
         """Offer a group to the steps whose inputs are there, or note that it is ready."""
         if self.enrichment.is_complete(entry):
             entry.ready = next(self._ready)
-            if not self.filter.lets_through(entry.whole):
+            if self.rules.keep is not None and not self.rules.keep(entry.whole):
                 del self.entries[entry.ordinal]
                 self.stats.filtered += 1
                 self.free += self.filter.add(entry.ordinal, entry.whole)

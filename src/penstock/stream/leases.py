@@ -37,7 +37,8 @@ class Leases:
         """Leases of versions below it are forgotten: a checkpoint holds what was trained on them."""
         self._known: dict[int, Lease] = {}
         self._repeated: list[Lease] = []
-        self._holding_slots: set[int] = set()
+        self._slots: dict[int, int] = {}
+        """By number: slots that a lease still holds."""
         self._unreleased: set[int] = set()
 
     def __iter__(self) -> Iterator[Lease]:
@@ -46,7 +47,7 @@ class Leases:
     def add(self, lease: Lease) -> None:
         """A new batch; its slots open at the first release."""
         self._known[lease.number] = lease
-        self._holding_slots.add(lease.number)
+        self._slots[lease.number] = len(lease.ordinals)
         self._unreleased.add(lease.number)
 
     @property
@@ -71,19 +72,13 @@ class Leases:
         if number not in self._unreleased:
             raise StreamError(f"lease {number} was released twice, or is not the learner's")
         self._unreleased.discard(number)
-        return self._known[number], self._open_slots(number)
-
-    def _open_slots(self, number: int) -> int:
-        opens = len(self._known[number].ordinals) if number in self._holding_slots else 0
-        self._holding_slots.discard(number)
-        return opens
+        return self._known[number], self._slots.pop(number, 0)
 
     def acknowledge(self, version: Version) -> None:
         """A checkpoint holds what was trained on leases below ``version``: forget those whose slots are open."""
         self.durable = max(self.durable, version)
-        forgotten = [lease for lease in self if lease.version < version and lease.number not in self._holding_slots]
-        for lease in forgotten:
-            del self._known[lease.number]
+        held = self._slots
+        self._known = {number: one for number, one in self._known.items() if one.version >= version or number in held}
 
     def restore(self, version: Version) -> int:
         """The learner died and its successor goes on from a checkpoint of ``version``: gives how many slots open.
@@ -99,4 +94,4 @@ class Leases:
         self._repeated = sorted((lease for lease in self if lease.version >= version), key=lambda lease: lease.version)
         self._unreleased.clear()
         # What was saved has been trained, but the learner died before it could say so.
-        return sum(self._open_slots(lease.number) for lease in self if lease.version < version)
+        return sum(self._slots.pop(lease.number, 0) for lease in self if lease.version < version)

@@ -41,20 +41,16 @@ class Staleness:
         Raises:
             StreamError: it is staler than ``max_lag`` though the slots forbid it.
         """
-        group, oldest = entry.whole, version - self.rules.max_lag
-        if self.rules.on_stale == "mask" and 0 <= entry.versions.oldest < oldest:
+        group, versions, oldest = entry.whole, entry.versions, version - self.rules.max_lag
+        if self.rules.on_stale == "mask" and 0 <= versions.oldest < oldest:
             group = masked(group, oldest)
-            left = token_versions(group)
-            self.stats.tokens_masked += entry.versions.tokens - left.tokens
-            self._check(group, left.lag(version))
-        else:
-            self._check(group, entry.versions.lag(version))
-        return group
-
-    def _check(self, group: Group, lag: int) -> None:
+            versions = token_versions(group)
+            self.stats.tokens_masked += entry.versions.tokens - versions.tokens
+        lag = versions.lag(version)
         self.stats.largest_lag = max(self.stats.largest_lag, lag)
         if not 0 <= lag <= self.rules.max_lag:
             raise StreamError(f"group {group.key} is {lag} versions old; max_lag={self.rules.max_lag} forbids training on it")
+        return group
 
     # ---- groups that are trained on more than once
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from penstock.core.clock import Clock, WallClock
 from penstock.core.contracts import State
@@ -158,7 +158,7 @@ class Worker:
         """Up to ``most`` groups that lack the column ``step`` and have what it needs, as soon as there are some; none after
         the deadline. Raises StreamError where the stream has no such step."""
         gate = self.stream.gate
-        return await self.stream.some(lambda: gate.enrichment.waits(step), lambda: gate.take(self.owner, step, most))
+        return await self.stream.some(lambda: bool(gate.enrichment.waiting(step)), lambda: gate.take(self.owner, step, most))
 
     @verb()
     async def write(self, ticket: Ticket, step: str, found: Sequence[Change]) -> bool:
@@ -170,18 +170,10 @@ class Worker:
         await self.stream.now(lambda: self.stream.gate.release_owner(self.owner))
 
 
-class Leasing(Protocol):
-    """What a learner asks of a stream, wherever it is."""
-
-    async def lease(self, version: Version) -> Lease: ...
-
-    async def release(self, number: int, saved: bool) -> None: ...
-
-
 class LearnerClient:
     """The learner's side of a stream: knows of the batches it takes what belongs into a checkpoint."""
 
-    def __init__(self, rules: Rules, source: Leasing | None = None) -> None:
+    def __init__(self, rules: Rules, source: Stream | None = None) -> None:
         """``source`` is the stream; it may be set later, once it is known what is trained."""
         self.rules, self.source = rules, source
         self.ledger: Mapping[str, Any] = Ledger().values()
