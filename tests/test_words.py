@@ -92,7 +92,7 @@ ALLOWED: dict[str, int] = {
     "tape": 79,
     "beside": 9,
     "Drawing": 1,
-    "Leasing": 2,
+    "Leasing": 0,
     "Border": 0,
     "Flight": 0,
     "Talk": 5,
