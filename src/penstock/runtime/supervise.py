@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -262,23 +262,20 @@ class Supervised:
             yield from (self._role(kind.name, name, stage=stage) for name in kind.names(self.run, self._stage(stage)))
 
     def _role(self, kind: str, name: str, **more: Any) -> Role:
-        log = self.folder.path / "logs" / f"{name}.log"
-        bootstrap = self._bootstrap(kind, name, **more)
-        command = self.run.roles.engine.command(self.command) if kind == "generator" else self.command
-        return Role(name, bootstrap, command, log, {"OMP_NUM_THREADS": str(threads_of(self.run, name))})
-
-    def _bootstrap(self, role: str, name: str, **more: Any) -> Mapping[str, Any]:
-        """What a process must know."""
-        return Bootstrap(
-            role=role,
+        """A process, with what it must know."""
+        path, threads = self.folder.path, threads_of(self.run, name)
+        bootstrap = Bootstrap(
+            role=kind,
             name=name,
             run=self.run,
-            folder=self.folder.path.resolve() if self.run.runtime == "ray" else self.folder.path,
+            folder=path.resolve() if self.run.runtime == "ray" else path,
             base=self.base,
             hub=self.address,
             token=self.token,
-            weights=weights_folder(self.run, self.folder.path),
-            threads=threads_of(self.run, name),
+            weights=weights_folder(self.run, path),
+            threads=threads,
             rank_threads=threads_of(self.run, "rank-1") if self._ranks else 0,
             **more,
         ).plain()
+        command = self.run.roles.engine.command(self.command) if kind == "generator" else self.command
+        return Role(name, bootstrap, command, path / "logs" / f"{name}.log", {"OMP_NUM_THREADS": str(threads)})
