@@ -42,8 +42,8 @@ class NodeAgent:
                 "nodes share, and put the run there with --runs"
             )
         here = tuple(sys.executable if word == driver else word for word in command)
-        told, environment = {**bootstrap, "die_with_parent": True}, {**environment, "PENSTOCK_HOST": address}
-        role = Role(name, told, here, Path(log) if log else None, environment)
+        bootstrap, environment = {**bootstrap, "die_with_parent": True}, {**environment, "PENSTOCK_HOST": address}
+        role = Role(name, bootstrap, here, Path(log) if log else None, environment)
         self.child = await spawn(role, asyncio.subprocess.PIPE, base)
         return address
 
