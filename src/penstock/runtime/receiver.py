@@ -9,7 +9,7 @@ from penstock.core.errors import WeightError
 from penstock.core.types import WeightUpdate
 from penstock.models.language_model import LanguageModel
 from penstock.weights.channels import channel
-from penstock.weights.folder import Subscriber
+from penstock.weights.ends import Subscriber
 from penstock.weights.snapshot import Layout, sums_of
 from penstock.weights.upload import unpack
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.core.errors import SpecError
 from penstock.weights.disk import DiskPublisher, DiskSubscriber
-from penstock.weights.folder import Publisher, Subscriber
+from penstock.weights.ends import Publisher, Subscriber
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
 

@@ -23,7 +23,7 @@ from penstock.config.spec import convert
 from penstock.core.errors import SpecError, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.delta import apply, difference
-from penstock.weights.folder import Publisher, Subscriber
+from penstock.weights.ends import Publisher, Subscriber
 from penstock.weights.snapshot import Announced, empty_snapshot, manifest_of
 
 KIND = "disk"

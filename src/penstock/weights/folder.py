@@ -1,6 +1,4 @@
-"""Folders that weights pass through, and the two ends of a channel through one.
-
-Each folder belongs to one living process, and what a dead one left behind is cleared away.
+"""Folders that weights pass through: each belongs to one living process, and what a dead one left behind is cleared away.
 
 The owner holds a lock on a file in its folder. The system lets go of the lock when the process ends, however it ends, so a
 folder whose lock can be taken has no owner any more.
@@ -12,15 +10,10 @@ import errno
 import mmap
 import os
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from penstock.core.errors import WeightError
 from penstock.core.files import lock
-from penstock.core.types import Version, WeightUpdate
-from penstock.weights.snapshot import Post, Snapshots, Weights
 
 OWNER = "owner.lock"
 PREFIX = "penstock-weights-"
@@ -71,48 +64,6 @@ class OwnedFolder:
         if lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(lock)
-
-
-class Publisher(ABC):
-    """Where a learner's weights leave; fulfils ``Channel``."""
-
-    def __init__(self, weights: Weights, folder: str | Path, post: Post, learner_epoch: int = 0, *, dtype: str = "") -> None:
-        """``weights`` gives the tensors, ``post`` announces a manifest; floating tensors travel as ``dtype`` if it is given.
-
-        Raises:
-            WeightError: another living process publishes in ``folder``.
-        """
-        self.snapshots, self.post, self.learner_epoch = Snapshots(weights, dtype), post, learner_epoch
-        self.folder = OwnedFolder(Path(folder))
-
-    @abstractmethod
-    async def publish(self, version: Version) -> None:
-        """Copy the weights and announce them; they may change again as soon as this returns.
-
-        Raises:
-            WeightError: there is no room for them, or the set of tensors has changed.
-        """
-
-    def close(self) -> None:
-        """Stop, and remove what the channel keeps in its folder; generators keep what they have read."""
-        self.folder.close()
-
-
-class Subscriber(ABC):
-    """Where a channel's weights arrive, under the ``name`` of a generator. ``folder`` is the publisher's; a manifest that
-    points elsewhere is refused."""
-
-    def __init__(self, folder: str | Path, name: str = "") -> None:
-        self.folder, self.name = Path(folder), name
-
-    @abstractmethod
-    def open(self, manifest: Mapping[str, Any]) -> WeightUpdate:
-        """The verified update that a manifest announces, in memory of its own. Blocks, so it is called in a thread.
-
-        Raises:
-            Superseded: newer weights have taken its place.
-            WeightError: the manifest or what it names is malformed, or a checksum does not match.
-        """
 
 
 def shared_file(path: Path, length: int, advice: str = "") -> tuple[int, mmap.mmap]:

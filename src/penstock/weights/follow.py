@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.contracts import Generator
 from penstock.core.errors import GenerationError, Superseded, WeightError
 from penstock.core.types import CachePolicy, Version
-from penstock.weights.folder import Subscriber
+
+if TYPE_CHECKING:
+    from penstock.weights.ends import Subscriber
 
 Newest = Callable[[int, Version], Awaitable[Mapping[str, Any]]]
 """``(learner_epoch, version)`` → the newest manifest, once there is one after these; waits for it."""

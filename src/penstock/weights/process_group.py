@@ -29,7 +29,7 @@ from torch import Tensor
 
 from penstock.core.errors import ConnectionLost, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
-from penstock.weights.folder import Publisher, Subscriber
+from penstock.weights.ends import Publisher, Subscriber
 from penstock.weights.snapshot import Announced, buckets_of, empty_snapshot, manifest_of
 
 KIND = "process group"

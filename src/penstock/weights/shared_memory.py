@@ -22,7 +22,8 @@ from torch import Tensor
 from penstock.core.errors import Superseded, WeightError
 from penstock.core.files import lock, unlock
 from penstock.core.types import Version, WeightUpdate
-from penstock.weights.folder import Publisher, Subscriber, shared_file
+from penstock.weights.ends import Publisher, Subscriber
+from penstock.weights.folder import shared_file
 from penstock.weights.snapshot import Announced, empty_snapshot, manifest_of
 
 KIND = "shared memory"
