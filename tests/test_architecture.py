@@ -82,7 +82,7 @@ FOLDER_LINES = {
     "feedback": 6_170, "product": 1_770, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
     "observe": 2_500, "runtime": 5_720, "plan": 1_500, "recipes": 1_500, "ui": 3_500, "deploy": 1_000, "cli": 1_580,
 }  # fmt: skip
-"""Lines of a folder at most: the design's table, which leaves room for what is to come. What stands above it may only be lowered:
+"""Lines of a folder at most: the design's table, with room for what is to come. What stands above it may only be lowered:
 ``feedback`` and ``product`` (to 6,000 and 1,600), ``runtime`` (4,200), ``net`` (700), ``cli`` (1,500)."""
 
 EXCEPTIONS: set[str] = set()
