@@ -82,7 +82,10 @@ def test_a_folder_that_is_no_run(penstock: Penstock, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"name": "run"}', "\udcff", '{"name": "run", "stages": [], "sede": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"name": "run"}', "\udcff", '{"name": "run", "stages": [], "sede": 3}', '{"modules": 5}', '{"modules": [5]}'],
+)
 def test_a_damaged_spec(text: str, penstock: Penstock, halted: Path) -> None:
     (halted / "run.json").write_text(text, errors="surrogateescape")
     before = contents(halted)

@@ -105,8 +105,9 @@ class RunFolder:
             raise CheckpointError(f"{self.path}: no run.json here; this is not a run folder")
         try:
             values = json.loads(self.spec.read_text(encoding="utf-8"))
-            if isinstance(values, dict):
-                load_modules(values.get("modules") or ())
+            modules = values.get("modules") if isinstance(values, dict) else ()
+            if isinstance(modules, list) and all(isinstance(name, str) for name in modules):
+                load_modules(modules)
             return parse(Run, values)
         except (ValueError, SpecError) as error:
             raise CheckpointError(f"{self.spec}: cannot be read: {error}") from error
