@@ -14,10 +14,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 # Threads of a matrix product wait for one another by spinning, about a millisecond by default. Where other work wants the
-# cores that is time taken from the thread they wait for: training was 5 to 18 times slower (docs/log.md). The OpenMP
-# library reads this when torch loads it, so it is set here; whatever the user has set stays.
+# cores that is time taken from the thread they wait for: training was 5 to 18 times slower. A thirtieth of that is long enough
+# for a quiet machine (docs/log.md). The OpenMP library reads this when torch loads it; whatever the user has set stays.
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "100")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from penstock.algos import *  # noqa: F403 - for type checkers; __getattr__ finds them

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "100"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
     ids=["unset", "a count of the user's", "a policy of the user's"],
 )
 def test_threads_do_not_spin_long_unless_the_user_says_so(given: dict[str, str], expected: str) -> None:
