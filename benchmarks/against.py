@@ -65,7 +65,8 @@ def of_stall(printed: str) -> Iterator[Number]:
 def of_transport(printed: str) -> Iterator[Number]:
     for line in ROW.findall(printed):
         cells = [cell.strip() for cell in line.split("|")]
-        yield Number(f"{cells[2]} {cells[3]}: ms to publish and open", float(cells[8]) + float(cells[10]), False)
+        if re.fullmatch(r"[\d.]+", cells[10]):
+            yield Number(f"{cells[2]} {cells[3]}: ms to publish and open", float(cells[8]) + float(cells[10]), False)
 
 
 def of_gain(printed: str) -> Iterator[Number]:
