@@ -12,6 +12,7 @@ import inspect
 import io
 import re
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ def called(name: str) -> Any:
 
 
 @dataclass(kw_only=True)
-class Command:
+class Command(ABC):
     """Base of the commands. A field is a flag with its default, or an argument if it is ``Positional``; its docstring is help.
 
     A field whose value cannot be is refused in ``__post_init__``.
@@ -68,9 +69,9 @@ class Command:
             raise unknown(found[1][0], program, cls)
         return found[0] if found is not None else None
 
+    @abstractmethod
     def run(self) -> int | None:
         """Do it; gives the exit code, 0 if None."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A cluster reserves *bundles*: each is on one node, so processes that must share 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -68,16 +69,16 @@ class Bundles:
         raise SpecError(f"placement: the run has no process {name}")
 
 
-class Placement:
+class Placement(ABC):
     """What lands where; each kind of it makes the bundles of a run."""
 
     def places(self, role: str) -> bool:
         """Whether it says of a role by itself what its processes take."""
         return False
 
+    @abstractmethod
     def bundles(self, run: Run) -> Bundles:
         """What lands where. Raises SpecError where that cannot be."""
-        raise NotImplementedError
 
 
 @spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,7 +34,7 @@ class Evaluations(Protocol):
     async def settle(self, step: int) -> list[Any]: ...
 
 
-class StageRuntime:
+class StageRuntime(ABC):
     """A stage that can be stepped through. What the session asks of one; each member but ``steps`` has a default."""
 
     model: LanguageModel
@@ -46,9 +47,9 @@ class StageRuntime:
     epoch: int = 0
     """Units in one pass over the data."""
 
+    @abstractmethod
     def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Train from a step on; yields after each."""
-        raise NotImplementedError
 
     def background(self) -> list[Any]:
         """Coroutines that run alongside the steps."""
@@ -56,9 +57,11 @@ class StageRuntime:
 
     def acknowledge(self) -> None:
         """A checkpoint holds all that was trained so far."""
+        return None
 
     async def close(self) -> None:
         """End threads and processes of learner and rewards."""
+        return None
 
 
 Preparer = Callable[[Any, Run, Models, Path, StageContext], StageRuntime]
