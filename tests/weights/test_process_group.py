@@ -11,7 +11,7 @@ import time
 import pytest
 from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
 
-from penstock.core.errors import ConnectionLost, Superseded, WeightError
+from penstock.core.errors import StreamError, Superseded, WeightError
 from penstock.weights import process_group
 from penstock.weights.folder import PREFIX
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
@@ -116,25 +116,54 @@ def test_nobody_waits_for_a_member_whose_generator_is_known_to_have_left(folder,
     assert asyncio.run(two_rounds()) == expected
 
 
-def test_a_learner_that_leaves_while_it_announces_weights_leaves_no_error_behind(folder):
-    told = []
+@pytest.mark.parametrize("announcing", ["has failed", "is refused later", "never ends"])
+def test_a_learner_that_leaves_while_it_announces_weights_leaves_no_error_behind(announcing, folder):
+    heard = []
 
     async def leave():
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
-        learner = Learner(folder)
-        publisher = learner.publisher
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context["message"]))
+        publisher, asked = Learner(folder).publisher, asyncio.Event()
 
         async def post(manifest):
-            publisher.close()
-            raise ConnectionLost("closed here")
+            asked.set()
+            await asyncio.sleep({"has failed": 0.0, "is refused later": 0.02, "never ends": 60.0}[announcing])
+            raise StreamError("the stage is over")
 
         publisher.post = post
         await publisher.publish(1)
-        await until(lambda: publisher._sender.done())
+        await asked.wait()
+        await until(lambda: publisher._sender.done() or announcing != "has failed")
+        publisher.close()
+        await asyncio.sleep(0.05)
+        assert publisher._sender.done()
 
     asyncio.run(leave())
     gc.collect()
-    assert told == []
+    assert heard == []
+    assert not folder.exists()
+
+
+def test_a_member_that_leaves_while_it_is_waited_for_is_waited_for_no_longer(folder):
+    members, left = ["one", "two"], asyncio.Event()
+
+    async def departure(among):
+        assert among == members[: len(among)]
+        await left.wait()
+        left.clear()
+        return members[:1]
+
+    async def two_rounds():
+        learner = Learner(folder, generators=2, seconds=60.0, departure=departure)
+        await reach(learner, folder, 1, members)
+        learner.board.following = members
+        await learner.publish(2)
+        one = asyncio.to_thread(ProcessGroupSubscriber(folder, "one").open, learner.board.manifests[-1])
+        asyncio.get_running_loop().call_later(0.2, left.set)
+        update = await asyncio.wait_for(one, 30.0)  # not the minute that a member may take to come
+        learner.publisher.close()
+        return update.version
+
+    assert asyncio.run(two_rounds()) == 2
 
 
 def test_a_round_that_ends_by_itself_while_it_is_woken_keeps_its_store_until_then(folder, monkeypatch):

@@ -8,6 +8,7 @@ weight registry, its evaluations.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -84,6 +85,8 @@ class Hub:
         """Checksums of the weights that generators hold, until the learner compares them with its own."""
         self.followers: dict[int, str] = {}
         """The names of peers that take weights, by their ids."""
+        self._departure = asyncio.Event()
+        """Set, and replaced, as one of them leaves."""
         self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
         self._noted = asyncio.Event()
         self._sent: Notes = []
@@ -150,6 +153,14 @@ class Hub:
                 return []
         return self.unsent_notes()
 
+    async def departure(self, among: Sequence[str]) -> list[str]:
+        """The names of the peers that take weights, as soon as one of ``among`` is none of them, or after the deadline."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.deadline):
+                while set(among) <= set(self.followers.values()):
+                    await self._departure.wait()
+        return sorted(set(self.followers.values()))
+
     # ---- peers
 
     def require(self, allowed: bool, refusal: str) -> None:
@@ -185,6 +196,8 @@ class Hub:
     async def _left(self, peer: Peer) -> None:
         self.presence[peer.name].left = asyncio.get_running_loop().time()
         self.followers.pop(peer.id, None)
+        self._departure.set()
+        self._departure = asyncio.Event()
         if peer.id == self.learner:
             self.learner = None
             self._notes.extendleft(reversed(self._sent))
@@ -295,6 +308,11 @@ class LearnerVerbs:
         """Weights that can be fetched; gives the names of the roles that take weights."""
         await self.stage.registry.announce(manifest)
         return sorted(set(self.hub.followers.values()))
+
+    @verb(waits=True)
+    async def departure(self, among: Sequence[str]) -> list[str]:
+        """The names of the roles that take weights, as soon as one of ``among`` is none of them, or after a while."""
+        return await self.hub.departure(among)
 
     @verb(waits=True)
     async def listen(self) -> Notes:

@@ -6,7 +6,8 @@ and broadcasts. A round stays open for late comers and for those whose group bro
 a newer version. The last group is used again while its members are the same; otherwise a new one is built from those who came.
 
 Rounds run behind the learner's back: ``publish`` returns once the weights are copied. A generator that sleeps, or that dies
-while it is waited for, delays one round by the deadline and none afterwards; one that is known to have left delays none. Stores
+while it is waited for, delays one round by the deadline and none afterwards; one that is known to have left delays none, nor one that
+leaves while it is waited for. Stores
 are files in the publisher's folder, for its user's eyes alone, and sockets are on the loopback interface, or on that of the
 address in ``PENSTOCK_HOST``.
 """
@@ -18,7 +19,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -27,12 +28,14 @@ from typing import Any
 import torch.distributed as distributed
 from torch import Tensor
 
-from penstock.core.errors import ConnectionLost, Superseded, WeightError
+from penstock.core.errors import Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.ends import Publisher, Subscriber
 from penstock.weights.snapshot import Announced, buckets_of, empty_snapshot, manifest_of
 
 KIND = "process group"
+Departure = Callable[[Sequence[str]], Awaitable[Collection[str]]]
+"""Gives the names of those who follow, as soon as one of the given names is none of them, or after a while."""
 ATTEMPTS = 3
 """Passes of one round that a generator takes part in at most."""
 
@@ -82,12 +85,12 @@ class Round:
         self._store = store_in(self.file, seconds)
         self._heard = 0
 
-    def arrivals(self, expected: int, seconds: float) -> dict[str, str]:
-        """The next to come, in order of rank, and which group each still holds; fewer than ``expected`` where the deadline
-        passes or :meth:`wake` is heard."""
+    def arrivals(self, enough: Callable[[int], bool], seconds: float) -> dict[str, str]:
+        """The next to come, in order of rank, and which group each still holds: until their number is ``enough``, of which
+        each arrival and each :meth:`wake` asks again, or the deadline passes."""
         came: dict[str, str] = {}
         until = time.monotonic() + seconds
-        while len(came) < expected:
+        while not enough(len(came)):
             key = f"here/{self._heard + 1}"
             try:
                 self._store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
@@ -95,9 +98,8 @@ class Round:
                 break
             self._heard += 1
             name, held = json.loads(self._store.get(key))
-            if not name:
-                break
-            came[name] = held
+            if name:
+                came[name] = held
         return dict(sorted(came.items()))
 
     def announce(self, **fields: Any) -> None:
@@ -106,7 +108,7 @@ class Round:
         self._store.set(f"pass/{self.passes}", json.dumps({"heard": self._heard, **fields}))
 
     def wake(self) -> None:
-        """End a wait for arrivals."""
+        """Have a wait for arrivals ask again whether they are enough."""
         arrive(self._store, "", "")
 
 
@@ -130,13 +132,14 @@ class ProcessGroupPublisher(Publisher):
 
     def __init__(
         self, *given: Any, generators: int = 1, seconds: float = 10.0,
-        report: Callable[..., None] = lambda *_, **__: None, **options: Any,
+        report: Callable[..., None] = lambda *_, **__: None, departure: Departure | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """``generators`` are expected in the first round; later on those whom the round before reached, as far as ``post``
-        says that they still follow. A pass waits at most ``seconds`` for those it expects, for their connections and for a
-        bucket. ``report`` hears ("weights not delivered", version, members, reason), all but the first by name."""
+        says that they still follow, and ``departure`` while they are waited for. A pass waits at most ``seconds`` for those
+        it expects, for their connections and for a bucket. ``report`` hears ("weights not delivered", version, members,
+        reason), all but the first by name."""
         super().__init__(*given, **options)
-        self.expected, self.seconds, self.report = generators, seconds, report
+        self.expected, self.seconds, self.report, self.departure = generators, seconds, report, departure
         self._rounds = 0
         self._reached: set[str] = set()
         """Who took part in the latest round that had anybody."""
@@ -160,10 +163,12 @@ class ProcessGroupPublisher(Publisher):
         """Stop sending and remove the stores, at the latest when the pass under way has met its deadline."""
         with self._ending:
             self._closed = True
-            if self._round is None or not self._serving:
-                self.folder.close()
-            else:
+            if self._round is not None and self._serving:
                 self._round.wake()
+                return
+            self.folder.close()
+        if self._sender is not None and not self._sender.cancel() and not self._sender.cancelled():
+            self._sender.exception()  # the learner ends, for this reason or another
 
     def _wake(self) -> None:
         if self._round is not None:  # not awaited: a writer has locked the store
@@ -175,13 +180,6 @@ class ProcessGroupPublisher(Publisher):
                 round.wake()
 
     async def _send(self) -> None:
-        try:
-            await self._send_rounds()
-        except ConnectionLost:
-            if not self._closed:  # the learner has left with a version that nobody needs
-                raise
-
-    async def _send_rounds(self) -> None:
         """Round after round; each lasts until a newer version is pending."""
         self._loop = asyncio.get_running_loop()
         while self._pending is not None and not self._closed:
@@ -193,7 +191,19 @@ class ProcessGroupPublisher(Publisher):
             following = await self.post(await asyncio.to_thread(manifest_of, KIND, order, layout, bytes_I, **more))
             self._expect(following)
             self._serving = True
-            await asyncio.to_thread(self._serve, self._round, version, bytes_I)
+            leaving = asyncio.create_task(self._heed_departures(following))
+            try:
+                await asyncio.to_thread(self._serve, self._round, version, bytes_I)
+            finally:
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+
+    async def _heed_departures(self, following: Collection[str] | None) -> None:
+        """While a round is under way: whoever leaves is expected no longer."""
+        while self.departure is not None and following is not None:
+            following = await self.departure(sorted({_generator(name) for name in self._reached} & set(following)))
+            self._expect(following)
+            self._wake()
 
     def _expect(self, following: Collection[str] | None) -> None:
         if self._reached:
@@ -211,14 +221,14 @@ class ProcessGroupPublisher(Publisher):
 
     def _passes(self, round: Round, version: Version, bytes_I: Tensor) -> None:
         served: set[str] = set()
-        expected = self.expected
+        late = False
         while not self._superseded:
-            came = round.arrivals(expected, self.seconds)
+            came = round.arrivals(lambda count: self._superseded or count >= (1 if late else self.expected), self.seconds)
             if came:
                 served |= self._deliver(round, came, version, bytes_I)
             elif not served and not self._superseded:
                 self._failed(version, [], f"nobody came in {self.seconds:.0f} s")
-            expected = 1
+            late = True
         if not self._closed:
             round.announce(closed=True, members=[])
         self._reached = served or self._reached

@@ -102,7 +102,9 @@ class RemoteOnline(OnlineRuntime):
     def _publisher(self, folder: Path, post: Post, learner_epoch: int) -> Any:
         kind = self.run.roles.channel
         generators = self.run.roles.generators if folder == self.bootstrap.weights else 1
-        options = {"generators": generators, "report": self.context.report} if kind == "process group" else {}
+        options: dict[str, Any] = {"generators": generators, "report": self.context.report} if kind == "process group" else {}
+        if kind == "process group" and folder == self.bootstrap.weights:
+            options["departure"] = self.stream.hub.departure
         trained = folder == self.bootstrap.weights and sends_adapters(self.run, self.parts.stage)
         weights = self.parts.model.adapter_weights if trained else self.parts.learner.weights
         return channel(kind).publisher(weights, folder, post, learner_epoch, **options)
