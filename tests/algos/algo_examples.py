@@ -23,9 +23,16 @@ class Letters:
     """A tokenizer of the letters a to e; 6 ends an answer."""
 
     end = 6
+    ends = frozenset({6})
 
     def encode(self, text):
         return ["abcde".index(letter) + 1 for letter in text]
+
+    def prompt(self, text):
+        return self.encode(text)
+
+    def pair(self, prompt, completion):
+        return self.prompt(prompt), self.encode(completion)
 
 
 def sample(actions, reward, *, prompt=(1,), place=0, logp=-1.0, error=None):

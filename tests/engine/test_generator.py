@@ -149,7 +149,7 @@ def test_the_end_token_ends_a_sample_unasked(tiny):
     model = tiny()
     (free,) = run(EmbeddedGenerator(model), [request(np.array([20]))])
     model.text = copy.copy(model.text)
-    model.text.end = drawn(free)[0]
+    model.text.ends = frozenset({drawn(free)[0]})
     (sample,) = run(EmbeddedGenerator(model), [request(np.array([20]))])
     assert (drawn(sample), sample.finish, sample.text) == (drawn(free)[:1], "stop", "")
 

@@ -15,8 +15,8 @@ from penstock.core.types import BoolArray, IntArray
 def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tuple[IntArray, BoolArray]:
     """Tokens of the prompt and one completion, and which of them a model has to produce.
 
-    Prompt and completion are encoded apart, because a generator too is given the prompt's tokens alone; encoded together,
-    characters could merge across the border. The end token closes the completion (once, if the text brings its own).
+    The prompt's tokens are those that a generator is given. The end token closes the completion, unless it brings an end of
+    its own.
 
     Args:
         example: rendered texts: ``prompt`` and the one named by ``column``.
@@ -33,9 +33,8 @@ def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tu
         if not isinstance(example.get(name), str):
             there = ", ".join(map(str, example)) or "nothing"
             raise DataError(f'an example needs the text "{name}", got {example.get(name)!r}; the example has {there}')
-    prompt = tokenizer.encode(example["prompt"])
-    completion = tokenizer.encode(example[column])
-    if not completion or completion[-1] != tokenizer.end:
+    prompt, completion = tokenizer.pair(example["prompt"], example[column])
+    if not completion or completion[-1] not in tokenizer.ends:
         completion = [*completion, tokenizer.end]
     tokens_T = np.array([*prompt, *completion], np.int32)
     produced_T = np.arange(len(tokens_T)) >= max(len(prompt), 1)

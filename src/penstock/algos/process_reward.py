@@ -54,7 +54,7 @@ class ProcessReward(LabelledReward):
         known = [float(label) for label in labels if label is not None]
         if not known:
             raise DataError("no step of the example has a label; leave it out")
-        tokens_T, end_S = step_tokens(tokenizer.encode(str(example["prompt"])), steps, tokenizer, self.separator)
+        tokens_T, end_S = step_tokens(tokenizer.prompt(str(example["prompt"])), steps, tokenizer, self.separator)
         action_T = marks(len(tokens_T), [end for end, label in zip(end_S, labels, strict=True) if label is not None])
         return (Row({"tokens_T": tokens_T}, action_T, {"label": np.array(known, np.float32)}),)
 

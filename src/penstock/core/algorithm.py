@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -24,12 +24,25 @@ LogProbs = Callable[[Sequence[Unit]], list[FloatArray]]
 
 
 class Encoder(Protocol):
-    """What is needed of a tokenizer: text to ids, and the id that ends an answer."""
+    """What is needed of a tokenizer: text to ids, the id that closes an answer, and all that end one."""
 
     @property
     def end(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]: ...
+    @property
+    def ends(self) -> Collection[int]: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a piece of text, without any before or after it."""
+        ...
+
+    def prompt(self, text: str) -> list[int]:
+        """Ids of a text that begins a sequence."""
+        ...
+
+    def pair(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+        """Ids of a prompt and of the completion that follows it."""
+        ...
 
 
 class Algorithm(ABC):

@@ -177,7 +177,7 @@ class EmbeddedGenerator:
             request=request,
             limit=min(request.sampling.max_new_tokens, self.model.context - len(request.tokens_T)),
             future=asyncio.get_running_loop().create_future(),
-            stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
+            stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
         )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Sample:

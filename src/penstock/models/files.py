@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -20,6 +22,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedTokenizerFast,
 )
 
@@ -78,7 +81,7 @@ def _not_loaded(path: str, what: str, error: Exception, place: Mapping[str, Any]
 
 
 def load_text(path: str) -> Text:
-    """The tokenizer of a model folder or hub name.
+    """The tokenizer of a model folder or hub name, with the end tokens that any file of the checkpoint names.
 
     Raises:
         ModelError: there is none.
@@ -94,7 +97,19 @@ def load_text(path: str) -> Text:
             tokenizer = kind.from_pretrained(path, **place)
     except Exception as error:
         raise _not_loaded(path, "tokenizer", error, place) from error
-    return Text(tokenizer)
+    return Text(tokenizer, *_ends_and_kind(path, place))
+
+
+def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]:
+    """The end tokens that configuration and generation configuration name, where there are such files, and whether the model
+    is an encoder-decoder."""
+    ends, encoder = set[int](), False
+    for kind in (AutoConfig, GenerationConfig):
+        with quiet_transformers(), contextlib.suppress(OSError, ValueError):
+            said: Any = kind.from_pretrained(path, **place)
+            ends |= {int(end) for end in np.ravel(said.to_dict().get("eos_token_id") or [])}
+            encoder |= bool(said.to_dict().get("is_encoder_decoder"))
+    return ends, encoder
 
 
 def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -237,6 +252,8 @@ def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path
     config_file = temporary / "config.json"
     config = json.loads(config_file.read_text())
     config.pop("_attn_implementation", None)
+    if len(model.text.ends) > 1:  # where every reader of the folder looks, of a reward model too
+        config["eos_token_id"] = sorted(model.text.ends)
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,14 +20,24 @@ CHAT_TEMPLATE = (
 
 
 class Text:
-    """Encodes and decodes with a Hugging Face tokenizer; ``end`` closes a completion, ``pad`` fills what is never read."""
+    """Encodes and decodes with a Hugging Face tokenizer; ``end`` closes a completion, ``pad`` fills what is never read.
 
-    def __init__(self, tokenizer: Any) -> None:
+    Args:
+        ends: further tokens at which an answer ends; ``self.ends`` are all of them.
+        encoder: whether an encoder of its own reads prompts, so that a prompt is a whole sequence to the tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any, ends: Iterable[int] = (), encoder: bool = False) -> None:
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no end-of-sequence token; set eos_token in tokenizer_config.json")
         self.tokenizer = tokenizer
         self.end: int = tokenizer.eos_token_id
+        self.ends: frozenset[int] = frozenset({self.end, *ends})
         self.pad: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        self.encoder = encoder
+        self.before, after = _around(tokenizer)
+        """Tokens that the tokenizer puts before a text, such as a beginning of sequence."""
+        self.after = after if encoder else []
 
     def __len__(self) -> int:
         return len(self.tokenizer)
@@ -41,6 +52,32 @@ class Text:
         """Tokens of plain text, without special tokens added."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
+    @property
+    def rendered(self) -> Text:
+        """This tokenizer for what a chat template has written: it begins as the template says, so nothing comes before it."""
+        view = copy.copy(self)
+        view.before, view.after = [], []
+        return view
+
+    def prompt(self, text: str) -> list[int]:
+        """Tokens of a text that begins a sequence, with what the tokenizer puts before it, unless the text spells that itself.
+
+        An empty one, where nothing is put before it, is the end token, as if a text before it had ended.
+        """
+        tokens = self.encode(text)
+        before = [] if self.before == tokens[: len(self.before)] else self.before
+        return [*before, *tokens, *self.after] or [self.end]
+
+    def pair(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+        """Tokens of a prompt and of what follows it.
+
+        The prompt's are those that a generator is given. The completion's are what is left of both texts encoded together;
+        where characters would merge across the border, or the two are different sequences, those of the completion alone.
+        """
+        first, whole = self.prompt(prompt), self.prompt(prompt + completion)
+        together = not self.encoder and whole[: len(first)] == first
+        return first, whole[len(first) :] if together else self.encode(completion)
+
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of tokens; special tokens are left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -53,6 +90,15 @@ class Text:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
         return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+
+
+def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Special tokens that a tokenizer puts before and after a text."""
+    bare, whole = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
+    for at in range(len(whole) - len(bare) + 1):
+        if whole[at : at + len(bare)] == bare:
+            return list(whole[:at]), list(whole[at + len(bare) :])
+    raise ModelError(f"the tokenizer reads a text in another way with its special tokens ({whole}) than without ({bare})")
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Text:

@@ -119,8 +119,13 @@ def prompt_text(prompt: Prompt, text: Text) -> str:
 
 
 def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
-    """Tokens of a prompt; an empty one begins with the end token, as if a text before it had ended."""
-    return np.asarray(text.encode(prompt_text(prompt, text)) or [text.end], np.int32)
+    """Tokens of a prompt, which begin as every sequence of the model does, or as its chat template says."""
+    return np.asarray(reader(prompt, text).prompt(prompt_text(prompt, text)), np.int32)
+
+
+def reader(prompt: Prompt, text: Text) -> Text:
+    """The tokenizer for the texts of a prompt: one that adds nothing where a chat template has written them."""
+    return text.rendered if prompt.messages else text
 
 
 def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel, travel: bool = False) -> None:
@@ -202,12 +207,12 @@ def units_of(
     def unit(ordinal: int) -> Unit:
         item: Prompt | Example | Pair = drawn(ordinal)
         prompt = item if isinstance(item, Prompt) else item.prompt
-        texts = {**prompt.columns, "prompt": prompt_text(prompt, text) or text.tokenizer.eos_token}
+        texts = {**prompt.columns, "prompt": prompt_text(prompt, text)}
         if isinstance(item, Pair):
             texts |= {"chosen": item.chosen, "rejected": item.rejected}
         elif isinstance(item, Example):
             texts |= {"completion": item.completion}
-        rows = algorithm.rows(texts, text)
+        rows = algorithm.rows(texts, reader(prompt, text))
         longest = max(len(row.tokens_T) for row in rows)
         if longest > context:
             raise DataError(
@@ -231,7 +236,7 @@ def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
 
     def prepare(sample: Sample, prompt: Prompt) -> IntArray:
         tokens = list(map(int, sample.tokens_T)) if shared else own.encode(prompt_text(prompt, policy) + sample.text)
-        tokens = tokens if tokens and tokens[-1] == own.end else [*tokens, own.end]
+        tokens = tokens if tokens and tokens[-1] in own.ends else [*tokens, own.end]
         return np.asarray(tokens[-model.context :], np.int32)
 
     return ModelReward(scorer, name, prepare)

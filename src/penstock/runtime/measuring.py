@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from penstock.algos.completions import completed
 from penstock.config.run import DataSpec, EvaluationSpec
 from penstock.core.contracts import Reward
 from penstock.core.errors import DataError, RewardError
@@ -21,7 +22,7 @@ from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text
-from penstock.runtime.build import Models, StageRewards, check_prompts, environments, prompt_tokens
+from penstock.runtime.build import Models, StageRewards, check_prompts, environments, prompt_text, reader
 from penstock.runtime.stages import Evaluation, Measure
 from penstock.train.ranks import AnyLearner
 
@@ -97,10 +98,8 @@ def audited(measure: Measure, data: DataSpec, rewards: StageRewards, model: Lang
 
 def as_sample(example: Example, text: Text) -> Sample:
     """A given completion as if it had been sampled, closed by the end token."""
-    prompt_T = prompt_tokens(example.prompt, text)
-    completion_T = np.asarray([*text.encode(example.completion), text.end], np.int32)
-    tokens_T = np.concatenate([prompt_T, completion_T])
-    action_T = np.arange(len(tokens_T)) >= len(prompt_T)
+    given = {"prompt": prompt_text(example.prompt, text), "completion": example.completion}
+    tokens_T, action_T = completed(given, "completion", reader(example.prompt, text))
     return Sample(
         key=SampleKey(example.prompt.key, 0),
         columns={"tokens_T": tokens_T},

@@ -101,7 +101,7 @@ class InFlightRequests(ForeignGenerator, ABC):
         flight = InFlightRequest(
             request=request,
             limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
-            stop_tokens=frozenset({self.text.end, *request.sampling.stop_tokens}),
+            stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
             on_token=on_token,
         )
         reason = flight.finish_reason(self.text) or await self._fly(flight)

@@ -88,7 +88,7 @@ async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     fields = _begin(body, service, CHAT_NEUTRAL)
     messages = _messages(fields.take("messages"))
     rendered = service.text.render_chat(messages)
-    tokens = np.asarray(await asyncio.to_thread(service.text.encode, rendered), np.int32)
+    tokens = np.asarray(await asyncio.to_thread(service.text.rendered.prompt, rendered), np.int32)
     _fits(tokens, service)
     logprobs = fields.flag("logprobs")
     if fields.has("max_completion_tokens") and fields.has("max_tokens"):
@@ -145,9 +145,8 @@ async def _prompts(value: Any, service: Service) -> tuple[IntArray, ...]:
         raise Refusal(400, f"{len(many)} prompts; a request takes {service.limits.samples}", param="prompt")
     found = []
     for prompt in many:
-        if isinstance(prompt, str):  # an empty text begins as if one before it had ended
-            ids = await asyncio.to_thread(service.text.encode, prompt)
-            tokens = np.asarray(ids or [service.text.end], np.int32)
+        if isinstance(prompt, str):
+            tokens = np.asarray(await asyncio.to_thread(service.text.prompt, prompt), np.int32)
         else:
             tokens = tokens_of(prompt, "prompt", service.vocabulary)
         _fits(tokens, service)

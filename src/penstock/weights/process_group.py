@@ -6,10 +6,9 @@ and broadcasts. A round stays open for late comers and for those whose group bro
 a newer version. The last group is used again while its members are the same; otherwise a new one is built from those who came.
 
 Rounds run behind the learner's back: ``publish`` returns once the weights are copied. A generator that sleeps, or that dies
-while it is waited for, delays one round by the deadline and none afterwards; one that is known to have left delays none, nor one that
-leaves while it is waited for. Stores
-are files in the publisher's folder, for its user's eyes alone, and sockets are on the loopback interface, or on that of the
-address in ``PENSTOCK_HOST``.
+while it is waited for, delays one round by the deadline and none afterwards; one that is known to have left delays none, nor
+one that leaves while it is waited for. Stores are files in the publisher's folder, for its user's eyes alone, and sockets are
+on the loopback interface, or on that of the address in ``PENSTOCK_HOST``.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class ProcessGroupPublisher(Publisher):
                 await asyncio.gather(leaving, return_exceptions=True)
 
     async def _heed_departures(self, following: Collection[str] | None) -> None:
-        """While a round is under way: whoever leaves is expected no longer."""
+        """While a round is under way: a generator that leaves is expected no longer."""
         while self.departure is not None and following is not None:
             following = await self.departure(sorted({_generator(name) for name in self._reached} & set(following)))
             self._expect(following)
@@ -223,7 +222,8 @@ class ProcessGroupPublisher(Publisher):
         served: set[str] = set()
         late = False
         while not self._superseded:
-            came = round.arrivals(lambda count: self._superseded or count >= (1 if late else self.expected), self.seconds)
+            least = 1 if late else self.expected
+            came = round.arrivals(lambda count: self._superseded or count >= least, self.seconds)  # noqa: B023 - called at once
             if came:
                 served |= self._deliver(round, came, version, bytes_I)
             elif not served and not self._superseded:
