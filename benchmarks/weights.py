@@ -284,7 +284,7 @@ def transport(presets: list[str], rates: list[float], steps: int) -> None:
                     middle = {key: statistics.median(cost[key] for cost in later) for key in first}
                     size, cells = first["bytes"] / middle["bytes"], [preset, f"{rate:g}", kind, dtype or "float32"]
                     cells += [f"{first['bytes'] / 1e6:.2f}", f"{middle['bytes'] / 1e6:.3f}", f"{size:.1f}"]
-                    cells += [f"{cost[key] * 1e3:.0f}" for key in ("published", "seconds") for cost in (first, middle)]
+                    cells += [f"{cost[key] * 1e3:.1f}" for key in ("published", "seconds") for cost in (first, middle)]
                     print(f"| {' | '.join(cells)} |", flush=True)
 
 

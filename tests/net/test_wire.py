@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from penstock.core.blobs import Blob
 from penstock.core.errors import WireError
 from penstock.core.types import Group, Prompt, PromptKey, Request, Sample, SampleKey, Sampling
 from penstock.net import wire
+from penstock.net.group_table import group_of, table_of
 
 KEY = PromptKey("gsm8k", 2, 17)
 
@@ -46,7 +48,7 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict):
-        return same(list(left), list(right)) and same(list(left.values()), list(right.values()))
+        return left.keys() == right.keys() and all(same(value, right[name]) for name, value in left.items())
     if dataclasses.is_dataclass(left):
         return all(same(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(left))
     return left == right
@@ -78,17 +80,20 @@ def groups(draw: st.DrawFn) -> Group:
         def column(dtype: str) -> np.ndarray:
             return draw(arrays.arrays(dtype, length))
 
+        names = draw(st.sampled_from(["", "a", "ab", "b"]))
         return Sample(
-            SampleKey(KEY, number),
-            {name: draw(arrays.arrays("<f4", (length, 2))) for name in draw(st.sets(text, max_size=2))},
+            SampleKey(draw(st.sampled_from([KEY, KEY, KEY._replace(ordinal=9)])), number),
+            {name: draw(arrays.arrays(draw(st.sampled_from(["<f4", "<i2"])), (length, draw(steps)))) for name in names},
             *(column(dtype) for dtype in ("|b1", "<f4", "<i4")),
             finish=draw(st.sampled_from(["stop", "length", "abort", "error"])),
             text=draw(text),
             reward_T=draw(st.none() | arrays.arrays("<f4", length)),
             error=draw(st.none() | text),
             extras=draw(st.dictionaries(text, values, max_size=2)),
+            blobs=tuple(draw(st.lists(st.just(Blob("0" * 64, "image/png", 3)), max_size=2))),
         )
 
+    steps = st.sampled_from([2, 2, 0, 3])
     prompt = Prompt(
         KEY, draw(text), ({"role": "user", "content": draw(text)},), draw(st.dictionaries(text, values, max_size=2))
     )
@@ -368,3 +373,23 @@ def _header_and_body(value: Any) -> tuple[bytes, bytes]:
     frame = b"".join(wire.pack(value))
     length, _ = wire.lengths(frame[: wire.PRELUDE.size], "generator 3")
     return frame[wire.PRELUDE.size :][:length], frame[wire.PRELUDE.size + length :]
+
+
+def test_small_columns_of_a_group_travel_joined_and_large_ones_from_where_they_lie() -> None:
+    def sample(number: int, length: int) -> Sample:
+        own = (np.ones(length, bool), np.full(length, number, np.float32), np.full(length, number, np.int32))
+        return Sample(SampleKey(KEY, number), {"tokens_T": np.arange(length, dtype=np.int32)}, *own, finish="stop")
+
+    small = Group(Prompt(KEY, ""), tuple(sample(number, 3 + number) for number in range(4)))
+    large = Group(Prompt(KEY, ""), tuple(sample(number, wire.SMALL) for number in range(4)))
+    assert len(wire.pack(small)) == 2  # the header, and all arrays together
+    assert len([part for part in wire.pack(large) if len(part) >= wire.SMALL]) == 16
+    for group in (small, large):
+        assert same(there_and_back(group), group)
+
+
+def test_a_group_whose_columns_are_too_long_is_no_frame() -> None:
+    whole = Sample(SampleKey(KEY, 0), {}, np.ones(4, bool), np.ones(4, np.float32), np.ones(4, np.int32), "stop")
+    prompt, origin, _, *others = table_of(Group(Prompt(KEY, ""), (whole,)))
+    with pytest.raises(ValueError, match="a column of 4 steps for 3"):
+        group_of(prompt, origin, [3], *others)

@@ -156,11 +156,12 @@ class Sample(Stepwise):
 
     def __post_init__(self) -> None:
         steps = len(self.action_T)
-        for column in (self.logp_T, self.version_T, *self.columns.values()):
-            if len(column) != steps:
-                break
-        else:
-            return
+        if len(self.logp_T) == steps == len(self.version_T):  # samples are made by the ten thousand: no list for those that fit
+            for column in self.columns.values():
+                if len(column) != steps:
+                    break
+            else:
+                return
         require_steps(f"sample {self.key}", steps, {**self.columns, "logp_T": self.logp_T, "version_T": self.version_T})
 
     @property

@@ -38,6 +38,7 @@ from penstock.core.types import (
     SampleKey,
     Sampling,
 )
+from penstock.net.group_table import group_of, table_of
 
 MAX_HEADER = 1 << 28
 """Bytes of a header: numbers, texts and bytes of one group. What holds many groups sends each in a frame of its own."""
@@ -80,8 +81,12 @@ _marks: dict[bytes, _Mark] = {}  # by name on the wire
 _nouns: dict[type, tuple[Any, Callable[[Any], tuple[Any, ...]]]] = {}  # class -> extension, fields of an instance
 
 
-def register(noun: Noun) -> Noun:
+def register(
+    noun: Noun, parts: Callable[[Any], tuple[Any, ...]] | None = None, build: Callable[..., Any] | None = None
+) -> Noun:
     """Let a dataclass or a named tuple travel, by its class name; usable as a decorator. Both ends must register it.
+
+    It travels as its fields, or as the ``parts`` of which ``build`` makes it again.
 
     Raises:
         WireError: it is neither, a field is no argument of it, or another class of that name is registered.
@@ -97,15 +102,16 @@ def register(noun: Noun) -> Noun:
     else:
         raise WireError(f"{name} cannot travel: only dataclasses and named tuples can be registered")
     code = name.encode()
-    if code in _marks and _marks[code].build is not noun:
+    if code in _marks and noun not in _nouns:
         raise WireError(f"two classes named {name} cannot travel; rename one")
-    _marks[code] = _Mark(name, noun, len(names))
-    _nouns[noun] = (msgpack.ExtType(_NOUN, code), get)
+    _marks[code] = _Mark(name, build or noun, None if build else len(names))
+    _nouns[noun] = (msgpack.ExtType(_NOUN, code), parts or get)
     return noun
 
 
-for _noun in (Blob, PromptKey, SampleKey, Prompt, Sampling, Sample, Group, Request, Row, GeneratorStats):
+for _noun in (Blob, PromptKey, SampleKey, Prompt, Sampling, Sample, Request, Row, GeneratorStats):
     register(_noun)
+register(Group, table_of, group_of)
 
 
 HEARTBEAT = PRELUDE.pack(MAGIC, 0, 0)
