@@ -222,8 +222,7 @@ class ProcessGroupPublisher(Publisher):
         served: set[str] = set()
         late = False
         while not self._superseded:
-            least = 1 if late else self.expected
-            came = round.arrivals(lambda count: self._superseded or count >= least, self.seconds)  # noqa: B023 - called at once
+            came = round.arrivals(partial(self._enough, late), self.seconds)
             if came:
                 served |= self._deliver(round, came, version, bytes_I)
             elif not served and not self._superseded:
@@ -232,6 +231,10 @@ class ProcessGroupPublisher(Publisher):
         if not self._closed:
             round.announce(closed=True, members=[])
         self._reached = served or self._reached
+
+    def _enough(self, late: bool, count: int) -> bool:
+        """Whether a pass may begin with ``count`` members, a ``late`` one with any; whom it expects may change meanwhile."""
+        return self._superseded or count >= (1 if late else self.expected)
 
     @property
     def _superseded(self) -> bool:
