@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,3 +39,23 @@ def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tu
     tokens_T = np.array([*prompt, *completion], np.int32)
     produced_T = np.arange(len(tokens_T)) >= max(len(prompt), 1)
     return tokens_T, produced_T
+
+
+def conversation(turns: Sequence[tuple[str, str]], tokenizer: Encoder) -> list[tuple[IntArray, BoolArray]]:
+    """Tokens of the turns of one conversation, and which of them a model has to produce, one entry for each row.
+
+    A turn that begins with all the tokens of the row before is part of that row. A template that writes an earlier turn in
+    another way than the last one (Qwen-3's leaves out what was thought) makes a row of each: what a model reads and writes
+    at that turn.
+
+    Args:
+        turns: rendered prompt and completion of each turn, the prompt with all that was said before.
+    """
+    rows: list[tuple[IntArray, BoolArray]] = []
+    for prompt, completion in turns:
+        tokens_T, produced_T = completed({"prompt": prompt, "completion": completion}, "completion", tokenizer)
+        if rows and np.array_equal(tokens_T[: len(rows[-1][0])], rows[-1][0]):
+            earlier_T = rows.pop()[1]
+            produced_T[: len(earlier_T)] |= earlier_T
+        rows.append((tokens_T, produced_T))
+    return rows

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algos.completions import completed
+from penstock.algos.completions import completed, conversation
 from penstock.algos.labels import share, token_weight
 from penstock.config.spec import spec
 from penstock.core.algorithm import Encoder, FromData
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError, TrainingError
-from penstock.core.types import Metrics, Row, Unit
+from penstock.core.types import BoolArray, IntArray, Metrics, Row, Unit
 
 
 class FromCompletions(FromData):
@@ -39,20 +39,31 @@ class SFT(FromCompletions):
     """Maximum likelihood of the completion and its end token; prompt tokens are context only."""
 
     aggregate: Literal["token", "sequence"] = "token"
-    """Mean over tokens, or over examples of their token means (a short answer then counts as much as a long one)."""
+    """Mean over tokens, or over rows of their token means (a short answer then counts as much as a long one)."""
+    turns: Literal["all", "last"] = "all"
+    """Which of the assistant's turns in a conversation are learned."""
+
+    @property
+    def every_turn(self) -> bool:
+        return self.turns == "all"
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
-        """One row from the rendered texts ``prompt`` (may be empty) and ``completion``.
+        """One row from the rendered texts ``prompt`` (may be empty) and ``completion``; of ``turns``, if there are any, one or
+        more (see :func:`~penstock.algos.completions.conversation`).
 
         Raises:
             DataError: a text is missing, or prompt and completion are both empty and leave nothing to predict.
         """
-        tokens_T, action_T = completed(example, "completion", tokenizer)
+        turns = self.every_turn and example.get("turns")
+        found = conversation(turns, tokenizer) if turns else [completed(example, "completion", tokenizer)]
+        return tuple(self._row(*one) for one in found)
+
+    def _row(self, tokens_T: IntArray, action_T: BoolArray) -> Row:
         length = int(action_T.sum())
         if not length:
             raise DataError("an example with an empty prompt and an empty completion leaves nothing to learn")
         weight_A = np.full(length, token_weight(self.aggregate, length), np.float32)
-        return (Row({"tokens_T": tokens_T}, action_T, {"weight": weight_A}),)
+        return Row({"tokens_T": tokens_T}, action_T, {"weight": weight_A})
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """Negative log-likelihood under the chosen mean; reads the per-action field ``weight``."""

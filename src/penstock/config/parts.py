@@ -9,6 +9,11 @@ from typing import Any, Literal
 
 from penstock.config.spec import require, spec
 
+TEMPLATE_OWN = frozenset(
+    {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "return_dict", "tokenize"}
+)
+"""Arguments of a chat template that are no user's to set: what is asked for decides them."""
+
 
 @spec
 class ModelSpec:
@@ -68,12 +73,18 @@ class DataSpec:
     """Jinja template of the other completion, for preference pairs."""
     chat: bool = False
     """Render the prompt through the tokenizer's chat template (columns ``messages`` or the prompt as one user turn)."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template, such as ``{"enable_thinking": false}``; those in a row's column of this name go before
+    them, and so does its column ``tools``."""
     shuffle: bool = True
     """Draw the rows of an epoch in a random order (a pure function of seed and epoch)."""
 
     def __post_init__(self) -> None:
         require(bool(self.source), "data.source is empty; name a file, gym:TASK, hub:NAME or MODULE:FUNCTION")
         require(self.size >= 0 and self.skip >= 0, "data.size and data.skip cannot be negative")
+        own = sorted(TEMPLATE_OWN & self.chat_template_kwargs.keys())
+        require(not own, f"data.chat_template_kwargs sets {', '.join(own)}, which the stage decides; leave it out")
+        require(self.chat or not self.chat_template_kwargs, "data.chat_template_kwargs needs a chat; set chat=true")
 
     @property
     def of_signals(self) -> bool:

@@ -163,6 +163,11 @@ class FromData(Algorithm):
     """What ``rows`` is given: a prompt and its completion, a prompt and two completions, or a prompt and bare columns."""
 
     @property
+    def every_turn(self) -> bool:
+        """Whether ``rows`` reads ``turns``: (prompt, completion) of each of the assistant's turns in a conversation."""
+        return False
+
+    @property
     def least_units(self) -> int:
         """Units of a batch without which it is undefined."""
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +11,41 @@ from typing import Any
 import jinja2
 import jinja2.sandbox
 
+from penstock.config.parts import TEMPLATE_OWN
 from penstock.config.run import DataSpec
-from penstock.core.errors import DataError
+from penstock.core.errors import DataError, blame
 from penstock.core.types import Prompt, PromptKey
 from penstock.data.rows import DataRow
 
-Messages = tuple[Mapping[str, Any], ...]
+Message = Mapping[str, Any]
+Messages = tuple[Message, ...]
+ARGUMENTS = "chat_template_kwargs"
+"""The column with what a chat template is given besides the messages."""
+
+
+def assistant(content: str) -> Message:
+    """A turn of the assistant's."""
+    return {"role": "assistant", "content": content}
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and the text that should follow it."""
+    """A prompt and the text that should follow it, the last turn of a ``conversation`` if there is one."""
 
     prompt: Prompt
     completion: str
+    conversation: Messages = ()
+
+    @property
+    def answers(self) -> Mapping[str, Message]:
+        """What should follow the prompt, by name."""
+        return {"completion": self.conversation[-1] if self.conversation else assistant(self.completion)}
+
+    @property
+    def turns(self) -> list[tuple[Messages, Message]]:
+        """Each turn of the assistant's in the conversation but the very first, after what was said before."""
+        said = self.conversation
+        return [(said[:n], turn) for n, turn in enumerate(said) if n and turn["role"] == "assistant"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,11 @@ class Pair:
     prompt: Prompt
     chosen: str
     rejected: str
+
+    @property
+    def answers(self) -> Mapping[str, Message]:
+        """What may follow the prompt, by name."""
+        return {"chosen": assistant(self.chosen), "rejected": assistant(self.rejected)}
 
 
 def _refuse_null(value: Any) -> Any:
@@ -79,7 +106,7 @@ class Renderer:
     """Makes prompts, examples and pairs out of rows, as a data spec says."""
 
     def __init__(self, spec: DataSpec) -> None:
-        self.chat = spec.chat
+        self.chat, self._arguments = spec.chat, spec.chat_template_kwargs
         self._prompt = Template("prompt", spec.prompt)
         self._completion = Template("completion", spec.completion)
         self._chosen = Template("chosen", spec.chosen)
@@ -94,11 +121,18 @@ class Renderer:
         where = f"{key.source} row {index}"
         if not (self.chat and "messages" in row):
             text = self._prompt(row, where)
-            return Prompt(key, text, ({"role": "user", "content": text},) if self.chat else (), row)
+            if not self.chat:
+                return Prompt(key, text, columns=row)
+            return self._conversation(key, ({"role": "user", "content": text},), row, where)
         messages = read_messages(row["messages"], where)
         if messages[-1]["role"] == "assistant":
             raise DataError(f"{where}: messages end with the assistant's turn, so nothing is left to answer; drop that turn")
-        return _conversation(key, messages, row)
+        return self._conversation(key, messages, row, where)
+
+    def _conversation(self, key: PromptKey, messages: Messages, row: DataRow, where: str) -> Prompt:
+        """A prompt in chat; the column of the template's arguments holds those of the spec and of the row."""
+        found = template_arguments(row, self._arguments, where)
+        return Prompt(key, messages[-1]["content"] or "", messages, {**row, ARGUMENTS: found} if found else row)
 
     def example(self, key: PromptKey, row: DataRow, index: int) -> Example:
         """A prompt and its completion. With ``chat``, messages that end with the assistant's turn hold both."""
@@ -106,7 +140,8 @@ class Renderer:
         if self.chat and "messages" in row:
             messages = read_messages(row["messages"], where)
             if messages[-1]["role"] == "assistant" and len(messages) > 1:
-                return Example(_conversation(key, messages[:-1], row), messages[-1]["content"])
+                prompt = self._conversation(key, messages[:-1], row, where)
+                return Example(prompt, messages[-1].get("content") or "", messages)
         return Example(self.prompt(key, row, index), self._completion(row, where))
 
     def pair(self, key: PromptKey, row: DataRow, index: int) -> Pair:
@@ -117,7 +152,7 @@ class Renderer:
     def texts(self, row: DataRow) -> Iterator[str]:
         """Every text that the row's columns allow, to fit a tokenizer to; a template whose columns are missing gives none."""
         if self.chat and "messages" in row:
-            yield from (message["content"] for message in read_messages(row["messages"], "a row"))
+            yield from (message["content"] for message in read_messages(row["messages"], "a row") if message.get("content"))
         for template in (self._prompt, self._completion, self._chosen, self._rejected):
             with contextlib.suppress(DataError):
                 yield template(row, "a row")
@@ -125,15 +160,28 @@ class Renderer:
             yield from (step for step in row["steps"] if isinstance(step, str))
 
 
-def _conversation(key: PromptKey, messages: Messages, row: DataRow) -> Prompt:
-    return Prompt(key, messages[-1]["content"], messages, row)
+def template_arguments(row: DataRow, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a chat template is given besides the messages: a spec's, the row's own, and the row's ``tools`` (a list or JSON).
+
+    Raises:
+        DataError: the row's are no arguments, or are set by us.
+    """
+    own, tools = row.get(ARGUMENTS) or {}, row.get("tools")
+    with blame(DataError, f"{where}: tools"):
+        tools = json.loads(tools) if isinstance(tools, str) and tools else tools
+    if not isinstance(own, Mapping) or not isinstance(tools or [], Sequence) or TEMPLATE_OWN & own.keys():
+        raise DataError(f"{where}: {ARGUMENTS} must be a mapping without {', '.join(sorted(TEMPLATE_OWN))}, tools a list")
+    return {**given, **own, **({"tools": list(tools)} if tools else {})}
 
 
 def read_messages(value: Any, where: str) -> Messages:
-    """Check a ``messages`` column: a list of mappings with the texts ``role`` and ``content``."""
+    """Check a ``messages`` column: a list of mappings with the texts ``role`` and ``content``; one with ``tool_calls`` needs no
+    content."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         raise DataError(f'{where}: messages must be a list like [{{"role": "user", "content": "…"}}], not {value!r:.80}')
     for place, message in enumerate(value):
-        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+        calls = isinstance(message, Mapping) and message.get("tool_calls") and message.get("content") is None
+        texts = ("role",) if calls else ("role", "content")
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in texts):
             raise DataError(f"{where}: messages[{place}] needs the texts role and content, got {message!r:.80}")
     return tuple(value)

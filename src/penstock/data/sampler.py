@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,3 +73,10 @@ def examples(spec: DataSpec, base: Path, seed: int) -> Sampler[Example]:
 def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Pair]:
     """Preference pairs."""
     return Sampler(open_source(spec, base), seed, Renderer(spec).pair, spec.shuffle)
+
+
+def row_name(source: Sampler[Any], data: DataSpec, ordinal: int) -> str:
+    """Which row a draw is, in the words of errors: rows count from 0, as templates count them."""
+    epoch, place = divmod(ordinal, len(source))
+    row = int(order(source.seed, epoch, len(source))[place]) if source.shuffle else place
+    return f"{data.source} row {row + data.skip}"

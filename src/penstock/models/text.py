@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+Message = Mapping[str, Any]
+NONE: Message = {}
 
 
 class Text:
@@ -82,14 +86,43 @@ class Text:
         """Text of tokens; special tokens are left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[Message], arguments: Message = NONE) -> str:
         """Text of a conversation, marks included, up to where the assistant's answer begins.
 
-        Raises ModelError if the tokenizer has no chat template.
+        Args:
+            arguments: what the template is given besides, such as ``enable_thinking`` or ``tools``.
+
+        Raises:
+            ModelError: there is no chat template, or it refuses the conversation.
         """
+        return self._written(messages, arguments, True)
+
+    def render_answer(self, messages: Sequence[Message], answer: Message, arguments: Message = NONE) -> str:
+        """The assistant's ``answer`` as the template writes it after :meth:`render_chat`, up to and with its end token.
+
+        Raises:
+            ModelError: as :meth:`render_chat`; or the template writes an answer in another way than it asks for one.
+        """
+        asked, whole = self._written(messages, arguments, True), self._written([*messages, answer], arguments, False)
+        if not whole.startswith(asked):
+            raise ModelError(
+                f"the chat template asks for an answer by {asked[-40:]!r} and writes a given one in another way; set "
+                "chat=false and spell the turn in the templates, or mend chat_template in the model folder"
+            )
+        written = whole[len(asked) :]
+        end = re.search("|".join(re.escape(self.tokenizer.decode([end])) for end in sorted(self.ends)), written)
+        return written[: end.end()] if end else written
+
+    def _written(self, messages: Sequence[Message], arguments: Message, asking: bool) -> str:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
-        return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        try:
+            written = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=asking, **arguments
+            )
+        except Exception as error:  # a template raises what it likes
+            raise ModelError(f"the chat template refuses the conversation: {error}") from error
+        return str(written)
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:

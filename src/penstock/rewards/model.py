@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from penstock.algos.completions import completed
 from penstock.core.contracts import Scorer
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, IntArray, Prompt, Row, Sample, Unit
+from penstock.data.render import Message, assistant
+from penstock.data.texts import answer_text, arguments_of, prompt_text, reader
+from penstock.models.text import Text
 from penstock.rewards.threads import Threads
 
 Prepare = Callable[[Sample, Prompt], IntArray]
+MARK = "QZ7JX"
+"""A user's turn that no template changes."""
 
 
 def same_tokens(sample: Sample, prompt: Prompt) -> IntArray:
@@ -21,13 +28,64 @@ def same_tokens(sample: Sample, prompt: Prompt) -> IntArray:
     return sample.tokens_T
 
 
+def read_by(own: Text, policy: Text, context: int) -> Prepare:
+    """What a reward model with the tokenizer ``own`` reads of a policy's samples: the last ``context`` tokens at most.
+
+    The sample's own tokens where both tokenizers, and in chat both templates, are equal (or it has no template of its own); a
+    sample that was cut at its longest length is closed with an end token, where the model was trained to be read. Else its own
+    rendering of the conversation, every turn of it.
+    """
+    same = own.tokenizer.get_vocab() == policy.tokenizer.get_vocab() and own.before == policy.before
+    same_chat = own.tokenizer.chat_template in (None, policy.tokenizer.chat_template)
+
+    def prepare(sample: Sample, prompt: Prompt) -> IntArray:
+        alike = same and (same_chat or not prompt.messages)
+        ends = len(sample.tokens_T) and int(sample.tokens_T[-1]) in own.ends
+        if alike and ends:
+            return sample.tokens_T[-context:]
+        if alike and own.tokenizer.chat_template is None:
+            return np.append(sample.tokens_T, own.end)[-context:]
+        *earlier, last = [assistant(sample.text)] if alike else turns_of(sample, prompt, policy)
+        known = replace(prompt, text=prompt.text + "".join(turn["content"] for turn in earlier))
+        known = replace(known, messages=(*prompt.messages, *earlier)) if prompt.messages else known
+        texts = {"prompt": prompt_text(known, own), "completion": answer_text(known, last, own)}
+        tokens_T, _ = completed(texts, "completion", reader(known, own))
+        return (np.append(sample.tokens_T, tokens_T[-1]) if alike else tokens_T)[-context:]
+
+    return prepare
+
+
+def turns_of(sample: Sample, prompt: Prompt, policy: Text) -> list[Message]:
+    """What was said after the prompt: the policy's turns as the assistant's, those of an environment as the user's."""
+    edges = 1 + np.flatnonzero(np.diff(sample.action_T.astype(np.int8)))
+    said: list[Message] = []
+    for piece in np.split(sample.tokens_T, edges)[1:]:
+        if len(said) % 2 == 0:
+            said.append(assistant(policy.decode(piece)))
+        else:
+            said.append({"role": "user", "content": _spoken(piece.tolist(), [*prompt.messages, *said], prompt, policy)})
+    return [*said[:-1], assistant(sample.text)]
+
+
+def _spoken(tokens: list[int], said: list[Message], prompt: Prompt, policy: Text) -> str:
+    """The text of an environment's turn, without what the policy's chat template writes around a user's turn."""
+    text = policy.tokenizer.decode(tokens)
+    if not prompt.messages:
+        return text
+    asked = policy.render_chat([*said, {"role": "user", "content": MARK}], arguments_of(prompt))
+    before, _, after = asked.rpartition(MARK)
+    text = text.removesuffix(after)
+    begun = max(n for n in range(min(len(before), len(text)) + 1) if before.endswith(text[:n]))
+    return policy.decode(policy.encode(text[begun:]))
+
+
 class ModelReward:
     """Scores the samples of a group with a frozen model; an ``async`` reward function of (group, columns).
 
-    ``prepare`` gives the tokens that the model reads: :func:`same_tokens`, or the prompt and the text tokenized anew where
-    the vocabularies differ. Groups that come in the same turn of the event loop are scored in one call, in a thread of its own;
-    samples of a group are one unit, so that the scorer may share their prompt. Who comes while the thread is busy is not
-    added to a later call: a score depends in its last bits on what else is in the batch, which must not depend on the clock.
+    ``prepare`` gives the tokens that the model reads (:func:`read_by`). Groups that come in the same turn of the event loop are
+    scored in one call, in a thread of its own; samples of a group are one unit, so that the scorer may share their prompt. Who
+    comes while the thread is busy is not added to a later call: a score depends in its last bits on what else is in the batch,
+    which must not depend on the clock.
     """
 
     def __init__(self, scorer: Scorer, name: str, prepare: Prepare = same_tokens) -> None:

@@ -12,9 +12,10 @@ from penstock.algos.best_of import choose
 from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
 from penstock.core.types import Group, Prompt, PromptKey, Request, SampleKey
+from penstock.data.texts import prompt_tokens
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.files import load_model
-from penstock.runtime.build import Models, StageRewards, prompt_tokens
+from penstock.runtime.build import Models, StageRewards
 from penstock.train.device import set_up
 
 

@@ -13,20 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
-from penstock.core.algorithm import Algorithm, FromData
+from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, Unit
-from penstock.data.render import Example, Pair, Renderer
+from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample
+from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
-from penstock.data.sampler import Sampler, examples, pairs, prompts
+from penstock.data.sampler import Sampler, prompts, row_name
+from penstock.data.texts import prompt_tokens
 from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
 from penstock.models.branches import reference_branch, share_frozen
@@ -40,10 +39,9 @@ from penstock.net import wire
 from penstock.observe.rules import EXACT, ROUNDED
 from penstock.observe.sentinels import Sentinels
 from penstock.rewards.ensemble import combined
-from penstock.rewards.model import ModelReward
+from penstock.rewards.model import ModelReward, read_by
 from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
-from penstock.runtime.check import row_name
 from penstock.train.learner import Scoring
 from penstock.train.ranks import AnyLearner
 
@@ -113,21 +111,6 @@ def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
         yield from renderer.texts(source[index])
 
 
-def prompt_text(prompt: Prompt, text: Text) -> str:
-    """What a prompt reads as: its chat rendering if it has messages, else its text."""
-    return text.render_chat(prompt.messages) if prompt.messages else prompt.text
-
-
-def prompt_tokens(prompt: Prompt, text: Text) -> IntArray:
-    """Tokens of a prompt, which begin as every sequence of the model does, or as its chat template says."""
-    return np.asarray(reader(prompt, text).prompt(prompt_text(prompt, text)), np.int32)
-
-
-def reader(prompt: Prompt, text: Text) -> Text:
-    """The tokenizer for the texts of a prompt: one that adds nothing where a chat template has written them."""
-    return text.rendered if prompt.messages else text
-
-
 def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel, travel: bool = False) -> None:
     """Look at every prompt that is about to be read; ``travel``: it goes from process to process.
 
@@ -193,64 +176,20 @@ def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogu
     return Dialogue(spec.function, called, text.encode, threads, spec.turns, spec.deadline)
 
 
-def units_of(
-    spec: DataSpec, base: Path, seed: int, algorithm: FromData, text: Text, context: int
-) -> tuple[Callable[[int], Unit], int]:
-    """A function from ordinal to labelled unit, and how many there are in an epoch.
-
-    The algorithm is given the row's columns and, over them, its rendered texts. The function raises DataError where a row is
-    longer than the context.
-    """
-    kinds: dict[str, Callable[..., Sampler[Any]]] = {"pairs": pairs, "examples": examples, "prompts": prompts}
-    drawn = kinds[algorithm.data](spec, base, seed)
-
-    def unit(ordinal: int) -> Unit:
-        item: Prompt | Example | Pair = drawn(ordinal)
-        prompt = item if isinstance(item, Prompt) else item.prompt
-        texts = {**prompt.columns, "prompt": prompt_text(prompt, text)}
-        if isinstance(item, Pair):
-            texts |= {"chosen": item.chosen, "rejected": item.rejected}
-        elif isinstance(item, Example):
-            texts |= {"completion": item.completion}
-        rows = algorithm.rows(texts, reader(prompt, text))
-        longest = max(len(row.tokens_T) for row in rows)
-        if longest > context:
-            raise DataError(
-                f"{row_name(drawn, spec, ordinal)}: {longest} tokens do not fit the model's context of {context}; "
-                f"drop long rows or use a longer context"
-            )
-        return rows
-
-    return unit, len(drawn)
-
-
 def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
-    """A frozen reward model as a reward.
-
-    It reads the sample's own tokens where both models share a vocabulary, else the text tokenized anew; a sample that was
-    cut at its longest length is closed with an end token, because that is where the model was trained to be read.
-    """
+    """A frozen reward model as a reward of a policy's samples."""
     model: LanguageModel = scorer.policy.module
-    own = model.text
-    shared = own.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
-
-    def prepare(sample: Sample, prompt: Prompt) -> IntArray:
-        tokens = list(map(int, sample.tokens_T)) if shared else own.encode(prompt_text(prompt, policy) + sample.text)
-        tokens = tokens if tokens and tokens[-1] in own.ends else [*tokens, own.end]
-        return np.asarray(tokens[-model.context :], np.int32)
-
-    return ModelReward(scorer, name, prepare)
+    return ModelReward(scorer, name, read_by(model.text, policy, model.context))
 
 
 def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
-    """A frozen process reward model as a reward; it reads the prompt's text and the steps tokenized anew."""
+    """A frozen process reward model as a reward; it reads prompt and steps as its own tokenizer and template write them."""
     model: LanguageModel = scorer.policy.module
     own = model.text
 
     def row_with(separator: str) -> StepRow:
         def row(sample: Sample, prompt: Prompt, steps: Sequence[str]) -> Row:
-            before = own.encode(prompt_text(prompt, policy)) or [own.end]
-            tokens_T, end_S = step_tokens(before, steps, own, separator)
+            tokens_T, end_S = step_tokens(prompt_tokens(prompt, own).tolist(), steps, own, separator)
             if len(tokens_T) > model.context:
                 raise RewardError(f"{len(tokens_T)} tokens do not fit the context of model {name}, {model.context}")
             return Row({"tokens_T": tokens_T}, marks(len(tokens_T), end_S))

@@ -13,7 +13,6 @@ from penstock.core.errors import ModelError, PenstockError
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
-from penstock.data.sampler import Sampler, order
 from penstock.data.sources import is_function, open_source
 from penstock.models.presets import shape_behind
 from penstock.rewards.runner import Mixture
@@ -118,10 +117,3 @@ def check_model(path: str) -> None:
         if (folder / "run.json").is_file():
             raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")
         raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
-
-
-def row_name(source: Sampler[Any], data: DataSpec, ordinal: int) -> str:
-    """Which row a draw is, in the words of errors: rows count from 0, as templates count them."""
-    epoch, place = divmod(ordinal, len(source))
-    row = int(order(source.seed, epoch, len(source))[place]) if source.shuffle else place
-    return f"{data.source} row {row + data.skip}"

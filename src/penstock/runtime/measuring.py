@@ -16,13 +16,14 @@ from penstock.core.errors import DataError, RewardError
 from penstock.core.types import Group, Metrics, Sample, SampleKey, Sampling
 from penstock.data.render import Example
 from penstock.data.sampler import examples, prompts
+from penstock.data.texts import example_texts, reader
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.rollout import Rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text
-from penstock.runtime.build import Models, StageRewards, check_prompts, environments, prompt_text, reader
+from penstock.runtime.build import Models, StageRewards, check_prompts, environments
 from penstock.runtime.stages import Evaluation, Measure
 from penstock.train.ranks import AnyLearner
 
@@ -98,8 +99,7 @@ def audited(measure: Measure, data: DataSpec, rewards: StageRewards, model: Lang
 
 def as_sample(example: Example, text: Text) -> Sample:
     """A given completion as if it had been sampled, closed by the end token."""
-    given = {"prompt": prompt_text(example.prompt, text), "completion": example.completion}
-    tokens_T, action_T = completed(given, "completion", reader(example.prompt, text))
+    tokens_T, action_T = completed(example_texts(example, text), "completion", reader(example.prompt, text))
     return Sample(
         key=SampleKey(example.prompt.key, 0),
         columns={"tokens_T": tokens_T},

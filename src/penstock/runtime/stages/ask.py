@@ -20,6 +20,7 @@ from penstock.core.errors import DataError
 from penstock.core.files import write_json
 from penstock.core.types import Group, Prompt, Sample
 from penstock.data.sampler import prompts
+from penstock.data.texts import prompt_text
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.feedback import asked as written
 from penstock.feedback.asked import Asked
@@ -34,7 +35,7 @@ from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, prompt_text, seed_of
+from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, seed_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.judging import Heard, ask_judges, reports, truths
 from penstock.runtime.measuring import sampled

@@ -11,12 +11,13 @@ from pathlib import Path
 from penstock.config.run import Offline, Run
 from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
+from penstock.data.units import units_of
 from penstock.loops.columns import labelled
 from penstock.loops.learn import Step, Trainer
 from penstock.loops.offline import offline
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
-from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of, units_of
+from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import refreshed, sampled
 from penstock.runtime.stages import Evaluation, Measure, StageRuntime
