@@ -12,7 +12,7 @@ from penstock.core.errors import DataError, SpecError
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.texts import prompt_tokens
-from penstock.data.units import units_of
+from penstock.data.units import Units
 from penstock.models.text import Text
 
 FAMILIES = sorted(published.FAMILIES)
@@ -41,9 +41,7 @@ def texts():
 def rows_of(text, algorithm, row, tmp_path, **fields):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
-    spec = DataSpec(source=str(file), chat=True, **fields)
-    unit, _ = units_of(spec, tmp_path, 0, algorithm, text, 512)
-    return unit(0)
+    return Units(DataSpec(source=str(file), **({"chat": True} | fields)), tmp_path, 0, algorithm, text, 512)(0)
 
 
 def learned(text, row):
@@ -131,11 +129,11 @@ def test_a_template_whose_turns_have_no_end_token_is_closed_with_the_tokenizers(
 @pytest.mark.parametrize("place", ["spec", "row"])
 def test_arguments_reach_the_template(place, texts, tmp_path):
     text, given = texts["qwen-3"], {"enable_thinking": False}
-    spec = DataSpec(source="x.jsonl", chat=True, chat_template_kwargs=given if place == "spec" else {"enable_thinking": True})
+    spec = DataSpec(source="x.jsonl", chat=given if place == "spec" else {"enable_thinking": True})
     row = {"messages": TURNS[:1], **({"chat_template_kwargs": given} if place == "row" else {})}
     prompt = Renderer(spec).prompt(PromptKey("x", 0, 0), row, 0)
     assert prompt_tokens(prompt, text).tolist() == theirs(text, TURNS[:1], add_generation_prompt=True, **given)
-    (trained,) = rows_of(text, SFT(), {**row, "messages": TURNS[:2]}, tmp_path, chat_template_kwargs=spec.chat_template_kwargs)
+    (trained,) = rows_of(text, SFT(), {**row, "messages": TURNS[:2]}, tmp_path, chat=spec.chat)
     assert learned(text, trained) == ["the sum is 7<|im_end|>"]
 
 
@@ -150,12 +148,9 @@ def test_the_tools_of_a_row_reach_the_template(tools, texts, tmp_path):
     assert '"name": "add"' in learned(text, row)[0]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"chat_template_kwargs": {"tokenize": True}, "chat": True}, {"chat_template_kwargs": {"a": 1}}]
-)
-def test_arguments_that_have_no_meaning_are_refused(fields):
-    with pytest.raises(SpecError, match="chat_template_kwargs"):
-        DataSpec(source="x.jsonl", **fields)
+def test_arguments_that_are_not_the_users_are_refused():
+    with pytest.raises(SpecError, match=r"data.chat sets tokenize"):
+        DataSpec(source="x.jsonl", chat={"tokenize": True})
 
 
 @pytest.mark.parametrize(

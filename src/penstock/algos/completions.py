@@ -15,12 +15,10 @@ from penstock.core.types import BoolArray, IntArray
 def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tuple[IntArray, BoolArray]:
     """Tokens of the prompt and one completion, and which of them a model has to produce.
 
-    The prompt's tokens are those that a generator is given. The end token closes the completion, unless it brings an end of
-    its own.
+    The prompt's tokens are those that a generator is given. An end token closes the completion, unless it brings its own.
 
     Args:
-        example: rendered texts: ``prompt`` and the one named by ``column``.
-        column: ``completion``, ``chosen`` or ``rejected``.
+        example: rendered texts: ``prompt`` and the one named by ``column`` (``completion``, ``chosen`` or ``rejected``).
 
     Returns:
         ``tokens_T`` and ``produced_T``, true for the completion and its end. The first token of all is never produced:
@@ -42,14 +40,9 @@ def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tu
 
 
 def conversation(turns: Sequence[tuple[str, str]], tokenizer: Encoder) -> list[tuple[IntArray, BoolArray]]:
-    """Tokens of the turns of one conversation, and which of them a model has to produce, one entry for each row.
-
-    A turn that begins with all the tokens of the row before is part of that row. A template that writes an earlier turn in
-    another way than the last one (Qwen-3's leaves out what was thought) makes a row of each: what a model reads and writes
-    at that turn.
-
-    Args:
-        turns: rendered prompt and completion of each turn, the prompt with all that was said before.
+    """:func:`completed` of the rendered ``turns`` of a conversation, each with all that was said before it as its prompt. One
+    that begins with all the tokens of the row before is part of it; of others (Qwen-3's template leaves out what was thought
+    before the last) each is a row, which is what a model reads at that turn.
     """
     rows: list[tuple[IntArray, BoolArray]] = []
     for prompt, completion in turns:

@@ -42,6 +42,7 @@ class KTO(FromData):
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     has_baseline: ClassVar[bool] = True
+    truncates: ClassVar[bool] = True
     least_units: ClassVar[int] = 2
     """Units without which there is no mismatched completion to estimate the divergence from."""
 

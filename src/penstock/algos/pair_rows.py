@@ -50,6 +50,7 @@ class FromPairs(FromData):
     """Base of algorithms that learn from preference pairs by log-probs. A subclass is a spec with ``score`` and ``loss``."""
 
     data = "pairs"
+    truncates: ClassVar[bool] = True
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """Two rows, preferred first, whose actions are the completion and its end token.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -43,13 +43,14 @@ class SFT(FromCompletions):
     turns: Literal["all", "last"] = "all"
     """Which of the assistant's turns in a conversation are learned."""
 
+    truncates: ClassVar[bool] = True
+
     @property
     def every_turn(self) -> bool:
         return self.turns == "all"
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
-        """One row from the rendered texts ``prompt`` (may be empty) and ``completion``; of ``turns``, if there are any, one or
-        more (see :func:`~penstock.algos.completions.conversation`).
+        """One row from the rendered texts ``prompt`` (may be empty) and ``completion``, or those of a conversation's ``turns``.
 
         Raises:
             DataError: a text is missing, or prompt and completion are both empty and leave nothing to predict.
@@ -57,6 +58,9 @@ class SFT(FromCompletions):
         turns = self.every_turn and example.get("turns")
         found = conversation(turns, tokenizer) if turns else [completed(example, "completion", tokenizer)]
         return tuple(self._row(*one) for one in found)
+
+    def truncated(self, row: Row, length: int) -> Row:
+        return self._row(row.tokens_T[:length], row.action_T[:length])
 
     def _row(self, tokens_T: IntArray, action_T: BoolArray) -> Row:
         length = int(action_T.sum())

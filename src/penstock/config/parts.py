@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from penstock.config.spec import require, spec
+from penstock.config.spec import AnySpec, require, spec
 
 TEMPLATE_OWN = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "return_dict", "tokenize"}
@@ -47,6 +47,34 @@ class ModelSpec:
 
 
 @spec
+class Refuse:
+    """A row that is too long is an error that names it."""
+
+    tokens: int = 0
+    """Longest row; of what is to be answered, longest prompt. 0: what the model's context leaves."""
+
+    drops: ClassVar[bool] = False
+    cuts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(self.tokens >= 0, f"too_long.tokens={self.tokens} is negative; 0 is the model's context")
+
+
+@spec
+class Drop(Refuse):
+    """A row that is too long is left out; how many were is logged."""
+
+    drops: ClassVar[bool] = True
+
+
+@spec
+class Truncate(Refuse):
+    """Of a row that is too long its beginning is kept; one that leaves nothing to learn is left out."""
+
+    cuts: ClassVar[bool] = True
+
+
+@spec
 class DataSpec:
     """Rows of data and how a row becomes text."""
 
@@ -71,20 +99,29 @@ class DataSpec:
     """Jinja template of the preferred completion, for preference pairs."""
     rejected: str = "{{ rejected }}"
     """Jinja template of the other completion, for preference pairs."""
-    chat: bool = False
-    """Render the prompt through the tokenizer's chat template (columns ``messages`` or the prompt as one user turn)."""
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the chat template, such as ``{"enable_thinking": false}``; those in a row's column of this name go before
-    them, and so does its column ``tools``."""
+    chat: bool | Mapping[str, Any] = False
+    """Write prompts and answers by the tokenizer's chat template (column ``messages``, or the prompt as one user turn): true,
+    or the template's arguments, such as ``{"enable_thinking": false}``. A row's own are its columns ``chat_template_kwargs``
+    and ``tools``."""
+    too_long: AnySpec = Refuse()
+    """What becomes of rows that are too long: ``Refuse``, ``Drop`` or ``Truncate``, each with the most ``tokens`` of a row."""
     shuffle: bool = True
     """Draw the rows of an epoch in a random order (a pure function of seed and epoch)."""
 
     def __post_init__(self) -> None:
         require(bool(self.source), "data.source is empty; name a file, gym:TASK, hub:NAME or MODULE:FUNCTION")
         require(self.size >= 0 and self.skip >= 0, "data.size and data.skip cannot be negative")
-        own = sorted(TEMPLATE_OWN & self.chat_template_kwargs.keys())
-        require(not own, f"data.chat_template_kwargs sets {', '.join(own)}, which the stage decides; leave it out")
-        require(self.chat or not self.chat_template_kwargs, "data.chat_template_kwargs needs a chat; set chat=true")
+        own = sorted(TEMPLATE_OWN & (self.template_arguments or {}).keys())
+        require(not own, f"data.chat sets {', '.join(own)}, which the stage decides; leave it out")
+        rule = type(self.too_long).__name__
+        require(
+            isinstance(self.too_long, Refuse), f"data.too_long={rule} is no rule for long rows; use Refuse, Drop or Truncate"
+        )
+
+    @property
+    def template_arguments(self) -> Mapping[str, Any] | None:
+        """What the chat template is given besides the messages; None: there is no chat."""
+        return self.chat if isinstance(self.chat, Mapping) else {} if self.chat else None
 
     @property
     def of_signals(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from penstock.core.columns import column_named
 from penstock.core.contracts import Coefficients, Columns, Denominator, Loss, LossOutput, Outputs, Scores
-from penstock.core.types import FloatArray, Group, Metrics, Unit
+from penstock.core.types import FloatArray, Group, Metrics, Row, Unit
 
 Own = TypeVar("Own", bound="FromData")
 LogProbs = Callable[[Sequence[Unit]], list[FloatArray]]
@@ -33,16 +33,13 @@ class Encoder(Protocol):
     def ends(self) -> Collection[int]: ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a piece of text, without any before or after it."""
-        ...
+        """Ids of a piece of text, with none before or after it."""
 
     def prompt(self, text: str) -> list[int]:
         """Ids of a text that begins a sequence."""
-        ...
 
     def pair(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
         """Ids of a prompt and of the completion that follows it."""
-        ...
 
 
 class Algorithm(ABC):
@@ -179,6 +176,15 @@ class FromData(Algorithm):
     def fitted(self: Own, units: Iterable[Unit]) -> Own:
         """The spec with what is computed from all units that will be trained on, which it may read to their end."""
         return self
+
+    @property
+    def truncates(self) -> bool:
+        """Whether a row without its end means what it did, so far as it goes."""
+        return False
+
+    def truncated(self, row: Row, length: int) -> Row:
+        """The first ``length`` tokens of a row, at least one of them an action."""
+        return Row({"tokens_T": row.tokens_T[:length]}, row.action_T[:length], row.fields)
 
     @property
     def data_columns(self) -> tuple[str, ...]:

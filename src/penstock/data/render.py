@@ -106,7 +106,7 @@ class Renderer:
     """Makes prompts, examples and pairs out of rows, as a data spec says."""
 
     def __init__(self, spec: DataSpec) -> None:
-        self.chat, self._arguments = spec.chat, spec.chat_template_kwargs
+        self.chat, self._arguments = spec.template_arguments is not None, spec.template_arguments or {}
         self._prompt = Template("prompt", spec.prompt)
         self._completion = Template("completion", spec.completion)
         self._chosen = Template("chosen", spec.chosen)

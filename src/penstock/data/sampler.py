@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -43,21 +44,39 @@ class Sampler(Generic[Item]):
         if len(source) == 0:
             raise DataError(f"{source.name}: no rows to draw from")
         self.source = source
+        self.rows: Sequence[int] = range(len(source))
+        """Indices of the source's rows that take part."""
         self.seed = seed
         self.shuffle = shuffle
         self._make = make
 
     def __len__(self) -> int:
         """Draws in one epoch."""
-        return len(self.source)
+        return len(self.rows)
+
+    def where(self, keep: Callable[[Item, int], bool]) -> Sampler[Item]:
+        """A sampler over the rows that ``keep`` (of the item and its row) says yes to; all are looked at, in order.
+
+        Raises:
+            DataError: none is left.
+        """
+        kept, name = copy.copy(self), self.source.name
+        kept.rows = [row for row in self.rows if keep(self._make(PromptKey(name, 0, row), self.source[row], row), row)]
+        if not kept.rows:
+            raise DataError(f"{name}: all of its {len(self)} rows are too long; raise too_long.tokens or use a longer context")
+        return kept
+
+    def index(self, ordinal: int) -> int:
+        """Which of the source's rows the ``ordinal``-th draw is."""
+        epoch, place = divmod(ordinal, len(self))
+        return self.rows[int(order(self.seed, epoch, len(self))[place]) if self.shuffle else place]
 
     def __call__(self, ordinal: int) -> Item:
         """The ``ordinal``-th draw, counted over all epochs from 0."""
         if ordinal < 0:
             raise DataError(f"{self.source.name}: draw {ordinal} is negative; the first draw is 0")
-        epoch, place = divmod(ordinal, len(self.source))
-        index = int(order(self.seed, epoch, len(self.source))[place]) if self.shuffle else place
-        return self._make(PromptKey(self.source.name, epoch, place), self.source[index], index)
+        index = self.index(ordinal)
+        return self._make(PromptKey(self.source.name, *divmod(ordinal, len(self))), self.source[index], index)
 
 
 def prompts(spec: DataSpec, base: Path, seed: int) -> Sampler[Prompt]:
@@ -77,6 +96,4 @@ def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Pair]:
 
 def row_name(source: Sampler[Any], data: DataSpec, ordinal: int) -> str:
     """Which row a draw is, in the words of errors: rows count from 0, as templates count them."""
-    epoch, place = divmod(ordinal, len(source))
-    row = int(order(source.seed, epoch, len(source))[place]) if source.shuffle else place
-    return f"{data.source} row {row + data.skip}"
+    return f"{data.source} row {source.index(ordinal) + data.skip}"

@@ -1,45 +1,94 @@
-"""Rows of data as labelled units, for algorithms that learn from data."""
+"""Rows of data as labelled units, for algorithms that learn from data, and as prompts; what becomes of those too long."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from penstock.config.run import DataSpec
 from penstock.core.algorithm import FromData
-from penstock.core.errors import DataError, ModelError
-from penstock.core.types import Prompt, Unit
+from penstock.core.errors import DataError, ModelError, SpecError
+from penstock.core.types import Metrics, Prompt, Row, Unit
 from penstock.data.sampler import Sampler, examples, pairs, prompts, row_name
-from penstock.data.texts import Tokenizer, example_texts, reader
+from penstock.data.texts import Tokenizer, example_texts, prompt_tokens, reader
 
 KINDS: dict[str, Callable[..., Sampler[Any]]] = {"pairs": pairs, "examples": examples, "prompts": prompts}
 
 
-def units_of(
-    spec: DataSpec, base: Path, seed: int, algorithm: FromData, text: Tokenizer, context: int
-) -> tuple[Callable[[int], Unit], int]:
-    """A function from ordinal to labelled unit, and how many there are in an epoch.
+class Units:
+    """Labelled units by their ordinal, a pure function; ``len`` is how many there are in an epoch.
 
-    The algorithm is given the row's columns and, over them, its rendered texts. The function raises DataError where a row is
-    longer than the context, or the chat template refuses it.
+    The algorithm is given the row's columns and, over them, its rendered texts. Where the spec drops or truncates long rows,
+    all rows are looked at first.
+
+    Raises:
+        DataError: a row cannot be trained on, the chat template refuses it, or it is too long (and is to be refused).
+        SpecError: rows are to be truncated, and the algorithm's mean nothing when they are.
     """
-    sampler = KINDS[algorithm.data](spec, base, seed)
 
-    def unit(ordinal: int) -> Unit:
-        item = sampler(ordinal)
+    def __init__(self, spec: DataSpec, base: Path, seed: int, algorithm: FromData, text: Tokenizer, context: int) -> None:
+        self.spec, self.algorithm, self.text, rule = spec, algorithm, text, spec.too_long
+        self.limit = min(rule.tokens or context, context)
+        self.bound = "data.too_long.tokens" if self.limit < context else "the model's context"
+        self.sampler = KINDS[algorithm.data](spec, base, seed)
+        self.counts: Metrics = {}
+        """How many rows of the data were dropped and truncated; none where they are refused."""
+        if rule.cuts and not algorithm.truncates:
+            raise SpecError(f"a row of {type(algorithm).__name__} means nothing without its end; set data.too_long=Drop")
+        if rule.cuts or rule.drops:
+            rows, self.cut = len(self.sampler), 0
+            self.sampler = self.sampler.where(self._stays)
+            self.counts = {"data/dropped": float(rows - len(self.sampler)), "data/truncated": float(self.cut)}
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __call__(self, ordinal: int) -> Unit:
+        rows = self._rows(self.sampler(ordinal), self.sampler.index(ordinal))
+        longest = max(len(row.tokens_T) for row in rows)
+        if longest > self.limit and not self.spec.too_long.cuts:
+            raise DataError(
+                f"{row_name(self.sampler, self.spec, ordinal)}: {longest} tokens do not fit {self.bound} of {self.limit}; "
+                f"set data.too_long to Drop or Truncate, or use a longer context"
+            )
+        return tuple(self._first(rows)) if longest > self.limit else rows
+
+    def _rows(self, item: Any, row: int) -> Unit:
         prompt = item if isinstance(item, Prompt) else item.prompt
         try:
-            texts = example_texts(item, text, algorithm.every_turn)
+            texts = example_texts(item, self.text, self.algorithm.every_turn)
         except ModelError as error:
-            raise DataError(f"{row_name(sampler, spec, ordinal)}: {error}") from error
-        rows = algorithm.rows(texts, reader(prompt, text))
-        longest = max(len(row.tokens_T) for row in rows)
-        if longest > context:
-            raise DataError(
-                f"{row_name(sampler, spec, ordinal)}: {longest} tokens do not fit the model's context of {context}; "
-                f"drop long rows or use a longer context"
-            )
-        return rows
+            raise DataError(f"{self.spec.source} row {row + self.spec.skip}: {error}") from error
+        return self.algorithm.rows(texts, reader(prompt, self.text))
 
-    return unit, len(sampler)
+    def _first(self, rows: Unit) -> Iterator[Row]:
+        """What is kept of rows, of those that have an action left."""
+        for row in rows:
+            fits = len(row.tokens_T) <= self.limit
+            if fits or row.action_T[: self.limit].any():
+                yield row if fits else self.algorithm.truncated(row, self.limit)
+
+    def _stays(self, item: Any, row: int) -> bool:
+        rows = self._rows(item, row)
+        if all(len(row.tokens_T) <= self.limit for row in rows):
+            return True
+        kept = tuple(self._first(rows)) if self.spec.too_long.cuts else ()
+        stays = bool(kept) and (self.algorithm.every_turn or len(kept) == len(rows))  # a pair is whole or none
+        self.cut += stays
+        return stays
+
+
+def prompts_of(spec: DataSpec, base: Path, seed: int, text: Tokenizer) -> Sampler[Prompt]:
+    """The prompts of a spec that are to be answered, without those that it drops.
+
+    Raises:
+        SpecError: they are to be truncated, or to be dropped and no length is named.
+    """
+    sampler, rule = prompts(spec, base, seed), spec.too_long
+    if rule.cuts or (rule.drops and not rule.tokens):
+        raise SpecError(
+            f"data.too_long={type(rule).__name__}({rule.tokens}): a prompt without its end is another question; "
+            "drop long ones: Drop(tokens=…), which leaves room for an answer"
+        )
+    return sampler.where(lambda prompt, _: len(prompt_tokens(prompt, text)) <= rule.tokens) if rule.drops else sampler

@@ -120,10 +120,11 @@ def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: La
     for ordinal in range(min(draws, len(source))):
         prompt = source(ordinal)
         length = len(prompt_tokens(prompt, model.text))
-        if length >= model.context:
+        if length >= min(model.context, (spec.too_long.tokens or model.context) + 1):
             raise DataError(
                 f"{row_name(source, spec, ordinal)}: the prompt has {length} tokens, which leaves no room for an answer in the "
-                f"model's context of {model.context}; drop long rows, shorten the template or use a longer context"
+                f"model's context of {model.context}, or is more than data.too_long allows; set data.too_long to "
+                "Drop(tokens=…), shorten the template or use a longer context"
             )
         if travel:
             with named_row(source, spec, ordinal):

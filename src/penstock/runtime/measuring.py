@@ -15,8 +15,9 @@ from penstock.core.contracts import Reward
 from penstock.core.errors import DataError, RewardError
 from penstock.core.types import Group, Metrics, Sample, SampleKey, Sampling
 from penstock.data.render import Example
-from penstock.data.sampler import examples, prompts
+from penstock.data.sampler import examples
 from penstock.data.texts import example_texts, reader
+from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.evaluate import best_of, evaluate
@@ -44,7 +45,7 @@ def measured(
 def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: LanguageModel, base: Path) -> Measure:
     """A function that samples and scores the held-out prompts under the present weights, by an embedded generator of its own,
     which gives its cache back after each time: training needs the memory."""
-    source = prompts(replace(spec.data, shuffle=False), base, 0)
+    source = prompts_of(replace(spec.data, shuffle=False), base, 0, model.text)
     check_prompts(source, spec.data, len(source), model)
     held_out = [source(ordinal) for ordinal in range(len(source))]
     longest = spec.max_new_tokens or roll.sampling.max_new_tokens

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.core.algorithm import FromSamples
 from penstock.core.spans import Spans
 from penstock.core.tape import Tape
-from penstock.data.sampler import prompts
+from penstock.data.units import prompts_of
 from penstock.loops.rollout import Rollout, rollout
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Unscored, environments, seed_of
@@ -60,7 +60,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
         algorithm.greedy,
         engine.tape,
     )
-    source = prompts(stage.data, bootstrap.base, seed)
+    source = prompts_of(stage.data, bootstrap.base, seed, found.text)
     subscriber = channel(run.roles.channel).subscriber(bootstrap.weights, name)
     loaded, drained = VersionBarrier(engine), DrainBarrier()
 

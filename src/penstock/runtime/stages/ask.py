@@ -19,8 +19,8 @@ from penstock.config.run import Run
 from penstock.core.errors import DataError
 from penstock.core.files import write_json
 from penstock.core.types import Group, Prompt, Sample
-from penstock.data.sampler import prompts
 from penstock.data.texts import prompt_text
+from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.feedback import asked as written
 from penstock.feedback.asked import Asked
@@ -76,7 +76,7 @@ class Asking(StageRuntime):
         self.seed = seed_of(run.seed, stage.name)
         self.labels = Labels(natures=("simulated",) if stage.simulated else ("human", "imported"))
         self.model = self._load(stage.model.path)
-        self.source = prompts(stage.data, base, self.seed)
+        self.source = prompts_of(stage.data, base, self.seed, self.model.text)
         self.holders, self.epoch = {}, len(self.source)
         self.evaluate = self._evaluate if stage.evaluation else None
 

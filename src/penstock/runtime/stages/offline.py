@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.config.run import Offline, Run
 from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
-from penstock.data.units import units_of
+from penstock.data.units import Units
 from penstock.loops.columns import labelled
 from penstock.loops.learn import Step, Trainer
 from penstock.loops.offline import offline
@@ -35,7 +35,7 @@ class OfflineRuntime(StageRuntime):
     learner: AnyLearner
     trainer: Trainer
     label: Callable[[Sequence[Unit]], Sequence[Unit]]
-    unit_of: Callable[[int], Unit]
+    units: Units
     epoch: int
     evaluate: Measure | None = None
     rewards: StageRewards | None = None
@@ -45,12 +45,10 @@ class OfflineRuntime(StageRuntime):
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         stage, spans = self.stage, self.context.recorder.role("learner")
-        trained = offline(
-            self.unit_of, self.trainer, self.label, batch=stage.batch, steps=stage.steps, start=start, spans=spans
-        )
+        trained = offline(self.units, self.trainer, self.label, batch=stage.batch, steps=stage.steps, start=start, spans=spans)
         async with aclosing(trained):
             async for step in trained:
-                yield step
+                yield replace(step, metrics=step.metrics | self.units.counts)
         self.learner.refresh()
 
     async def close(self) -> None:
@@ -65,8 +63,10 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     head: Head = "score" if "score" in algorithm.heads else "lm"
     model = models.load(stage.model, corpus_of(stage.data, base), head)
     seed = seed_of(run.seed, stage.name)
-    unit_of, epoch = units_of(stage.data, base, seed, algorithm, model.text, model.context)
-    every = (unit_of(ordinal) for ordinal in range(min(epoch, stage.steps * stage.batch)))
+    units = Units(stage.data, base, seed, algorithm, model.text, model.context)
+    if units.counts:
+        context.report("long rows", limit=units.limit, kept=len(units), **units.counts)
+    every = (units(ordinal) for ordinal in range(min(len(units), stage.steps * stage.batch)))
     algorithm = algorithm.fitted(every)
     for _ in every:  # a row that cannot be trained on is refused before the first step
         pass
@@ -77,17 +77,17 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     trainer = trainer_of(algorithm, run, learner)
     label = partial(labelled, algorithm, learner=learner, reference=reference)
 
-    made = OfflineRuntime(stage, context, model, learner, trainer, label, unit_of, epoch)
+    made = OfflineRuntime(stage, context, model, learner, trainer, label, units, len(units))
     if stage.evaluation is not None and stage.evaluation.rewards:
         sampling = Sampling(max_new_tokens=model.context, seed=seed)
         measure, made.rewards = sampled(stage.evaluation, model, models, sampling, base)
         made.evaluate = refreshed(learner, measure)
     elif stage.evaluation is not None:
-        held_out, size = units_of(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
-        units = label([held_out(ordinal) for ordinal in range(size)], baseline=False)
+        held_out = Units(replace(stage.evaluation.data, shuffle=False), base, 0, algorithm, model.text, model.context)
+        labelled_units = label([held_out(ordinal) for ordinal in range(len(held_out))], baseline=False)
 
         async def assess() -> Evaluation:
-            found = algorithm.assess(units, learner.score(units, algorithm.assessed_by))
+            found = algorithm.assess(labelled_units, learner.score(labelled_units, algorithm.assessed_by))
             return {f"evaluation/{name}": value for name, value in found.items()}, ()
 
         made.evaluate = assess

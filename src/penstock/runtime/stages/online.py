@@ -14,7 +14,8 @@ from penstock.core.contracts import Holder
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
-from penstock.data.sampler import Sampler, prompts
+from penstock.data.sampler import Sampler
+from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
@@ -80,7 +81,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
         algorithm.greedy,
     )
     labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, stage.scaling)
-    source = prompts(stage.data, base, sampling.seed)
+    source = prompts_of(stage.data, base, sampling.seed, model.text)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model, elsewhere)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, sampling.seed, look=True)
     return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
@@ -116,6 +117,10 @@ class OnlineRuntime(StageRuntime):
     def __init__(self, parts: OnlineParts, run: Run, models: Models, base: Path, context: StageContext) -> None:
         self.parts, self.run, self.context = parts, run, context
         self.model, self.epoch = parts.model, len(parts.source)
+        self.counts: Metrics = {}
+        if parts.stage.data.too_long.drops:
+            self.counts = {"data/dropped": float(len(parts.source.source) - self.epoch)}
+            context.report("long prompts", limit=parts.stage.data.too_long.tokens, kept=self.epoch, **self.counts)
         measure, self._rewards = measured(parts.stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
         self.evaluate = refreshed(parts.learner, measure) if measure is not None else None
         for reward in self._rewards:
@@ -170,7 +175,7 @@ class LocalOnline(OnlineRuntime):
         ) as trained:
             async for step in trained:
                 found, before = rates(before, generator.stats()), generator.stats()
-                yield replace(step, metrics=step.metrics | found)
+                yield replace(step, metrics=step.metrics | found | self.counts)
         parts.learner.refresh()
 
 

@@ -131,7 +131,9 @@ class RemoteOnline(OnlineRuntime):
                         now = self.stream.counts
                         alarms = (*step.alarms, *self._compared(step.index))
                         yield replace(
-                            step, metrics=step.metrics | generation_rates(before, now) | self._wasted(), alarms=alarms
+                            step,
+                            metrics=step.metrics | generation_rates(before, now) | self._wasted() | self.counts,
+                            alarms=alarms,
                         )
                         before = now
             finally:
