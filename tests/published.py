@@ -53,7 +53,7 @@ PHI_4 = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}"
 )
 
-_SHAPE: dict[str, Any] = {
+SHAPE: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": CONTEXT,
 }  # fmt: skip
@@ -126,7 +126,7 @@ def publish(name: str, folder: Path, **changes: Any) -> Path:
     tokenizer = tokenizer_of(family)
     ends = tokenizer.convert_tokens_to_ids(list(family.ends))
     marks = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    config = family.config(**(_SHAPE | family.more | marks | {"pad_token_id": tokenizer.pad_token_id} | changes))
+    config = family.config(**(SHAPE | family.more | marks | {"pad_token_id": tokenizer.pad_token_id} | changes))
     with torch.random.fork_rng(devices=[]):
         network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     tiny_models.randomise(network)

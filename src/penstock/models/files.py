@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
 from penstock.models.text import Text
+from penstock.models.text_part import has_text_part, load_text_part
 
 VALUE_HEAD = "value_head.safetensors"
 ADAPTER_FOLDER = "adapter"
@@ -129,13 +131,7 @@ def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32)
         raise ModelError(f"{folder.absolute()}: no such folder")
     text = load_text(str(folder) if local else path)
     network = _load_network(str(folder) if local else path, head, dtype, text)
-    if len(text) > network.get_input_embeddings().weight.shape[0]:
-        raise ModelError(
-            f"{path}: the tokenizer has {len(text)} pieces but the model embeds only "
-            f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
-        )
-    model = faced(network, text, head)
-    model.check()
+    model = _made(path, network, text, head)
     if not local:
         return model
     if (folder / VALUE_HEAD).exists():
@@ -145,6 +141,24 @@ def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32)
             own.load_state_dict(load_file(folder / name))
     for file in sorted(folder.glob(f"*{HEADS}")):
         _load_head(model, file)
+    return model
+
+
+def _made(path: str, network: Any, text: Text, head: Head) -> LanguageModel:
+    """A network as a language model that computes what the network does. Raises ModelError, whatever is in its way."""
+    if len(text) > network.get_input_embeddings().weight.shape[0]:
+        raise ModelError(
+            f"{path}: the tokenizer has {len(text)} pieces but the model embeds only "
+            f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
+        )
+    try:
+        model = faced(network, text, head)
+        model.check()
+    except ModelError:
+        raise
+    except Exception as error:  # of an architecture that needs what ours has not
+        kind = network.config.model_type
+        raise ModelError(f'{path}: a model of type "{kind}" is not supported: {_first_line(error)}') from error
     return model
 
 
@@ -210,16 +224,22 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(path, **place)
-            if config.is_encoder_decoder:
-                factory = AutoModelForSeq2SeqLM
-            elif head == "score":
-                config.num_labels = 1
-                config.pad_token_id = text.pad
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)  # a new score head is the same every time
-                network = factory.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True, **place)
     except Exception as error:
         raise _not_loaded(path, "model", error, place) from error
+    if config.is_encoder_decoder:
+        factory = AutoModelForSeq2SeqLM
+    elif head == "score":
+        config.num_labels = 1
+        config.pad_token_id = text.pad
+    load = partial(load_text_part, head=head) if has_text_part(config) else factory.from_pretrained
+    try:
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # a new score head is the same every time
+            network = load(path, config=config, dtype=dtype, use_safetensors=True, **place)
+    except ModelError as error:
+        raise ModelError(f'{path}: a model of type "{config.model_type}" is not supported: {error}') from error
+    except Exception as error:
+        raise _not_loaded(path, f'model of type "{config.model_type}"', error, place) from error
     for parameter in network.parameters():  # out of the mapped file, where the header leaves tensors at odd addresses:
         parameter.data = parameter.data.clone()  # matrix products are faster, and the same in every process, when aligned
     return network
