@@ -101,7 +101,7 @@ def test_a_reward_model_starts_from_the_text_part(tmp_path):
 def test_a_text_part_that_is_not_supported_is_refused_by_its_type(tmp_path):
     text = TEXT | {"num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": 64}
     saved(Llama4Config(text_config=text, vision_config=SIGHT), tmp_path)
-    with pytest.raises(ModelError, match="(?i)llama_?4"):
+    with pytest.raises(ModelError, match=r"(?i)llama_?4"):
         load_model(str(tmp_path))
 
 
@@ -113,10 +113,6 @@ def test_what_stops_an_architecture_is_said_with_its_type(head, tmp_path, monkey
         qk_nope_head_dim=4, n_group=2, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=1, moe_intermediate_size=16,
     )  # fmt: skip
     saved(config, tmp_path, AutoModelForCausalLM)
-    try:
-        load_model(str(tmp_path), head)
-    except ModelError as error:
-        assert "deepseek" in str(error).lower()
     monkeypatch.setattr("penstock.models.language_model.LanguageModel.check", lambda model: model.nothing)
     with pytest.raises(ModelError, match='a model of type "deepseek_v3" is not supported: AttributeError'):
         load_model(str(tmp_path), head)
