@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.config.parts import TEMPLATE_OWN
 from penstock.core.types import IntArray, PromptKey, Request, SampleKey, Sampling
 from penstock.serve.service import Service
 from penstock.serve.transport import is_tokens, tokens_of
@@ -87,7 +88,10 @@ async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     """A body of ``/v1/chat/completions``. Raises Refusal."""
     fields = _begin(body, service, CHAT_NEUTRAL)
     messages = _messages(fields.take("messages"))
-    rendered = service.text.render_chat(messages)
+    given = fields.object("chat_template_kwargs")
+    if own := sorted(TEMPLATE_OWN & given.keys()):
+        raise Refusal(400, f"chat_template_kwargs: {', '.join(own)} cannot be set", param="chat_template_kwargs")
+    rendered = service.text.render_chat(messages, given)
     tokens = np.asarray(await asyncio.to_thread(service.text.rendered.prompt, rendered), np.int32)
     _fits(tokens, service)
     logprobs = fields.flag("logprobs")

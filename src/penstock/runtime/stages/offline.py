@@ -65,7 +65,8 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     seed = seed_of(run.seed, stage.name)
     units = Units(stage.data, base, seed, algorithm, model.text, model.context)
     if units.counts:
-        context.report("long rows", limit=units.limit, kept=len(units), **units.counts)
+        counts = {name.removeprefix("data/"): count for name, count in units.counts.items()}
+        context.report("long rows", limit=units.limit, kept=len(units), **counts)
     every = (units(ordinal) for ordinal in range(min(len(units), stage.steps * stage.batch)))
     algorithm = algorithm.fitted(every)
     for _ in every:  # a row that cannot be trained on is refused before the first step

@@ -120,7 +120,8 @@ class OnlineRuntime(StageRuntime):
         self.counts: Metrics = {}
         if parts.stage.data.too_long.drops:
             self.counts = {"data/dropped": float(len(parts.source.source) - self.epoch)}
-            context.report("long prompts", limit=parts.stage.data.too_long.tokens, kept=self.epoch, **self.counts)
+            limit, dropped = parts.stage.data.too_long.tokens, self.counts["data/dropped"]
+            context.report("long prompts", limit=limit, kept=self.epoch, dropped=dropped)
         measure, self._rewards = measured(parts.stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
         self.evaluate = refreshed(parts.learner, measure) if measure is not None else None
         for reward in self._rewards:
