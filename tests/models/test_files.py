@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, Gemma2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, StableLmConfig
 
 import tiny_models
 from penstock.config.run import ModelSpec
@@ -17,6 +17,7 @@ from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
 from penstock.train.learner import Scoring
 
+SMALL = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 SENTENCES = ["3 + 4 = 7", "  12 - 5\n= 7", "the 1234 quick BROWN fox's", "<|im_start|>user\nhi<|im_end|>", "Zażółć 漢字 🙂"]
 
 
@@ -166,21 +167,10 @@ def test_an_architecture_that_we_compute_exactly_is_accepted(architecture, tiny)
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (BloomConfig(vocab_size=300, hidden_size=32, n_layer=2, n_head=4), "this architecture is not supported"),
-        (
-            Gemma2Config(
-                vocab_size=300,
-                hidden_size=32,
-                intermediate_size=48,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                head_dim=8,
-            ),
-            "asks for softcap, which Penstock's attention does not compute",
-        ),
+        (BloomConfig(vocab_size=300, hidden_size=32, n_layer=2, n_head=4), "attends 0 times through transformers' attention"),
+        (StableLmConfig(**SMALL), "did not pass on the attention plan"),
     ],
-    ids=["bloom ignores the registry", "gemma2 caps its attention"],
+    ids=["bloom ignores the registry", "stablelm"],
 )
 def test_an_architecture_that_we_would_compute_wrongly_is_refused(config, reason, text, tmp_path):
     network = AutoModelForCausalLM.from_config(config)

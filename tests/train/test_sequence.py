@@ -1,17 +1,20 @@
 """The tokens of a micro-batch split over ranks: who holds what, which heads go where, and what is refused."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional
 
 from penstock.config.strategies import FSDP2
 from penstock.core.errors import ModelError
-from penstock.train.sequence import Sequence, check_rotary, copies_of_keys
+from penstock.models.attention import LayerAttention, single_row_plan
+from penstock.train.sequence import Sequence, SplitPlan, copies_of_keys
 from penstock.train.tensor_parallel import check_plan
 
 BATCH = SimpleNamespace(
-    plan=SimpleNamespace(longest=5),
+    plan=SimpleNamespace(),
     tokens_N=torch.tensor([10, 11, 12, 13, 14]),
     position_N=torch.tensor([0, 1, 2, 0, 1]),
     source_A=torch.tensor([0, 1, 3]),
@@ -61,8 +64,42 @@ def test_heads_that_the_ranks_do_not_divide_are_refused_with_what_fits():
         check_plan(config, FSDP2(ranks=8, sequence_parallel=4, tensor_parallel=2))
 
 
-@pytest.mark.parametrize("settings", [{"rope_type": "dynamic"}, {"full_attention": {"rope_type": "dynamic"}}], ids=str)
-def test_a_rotary_embedding_that_needs_the_longest_position_is_refused(settings):
-    config = SimpleNamespace(rope_parameters=settings)
-    with pytest.raises(ModelError, match="type dynamic changes"):
-        check_rotary(config, 2)
+class Together:
+    """Two ranks in threads: what a collective exchanges, without processes."""
+
+    def __init__(self, ranks):
+        self.barrier, self.given = threading.Barrier(ranks), {}
+
+    def exchange(self, parts, rank):
+        self.given[rank] = parts
+        self.barrier.wait(timeout=20)
+        found = torch.stack([self.given[other][rank] for other in range(len(self.given))])
+        self.barrier.wait(timeout=20)
+        return found
+
+
+ALL = LayerAttention(0.4, window=3, cap=2.0, sink_H=torch.arange(4.0))
+
+
+@pytest.mark.parametrize("how", [LayerAttention(0.4), ALL], ids=["plain", "all"])
+def test_split_attention_equals_whole_attention_with_windows_caps_and_sinks(how, monkeypatch):
+    together, generator, count = Together(2), torch.Generator().manual_seed(0), 7
+    monkeypatch.setattr("penstock.train.sequence.exchanged", lambda parts, rank: together.exchange(parts, rank))
+    whole = [torch.randn(1, heads, count, 8, generator=generator) for heads in (4, 2, 2)]
+    plan, found = single_row_plan(count), {}
+
+    def attend(rank):
+        own = [functional.pad(state, (0, 0, 0, 1))[:, :, rank::2] for state in whole]
+        found[rank] = SplitPlan(plan, count, Sequence(rank, rank, 2)).attend(*own, how)
+
+    threads = [threading.Thread(target=attend, args=(rank,)) for rank in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    joined = torch.stack([found[0][0], found[1][0]], 1).flatten(0, 1)[:count]
+    torch.testing.assert_close(joined, plan.attend(*whole, how)[0])
+
+
+def test_keys_and_values_of_different_widths_are_refused():
+    states = [torch.zeros(1, 4, 2, width) for width in (8, 8, 6)]
+    with pytest.raises(ModelError, match="sequence_parallel=2: keys and values differ in width"):
+        SplitPlan(single_row_plan(4), 4, Sequence(None, 0, 2)).attend(*states, LayerAttention())

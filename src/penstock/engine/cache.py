@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from penstock.models.architecture import Slot
+from penstock.models.attention import LayerAttention, dot_product
 from penstock.models.relative_attention import RelativeBias
 
 STEP = 64
@@ -26,14 +27,10 @@ def round_up(value: int, step: int) -> int:
 
 
 class CachePool:
-    """Keys and values ``[rows, K, positions + 1, D]`` per layer; the last position takes the writes of idle rows."""
+    """Keys and values ``[rows, K, positions + 1, D or E]`` per slot; the last position takes the writes of idle rows."""
 
-    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
-        heads = config.num_attention_heads
-        self.key_value_heads = getattr(config, "num_key_value_heads", None) or heads
-        self.width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.layers = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
-        self.dtype, self.device = dtype, device
+    def __init__(self, slots: Sequence[Slot], dtype: torch.dtype, device: torch.device) -> None:
+        self.slots, self.dtype, self.device = slots, dtype, device
         self.rows = self.positions = 0
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -45,9 +42,10 @@ class CachePool:
         if positions > self.positions:  # doubling, so that creeping lengths do not copy the pool every time
             positions = round_up(max(positions, min(2 * self.positions, positions + 1024)), STEP)
         rows, positions = max(rows, self.rows), max(positions, self.positions)
-        shape = (rows, self.key_value_heads, positions + 1, self.width)
-        for tensors in (self.keys, self.values):
-            grown = [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
+        keys = [(rows, slot.heads, positions + 1, slot.key_width) for slot in self.slots]
+        values = [(rows, slot.heads, positions + 1, slot.value_width) for slot in self.slots]
+        for tensors, shapes in ((self.keys, keys), (self.values, values)):
+            grown = [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes]
             for new, old in zip(grown, list(tensors), strict=False):
                 new[: self.rows, :, : self.positions] = old[:, :, : self.positions]
             tensors[:] = grown
@@ -61,7 +59,7 @@ class CachePool:
         self.values.clear()
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of a row to another, in every layer."""
+        """Copy the first ``length`` positions of a row to another, in every slot."""
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :length] = tensor[source, :, :length]
 
@@ -71,7 +69,7 @@ class PrefillPlan:
 
     def __init__(self, pool: CachePool, rows: list[int], starts: list[int], counts: list[int]) -> None:
         device = pool.device
-        self.pool = pool
+        self.pool, self.calls = pool, 0
         self.longest = max(start + count for start, count in zip(starts, counts, strict=True))
         width = max(counts)
         self.row_N = torch.tensor([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], device=device)
@@ -87,29 +85,36 @@ class PrefillPlan:
         self.gather = torch.tensor(gather, device=device)
         self.rows_R = torch.tensor(rows, device=device)
         self.shape = (len(rows), width)
-        query_position = self.position_N.index_select(0, self.gather).view(*self.shape, 1)
-        self.mask = (torch.arange(self.longest, device=device) <= query_position)[:, None]
+        self.query_R1Q1 = self.position_N.index_select(0, self.gather).view(len(rows), 1, width, 1)
+        self.masks: dict[int | None, Tensor] = {}
 
-    def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
-        keys, values = self.pool.keys[layer], self.pool.values[layer]
+    def _mask(self, window: int | None) -> Tensor:
+        """Which keys the queries of a layer see ``[R, 1, Q, K]``, where they see so many at most."""
+        if window not in self.masks:
+            place = torch.arange(self.longest, device=self.pool.device)
+            seen = place <= self.query_R1Q1
+            self.masks[window] = seen if window is None else seen & (place > self.query_R1Q1 - window)
+        return self.masks[window]
+
+    def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KNE: Tensor, how: LayerAttention) -> Tensor:
+        keys, values = self.pool.keys[self.calls], self.pool.values[self.calls]
+        self.calls += 1
         keys[self.row_N, :, self.position_N] = key_1KND[0].transpose(0, 1).to(keys.dtype)
-        values[self.row_N, :, self.position_N] = value_1KND[0].transpose(0, 1).to(values.dtype)
+        values[self.row_N, :, self.position_N] = value_1KNE[0].transpose(0, 1).to(values.dtype)
         key = keys[self.rows_R, :, : self.longest]
         value = values[self.rows_R, :, : self.longest]
         heads, width = query_1HND.shape[1], query_1HND.shape[3]
         query = query_1HND[0].index_select(1, self.gather).view(heads, *self.shape, width).transpose(0, 1)
-        out = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=self.mask, scale=scale, enable_gqa=heads != key.shape[1]
-        )
-        return out.transpose(1, 2).reshape(-1, heads, width).index_select(0, self.cell_N)[None]
+        out = dot_product(query, key, value, how, self._mask(how.window))
+        return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cell_N)[None]
 
 
 class PoolView:
-    """A pool's keys and values as they were handed to a step: first the keys of all layers, then the values."""
+    """A pool's keys and values as they were handed to a step: first the keys of all slots, then the values."""
 
     def __init__(self, pool: CachePool, tensors: Sequence[Tensor]) -> None:
-        self.keys, self.values = tensors[: pool.layers], tensors[pool.layers :]
-        self.key_value_heads, self.device = pool.key_value_heads, pool.device
+        self.keys, self.values = tensors[: len(pool.slots)], tensors[len(pool.slots) :]
+        self.device = pool.device
 
 
 class Cells:
@@ -156,30 +161,40 @@ class DecodePlan:
         self.row_UG, self.cell_B = cells
         prefix_length_B, own_length_B = lengths
         self.seen, self.window = windows
-        # Every row's own length is checked against the context at admission, which knows the sliding window too.
-        self.longest = 0
+        self.calls = 0
         self.row_B = torch.arange(own_length_B.shape[0], device=own.device)
         self.position_B = own_length_B
         blocked = torch.cat([self.seen >= prefix_length_B[:, None], self.window > own_length_B[:, None]], 1)
         self.mask = torch.zeros(blocked.shape, device=own.device).masked_fill_(blocked, float("-inf"))[:, None, None]
+        self.masks: dict[int | None, Tensor] = {None: self.mask}
+        self.length_B1 = prefix_length_B[:, None]
 
-    def attend(self, layer: int, query_BH1D: Tensor, key_BK1D: Tensor, value_BK1D: Tensor, scale: float) -> Tensor:
-        keys, values = self.own.keys[layer], self.own.values[layer]
+    def _mask(self, window: int | None) -> Tensor:
+        """What is added to the scores of a layer whose queries see so many keys."""
+        if window is not None and window not in self.masks:
+            own_B1 = self.position_B[:, None]
+            far = torch.cat([own_B1 + self.length_B1 - self.seen >= window, own_B1 - self.window >= window], 1)
+            self.masks[window] = self.mask.masked_fill(far[:, None, None], float("-inf"))
+        return self.masks[window]
+
+    def attend(self, query_BH1D: Tensor, key_BK1D: Tensor, value_BK1E: Tensor, how: LayerAttention) -> Tensor:
+        slot, self.calls = self.calls, self.calls + 1
+        keys, values = self.own.keys[slot], self.own.values[slot]
         place = self.row_B, self.position_B
         keys.transpose(1, 2).index_put_(place, key_BK1D[:, :, 0].to(keys.dtype))
-        values.transpose(1, 2).index_put_(place, value_BK1D[:, :, 0].to(values.dtype))
+        values.transpose(1, 2).index_put_(place, value_BK1E[:, :, 0].to(values.dtype))
         rows, heads, _, width = query_BH1D.shape
         seen, window = self.seen.shape[0], self.window.shape[0]
-        query = query_BH1D.reshape(rows, self.own.key_value_heads, -1, width)
+        query = query_BH1D.reshape(rows, key_BK1D.shape[1], -1, width)
         prefixes = self.row_UG.shape[0]
-        shared_key = self.prefixes.keys[layer][:prefixes, :, :seen]
-        shared_value = self.prefixes.values[layer][:prefixes, :, :seen]
+        shared_key = self.prefixes.keys[slot][:prefixes, :, :seen]
+        shared_value = self.prefixes.values[slot][:prefixes, :, :seen]
         shared = self._to_rows(_scores(self._to_cells(query), shared_key))
         scores = torch.cat([shared, _scores(query, keys[:rows, :, :window])], -1)
-        weight = scores.mul_(scale).add_(self.mask).softmax(-1).to(values.dtype)
+        weight = how.weights(scores, self._mask(how.window)).to(values.dtype)
         out = torch.matmul(weight[..., seen:], values[:rows, :, :window])
         out = out + self._to_rows(torch.matmul(self._to_cells(weight[..., :seen]), shared_value))
-        return out.reshape(rows, 1, heads, width)
+        return out.reshape(rows, 1, heads, -1)
 
     # ---- the decoder of an encoder-decoder: its prefix is what the encoder read, attended to apart from its own tokens
 

@@ -56,8 +56,8 @@ class EmbeddedGenerator:
         self.max_running, self.chunk, self.queue = max_running, chunk, queue
         self.version: Version = version
         self.learner_epoch = 0
-        self.prefix_cache = CachePool(model.config, model.dtype, model.device)
-        self.own_cache = CachePool(model.config, model.dtype, model.device)
+        self.prefix_cache = CachePool(model.slots, model.dtype, model.device)
+        self.own_cache = CachePool(model.slots, model.dtype, model.device)
         self.state = DecodeState(max_running, model.device)
         graphs = model.device.type == "cuda"
         self.decode = DecodeStep(model, self.prefix_cache, self.own_cache, self.state, graphs)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,7 +29,41 @@ NAME = "penstock"
 
 IndexArray = NDArray[np.integer[Any]]
 
-_REFUSED_UNLESS_NONE = {"softcap", "s_aux", "head_mask", "position_bias"}
+_REFUSED_UNLESS_NONE = ("head_mask", "position_bias", "indices", "block_indices")
+"""What a layer may give its attention besides, and ours does not compute: biases, and choices of the keys that are seen."""
+
+
+class LayerAttention(NamedTuple):
+    """What one layer makes of the products of its queries and keys."""
+
+    scale: float = 1.0
+    window: int | None = None
+    """How many keys a query sees, its own and those right before it; None: all."""
+    cap: float | None = None
+    """Scores s become cap · tanh(s / cap) (Gemma 2, arXiv:2408.00118)."""
+    sink_H: Tensor | None = None
+    """A score of each head that takes its share of the softmax and has no value (gpt-oss, arXiv:2508.10925)."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch's own attention computes it."""
+        return self.cap is None and self.sink_H is None
+
+    def weights(self, product: Tensor, mask: Tensor) -> Tensor:
+        """Attention weights of unscaled products ``[R, K, …, T]`` in float32, which are overwritten; K divides the heads, and
+        the heads of a key head come first on the third axis. ``mask`` is added to the scores."""
+        scores = product.mul_(self.scale)
+        if self.cap is not None:
+            scores = self.cap * torch.tanh(scores / self.cap)
+        scores = scores.add_(mask)
+        if self.sink_H is None:
+            return scores.softmax(-1)
+        sink = self.sink_H.to(scores).view(scores.shape[1], -1, 1).expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+
+
+UNSCALED = LayerAttention()
+"""Attention whose scores are the products themselves, as in T5."""
 
 
 @contextmanager
@@ -51,11 +85,12 @@ def quiet_transformers() -> Iterator[None]:
 class AttentionPlan(Protocol):
     """How one forward pass attends. ``heads`` H may be a multiple of key-value heads K (grouped queries)."""
 
-    longest: int
-    """Most keys that any query of this pass may see."""
+    def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KNE: Tensor, how: LayerAttention) -> Tensor:
+        """Attention output ``[1, N, H, E]`` (or ``[B, 1, H, E]`` for a decode step of ``[B, H, 1, D]`` queries).
 
-    def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
-        """Attention output ``[1, N, H, D]`` (or ``[B, 1, H, D]`` for a decode step of ``[B, H, 1, D]`` queries)."""
+        Layers are known by the order in which they call: a pass makes the same calls every time, and a layer may call
+        more than once.
+        """
         ...
 
 
@@ -72,17 +107,15 @@ def _attention(
     """The function behind the registry name; refuses whatever it would otherwise silently leave out."""
     if plan is None:
         raise ModelError(f"{type(module).__name__} did not pass on the attention plan; this architecture is not supported")
-    window = rest.get("sliding_window")
-    if window is not None and plan.longest > window:
-        raise ModelError(
-            f"a sequence of {plan.longest} tokens is longer than the sliding window ({window}) of {type(module).__name__}; "
-            f"use shorter sequences"
-        )
+    if attention_mask is not None:
+        raise ModelError(f"{type(module).__name__} makes an attention mask of its own, which Penstock's attention does not use")
     for name in _REFUSED_UNLESS_NONE:
         if rest.get(name) is not None:
             raise ModelError(f"{type(module).__name__} asks for {name}, which Penstock's attention does not compute")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    return plan.attend(int(module.layer_idx), query, key, value, scale), None  # type: ignore[arg-type]
+    return plan.attend(
+        query, key, value, LayerAttention(scale, rest.get("sliding_window"), rest.get("softcap"), rest.get("s_aux"))
+    ), None
 
 
 def register() -> None:
@@ -144,7 +177,7 @@ class Bucket:
     shape: tuple[int, int, int]
     """R runs, Q queries and K keys of the longest."""
     allowed: Tensor | None
-    """Which keys a query may see, ``[R or 1, 1, Q or 1, K]``; None: all, or where causal those up to its own."""
+    """Which keys a query may see, ``[R, 1, Q or 1, K]``; None: all, or where causal those up to its own."""
 
 
 class Segments:
@@ -154,9 +187,12 @@ class Segments:
     Args:
         queries, keys: the two sides of each run; a packed token is a query of one run.
         causal: a query sees the keys up to its own place in the row; else all keys.
+        window: where causal, how many keys it sees at most, its own included.
     """
 
-    def __init__(self, queries: Runs, keys: Runs, causal: bool, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, queries: Runs, keys: Runs, causal: bool, device: torch.device | str = "cpu", window: int | None = None
+    ) -> None:
         self.causal = causal
         waste = 0.15 if torch.device(device).type == "cpu" else 0.5
         self.buckets: list[Bucket] = []
@@ -165,9 +201,15 @@ class Segments:
         for members in bucket_by_length(queries.count_R, keys.count_R, waste):
             query_RQ, asked_RQ, place_RQ = queries.of_members(members)
             key_RK, seen_RK, _ = keys.of_members(members)
-            # Where causal, keys past a run's end come after all of its queries.
-            allowed = np.arange(key_RK.shape[1]) <= place_RQ[:, :, None] if causal else seen_RK[:, None]
-            hidden = place_RQ[:, 0].any() if causal else not allowed.all()
+            allowed, hidden = seen_RK[:, None], not seen_RK.all()
+            if causal:
+                first_R1 = np.broadcast_to(keys.start_R, keys.length_R.shape)[members, None]
+                reaches = place_RQ.max() >= (window or keys.length_R.max())
+                hidden = bool(place_RQ[:, 0].any() or first_R1.any() or reaches)
+            if causal and hidden:  # keys past a run's end come after all of its queries
+                place_RQ1, place_R1K = place_RQ[:, :, None], (first_R1 + np.arange(key_RK.shape[1]))[:, None]
+                allowed = place_R1K <= place_RQ1
+                allowed &= place_R1K > place_RQ1 - (window or place_RQ.max() + 1)
             place_N[query_RQ[asked_RQ]] = offset + np.flatnonzero(asked_RQ)
             offset += query_RQ.size
             self.buckets.append(
@@ -184,28 +226,49 @@ class Segments:
         self,
         query_NHD: Tensor,
         key_MKD: Tensor,
-        value_MKD: Tensor,
+        value_MKE: Tensor,
         masks: Sequence[Tensor | None] | None = None,
-        scale: float = 1.0,
+        how: LayerAttention = UNSCALED,
     ) -> Tensor:
-        """Attention output ``[N, H, D]`` of packed queries over packed keys and values ``[M, K, D]``.
+        """Attention output ``[N, H, E]`` of packed queries over packed keys and values ``[M, K, D or E]``.
 
         ``masks`` are added to the scores, one a bucket, in place of the buckets' own.
         """
-        heads, width = query_NHD.shape[1:]
-        query_NW, key_MW, value_MW = (state.flatten(1) for state in (query_NHD, key_MKD, value_MKD))
+        query_NW, key_MW, value_MW = (state.flatten(1) for state in (query_NHD, key_MKD, value_MKE))
         parts = []
         for bucket, mask in zip(self.buckets, masks or [bucket.allowed for bucket in self.buckets], strict=True):
             rows, asked, seen = bucket.shape
-            query = query_NW.index_select(0, bucket.queries).view(rows, asked, heads, width).transpose(1, 2)
-            key = key_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
-            value = value_MW.index_select(0, bucket.keys).view(rows, seen, -1, width).transpose(1, 2)
-            causal, grouped = self.causal and mask is None, heads != key.shape[1]
-            out = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
-            )
-            parts.append(out.transpose(1, 2).reshape(rows * asked, heads * width))
-        return torch.cat(parts).index_select(0, self.place_N).view(-1, heads, width)
+            query = query_NW.index_select(0, bucket.queries).view(rows, asked, *query_NHD.shape[1:]).transpose(1, 2)
+            key = key_MW.index_select(0, bucket.keys).view(rows, seen, *key_MKD.shape[1:]).transpose(1, 2)
+            value = value_MW.index_select(0, bucket.keys).view(rows, seen, *value_MKE.shape[1:]).transpose(1, 2)
+            out = dot_product(query, key, value, how, mask, self.causal and mask is None)
+            parts.append(out.transpose(1, 2).reshape(rows * asked, -1))
+        return torch.cat(parts).index_select(0, self.place_N).view(-1, query_NHD.shape[1], value_MKE.shape[2])
+
+
+def dot_product(
+    query_RHQD: Tensor, key_RKTD: Tensor, value_RKTE: Tensor, how: LayerAttention, mask: Tensor | None, causal: bool = False
+) -> Tensor:
+    """Attention output ``[R, H, Q, E]``; H is a multiple of K. ``mask`` says what is seen, or is added to the scores.
+
+    Scores are materialised where torch's own attention does not compute them: soft caps and sinks.
+    """
+    rows, heads, asked, _ = query_RHQD.shape
+    if how.fused:
+        return functional.scaled_dot_product_attention(
+            query_RHQD, key_RKTD, value_RKTE, mask, is_causal=causal, scale=how.scale, enable_gqa=heads != key_RKTD.shape[1]
+        )
+    seen = key_RKTD.shape[2]
+    if mask is None:
+        mask = query_RHQD.new_ones(asked, seen, dtype=torch.bool)
+        mask = mask.tril() if causal else mask
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, float("-inf"))
+    query = query_RHQD.reshape(rows, key_RKTD.shape[1], -1, query_RHQD.shape[3])  # the queries of a key head next to each other
+    product = torch.matmul(query, key_RKTD.transpose(-1, -2)).view(rows, heads, asked, seen)
+    product = product if product.dtype == torch.float64 else product.float()
+    weight = how.weights(product, mask).to(value_RKTE.dtype)
+    return torch.matmul(weight.reshape(*query.shape[:3], seen), value_RKTE).view(rows, heads, asked, -1)
 
 
 class PackedPlan:
@@ -223,15 +286,38 @@ class PackedPlan:
     def __init__(
         self, gather_BT: IndexArray, scatter_N: IndexArray, length_B: IndexArray, device: torch.device | str = "cpu"
     ) -> None:
-        self.longest = int(length_B.max())
         cells = np.arange(gather_BT.size).reshape(gather_BT.shape)
         owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(gather_BT.shape[1]) < length_B[:, None])
-        asked = Runs(gather_BT, length_B, owned_BT.argmax(1))
-        self.segments = Segments(asked, Runs(gather_BT, length_B), causal=True, device=device)
+        self._rows, self._device = Runs(gather_BT, length_B, owned_BT.argmax(1)), device
+        self._whole = Segments(self._rows, Runs(gather_BT, length_B), causal=True, device=device)
+        self._banded: dict[int, Segments] = {}
 
-    def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
-        states = (query_1HND[0].transpose(0, 1), key_1KND[0].transpose(0, 1), value_1KND[0].transpose(0, 1))
-        return self.segments.attend(*states, scale=scale)[None]
+    def segments(self, window: int | None = None) -> Segments:
+        """The rows, where a window is shorter than they are in bands: a run of queries meets no key that none of it sees."""
+        if window is None or window >= self._rows.length_R.max():
+            return self._whole
+        if window not in self._banded:
+            self._banded[window] = Segments(*bands(self._rows, window), causal=True, device=self._device, window=window)
+        return self._banded[window]
+
+    def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KNE: Tensor, how: LayerAttention) -> Tensor:
+        states = (query_1HND[0].transpose(0, 1), key_1KND[0].transpose(0, 1), value_1KNE[0].transpose(0, 1))
+        return self.segments(how.window).attend(*states, how=how)[None]
+
+
+def bands(rows: Runs, window: int) -> tuple[Runs, Runs]:
+    """Rows cut into runs of at most ``max(window, 128)`` queries, and the keys that each of them can see."""
+    width = max(window, 128)
+    parts = [
+        (row, start, min(start + width, length))
+        for row, (first, length) in enumerate(
+            zip(np.broadcast_to(rows.start_R, rows.length_R.shape), rows.length_R, strict=True)
+        )
+        for start in range(first, length, width)
+    ]
+    row_R, start_R, end_R = np.array(parts).T
+    index_RT = rows.index_RT[row_R]
+    return Runs(index_RT, end_R, start_R), Runs(index_RT, end_R, np.maximum(start_R - window + 1, 0))
 
 
 def bucket_by_length(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:

@@ -19,8 +19,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from penstock.core.errors import ModelError, TrainingError
+from penstock.models.architecture import Slot, require_equal
 from penstock.models.attention import IndexArray, Runs, Segments, eager_attention
-from penstock.models.language_model import Head, LanguageModel, require_equal
+from penstock.models.language_model import Head, LanguageModel
 from penstock.models.packing import TokenBatch
 from penstock.models.relative_attention import RelativeBias
 from penstock.models.text import Text
@@ -140,6 +141,11 @@ class EncoderDecoderModel(LanguageModel):
         return int(getattr(self.config, "n_positions", None) or CONTEXT)
 
     @property
+    def slots(self) -> tuple[Slot, ...]:  # type: ignore[override]
+        """One a decoder layer, of the same shape for its own tokens and for the encoder's."""
+        return (Slot(self.config.num_heads, self.config.d_kv, self.config.d_kv, None),) * self.config.num_decoder_layers
+
+    @property
     def start(self) -> int:
         """The token that the decoder reads before the answer."""
         start = self.config.decoder_start_token_id
@@ -219,7 +225,7 @@ class EncoderDecoderModel(LanguageModel):
             read, answer = tokens_BT[row : row + 1, :prompt], tokens_BT[row : row + 1, prompt:length]
             with eager_attention(self.network):
                 out = self.network(input_ids=read, decoder_input_ids=torch.cat([start, answer], 1), use_cache=False)
-            require_equal(self, ours_NV[row * 8 + prompt - 1 : row * 8 + length], out.logits[0])
+            require_equal(self, ours_NV[row * 8 + prompt - 1 : row * 8 + length], out.logits[0], "packed rows")
 
 
 def faced(network: Any, text: Text, head: Head = "lm") -> LanguageModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -19,31 +20,36 @@ class Border:
 
     Inside :meth:`once`, what comes out of the frozen part is kept, so that other views of the same trunk
     (:mod:`penstock.models.branches`) go on from there instead of computing it again. The inputs of all views must be the
-    same there.
+    same there. Each thread keeps its own: a reward model may score in one while the policy learns in another.
     """
 
     def __init__(self, blocks: nn.ModuleList, below: int) -> None:
         self.below = below
         self.frozen: tuple[nn.Module, ...] = tuple(blocks)[:below]
-        self.value: Any = None
-        """Output of the last frozen block, while it is kept."""
-        self._keeping = False
+        self._kept: dict[int, Any] = {}
+        """Output of the last frozen block by thread, inside :meth:`once`; None before it has run."""
+
+    @property
+    def value(self) -> Any:
+        """What this thread keeps, or None."""
+        return self._kept.get(get_ident())
 
     def _keep(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self.value = output
+        if get_ident() in self._kept:
+            self._kept[get_ident()] = output
 
     @contextmanager
     def once(self) -> Iterator[None]:
         """Within it the frozen blocks run at most once; nested uses belong to the outermost."""
-        if self._keeping or not self.frozen:
+        if get_ident() in self._kept or not self.frozen:
             yield
             return
         hook = self.frozen[-1].register_forward_hook(self._keep)
-        self._keeping = True
+        self._kept[get_ident()] = None
         try:
             yield
         finally:
-            self._keeping, self.value = False, None
+            del self._kept[get_ident()]
             hook.remove()
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.core.errors import ModelError
-from penstock.models.attention import NAME, AttentionPlan, PackedPlan, eager_attention, quiet_transformers, register
+from penstock.core.errors import ModelError, TrainingError
+from penstock.models.architecture import Slot, check_architecture, slots_of
+from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
 from penstock.models.heads import OWN, made_head
 from penstock.models.lora import adapter_weights, merged
 from penstock.models.packing import TokenBatch
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 Head = Literal["lm", "score"]
 Critic = Literal["none", "shared", "separate", "branch"]
+
+CHANGING = ("dynamic", "longrope")
+"""Rotary embeddings whose frequencies depend on the longest position of a pass."""
 
 
 class ValueHead(nn.Module):
@@ -53,10 +57,15 @@ class LanguageModel(nn.Module):
         register()
         with quiet_transformers():
             network.set_attn_implementation(NAME)
-        for module in network.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0  # log-probs must not depend on a mask that the generator never saw
+        for module in network.modules():  # log-probs must not depend on a mask that the generator never saw
+            rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
+            for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
+                setattr(module, name, 0.0)
         self.network = network
+        own = network.config
+        self.config: Any = (
+            own if own.is_encoder_decoder else own.get_text_config()
+        )  # of the decoder, of a network of more parts
         self.text = text
         self.head: Head = head
         self.value_head: ValueHead | None = None
@@ -67,10 +76,6 @@ class LanguageModel(nn.Module):
         self.border: Border | None = None
         self.adapter: Any = None
         self.heads = nn.ModuleDict()
-
-    @property
-    def config(self) -> Any:
-        return self.network.config
 
     @property
     def context(self) -> int:
@@ -123,7 +128,17 @@ class LanguageModel(nn.Module):
         return self.border.once() if self.border is not None else nullcontext()
 
     def plan(self, batch: TokenBatch) -> Any:
-        """How a packed batch is read: the plan that :meth:`hidden` takes."""
+        """How a packed batch is read: the plan that :meth:`hidden` takes.
+
+        Raises:
+            TrainingError: a row is longer than the context.
+        """
+        longest = int(batch.length_B.max())
+        if longest > self.context:
+            row = batch.row_ids[int(batch.length_B.argmax())]
+            raise TrainingError(
+                f"row {row} has {longest} tokens, and the model's context is {self.context}; shorten or drop it"
+            )
         return PackedPlan(batch.gather_BT, batch.scatter_N, batch.length_B, self.device)
 
     def hidden(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, trunk: nn.Module | None = None) -> Tensor:
@@ -174,24 +189,17 @@ class LanguageModel(nn.Module):
         """(name, tensor) of the low-rank adapters alone, by peft's names; none where there are none."""
         yield from adapter_weights(self.network)
 
-    @torch.no_grad()
-    def check(self) -> None:
-        """Compare two packed rows of a language model through our trunk, plan and head with the network's own forward.
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """What a generator caches of each token, by the calls of attention in a pass."""
+        return slots_of(self)
 
-        Raises ModelError if they differ: the architecture ignores the attention registry, or computes something between hidden
-        states and logits (or in its attention) that :class:`LanguageModel` does not know of.
+    def check(self) -> None:
+        """Compare our passes with the network's own forward, once, when it is loaded.
+
+        Raises ModelError if they differ: see :func:`penstock.models.architecture.check_architecture`.
         """
-        if self.head != "lm":
-            return
-        length = min(4, self.context)
-        tokens_BT = (torch.arange(1, 2 * length + 1, device=self.device) % self.config.vocab_size).view(2, length)
-        position_BT = torch.arange(length, device=self.device).expand(2, length)
-        index = np.arange(2 * length)
-        plan = PackedPlan(index.reshape(2, length), index, np.full(2, length), self.device)
-        ours = self.logits(self.hidden(tokens_BT.reshape(1, -1), position_BT.reshape(1, -1), plan)[0])
-        with eager_attention(self.network):
-            theirs = self.network(input_ids=tokens_BT, position_ids=position_BT, use_cache=False).logits.flatten(0, 1)
-        require_equal(self, ours, theirs)
+        self.slots = check_architecture(self)
 
 
 def at_least_float32(numbers: Tensor) -> Tensor:
@@ -200,17 +208,14 @@ def at_least_float32(numbers: Tensor) -> Tensor:
 
 
 def longest_sequence(config: Any) -> int:
-    """Tokens that a model can read; no more than a sliding window, beyond which our attention would be another one."""
-    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window"))
+    """Tokens that a model can read.
+
+    Rotary embeddings that change with the longest position of a pass (LongRoPE, arXiv:2402.13753; dynamic NTK) end where they
+    begin to change: beyond, a token's log-prob would depend on who shares the pass.
+    """
+    limits = [getattr(config, "max_position_embeddings", None)]
+    rotary = getattr(config, "rope_parameters", None) or {}
+    for settings in (rotary, *(inner for inner in rotary.values() if isinstance(inner, Mapping))):
+        if settings.get("rope_type") in CHANGING:
+            limits.append(settings.get("original_max_position_embeddings"))
     return min((int(limit) for limit in limits if limit), default=1 << 30)
-
-
-def require_equal(model: LanguageModel, ours: Tensor, theirs: Tensor) -> None:
-    """Refuse logits of ours that are not those of a network's own forward. Raises ModelError."""
-    gap, largest = float((ours - theirs.float()).abs().max()), float(theirs.abs().max())
-    allowed = 1e-3 * max(1.0, largest) * (1 if model.dtype == torch.float32 else 100)
-    if not gap <= allowed:
-        raise ModelError(
-            f"{type(model.network).__name__} gives other logits through Penstock (gap {gap:.2g}); "
-            f"this architecture is not supported"
-        )

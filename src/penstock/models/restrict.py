@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from penstock.config.learner import LearnerSpec
 from penstock.models.branches import critic_branch
@@ -15,9 +16,11 @@ def prepare(model: LanguageModel, spec: LearnerSpec, seed: int) -> None:
     """Freeze what is not trained, add adapters and critic, and set the mode for training. A second call changes nothing."""
     restrict(model, spec, seed)
     add_critic(model, spec)
+    model.network.eval()
     if spec.gradient_checkpointing:
         model.network.gradient_checkpointing_enable({"use_reentrant": False})
-    model.network.train(spec.gradient_checkpointing)  # dropout is zero either way; transformers checkpoints in train mode
+        for module in model.network.modules():  # the inside of a block stays as the generator has it, without jitter
+            module.training = isinstance(module, GradientCheckpointingLayer)
 
 
 def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:

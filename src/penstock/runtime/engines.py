@@ -77,7 +77,7 @@ async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
 
     folder = start.folder
     config = decoder_only(config_of(folder), "vLLM")
-    adapter, context = adapter_of(folder) if start.adapters else None, longest_sequence(config)
+    adapter, context = adapter_of(folder) if start.adapters else None, longest_sequence(config.get_text_config())
     with closing(OwnedFolder(start.shared)) as owned:
         text = load_text(str(folder))
         model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
@@ -117,7 +117,7 @@ async def _sglang(spec: SGLang, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.weights.folder import OwnedFolder
 
     folder = start.folder
-    context = longest_sequence(decoder_only(config_of(folder), "SGLang"))
+    context = longest_sequence(decoder_only(config_of(folder), "SGLang").get_text_config())
     text, own = load_text(str(folder)), weight_shapes(folder)
 
     async def no_sums() -> list[str]:

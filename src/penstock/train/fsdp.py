@@ -26,7 +26,7 @@ from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
 from penstock.train.optimizer import Masters
 from penstock.train.part import Part, Pass
-from penstock.train.sequence import Sequence, check_rotary
+from penstock.train.sequence import Sequence
 from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.tensor_parallel import check_plan, split_block
 from penstock.train.vocabulary import SplitHead, local, split_vocabulary
@@ -80,7 +80,7 @@ class ShardedPart(Part):
         strategy = self.spec.strategy
         check_plan(self.model.config, strategy)
         self.mesh = mesh_of(self.world, strategy.tensor_parallel)
-        self.sequence = sequence_of(self.world, strategy, self.model.config)
+        self.sequence = sequence_of(self.world, strategy)
         head = sharded(self.model, self.spec, self.mesh, self._source, self.world)
         if head is not None:
             self.policy.vocabulary = head
@@ -166,11 +166,10 @@ def mesh_of(world: World, tensor: int) -> DeviceMesh:
     return init_device_mesh(world.device.type, (world.size // tensor, tensor), mesh_dim_names=(DATA, TENSOR))
 
 
-def sequence_of(world: World, strategy: FSDP2, config: Any) -> Sequence | None:
-    """The ranks that share the tokens of this rank's micro-batches, where there are more than this one. Raises ModelError."""
+def sequence_of(world: World, strategy: FSDP2) -> Sequence | None:
+    """The ranks that share the tokens of this rank's micro-batches, where there are more than this one."""
     if strategy.sequence_parallel == 1:
         return None
-    check_rotary(config, strategy.sequence_parallel)
     shape = (world.size // strategy.span, strategy.sequence_parallel, strategy.tensor_parallel)
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=("copy", "sequence", TENSOR))["sequence"]
     return Sequence(mesh.get_group(), mesh.get_local_rank(), strategy.sequence_parallel)

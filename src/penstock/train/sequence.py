@@ -21,23 +21,8 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from penstock.core.errors import ModelError
-from penstock.models.attention import AttentionPlan
+from penstock.models.attention import AttentionPlan, LayerAttention
 from penstock.train.collectives import exchanged, gathered
-
-CHANGING = {"dynamic", "longrope"}
-"""Rotary embeddings whose frequencies depend on the longest position of a pass, which a rank's own tokens do not tell."""
-
-
-def check_rotary(config: Any, sequence: int) -> None:
-    """Refuse a model whose rotary embedding needs the whole sequence. Raises ModelError."""
-    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    by_layer = [settings for settings in rotary.values() if isinstance(settings, Mapping)]
-    changing = CHANGING & {settings.get("rope_type") for settings in (rotary, *by_layer)}
-    if changing:
-        raise ModelError(
-            f"strategy.sequence_parallel={sequence}: a rotary embedding of type {min(changing)} changes with a pass's longest "
-            "position, which no rank sees; set strategy.sequence_parallel=1"
-        )
 
 
 @dataclass(frozen=True)
@@ -93,11 +78,14 @@ class SplitPlan:
 
     def __init__(self, inner: AttentionPlan, count: int, sequence: Sequence) -> None:
         self.inner, self.count, self.sequence = inner, count, sequence
-        self.longest = inner.longest
 
-    def attend(self, layer: int, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, scale: float) -> Tensor:
+    def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, how: LayerAttention) -> Tensor:
         ranks, group = self.sequence.size, self.sequence.group
         (heads, own, width), keys = query_1HND.shape[1:], key_1KND.shape[1]
+        if value_1KND.shape[3] != width:
+            raise ModelError(f"strategy.sequence_parallel={ranks}: keys and values differ in width; set it to 1")
+        if how.sink_H is not None:
+            how = how._replace(sink_H=how.sink_H.chunk(ranks)[self.sequence.rank])
         copies = copies_of_keys(heads, keys, ranks)
         each = [heads // ranks, keys * copies // ranks, keys * copies // ranks]  # of queries, keys and values, a rank
         whole = [query_1HND[0], *(x[0].repeat_interleave(copies, 0) for x in (key_1KND, value_1KND))]
@@ -105,7 +93,7 @@ class SplitPlan:
         given_RCnD = exchanged(torch.cat(parts, 1), group)
         tokens_1CND = given_RCnD.permute(1, 2, 0, 3).reshape(1, sum(each), own * ranks, width)[:, :, : self.count]
         query, key, value = tokens_1CND.split(each, 1)
-        out_1NHD = self.inner.attend(layer, query, key, value, scale)
+        out_1NHD = self.inner.attend(query, key, value, how)
         padded_NHD = functional.pad(out_1NHD[0], (0, 0, 0, 0, 0, own * ranks - self.count))
         back_RnHD = exchanged(padded_NHD.view(own, ranks, each[0], width).transpose(0, 1), group)
         return back_RnHD.transpose(0, 1).reshape(1, own, heads, width)
