@@ -1,16 +1,21 @@
 """Advantages against values worked out by hand, and the identities that tie the estimators together."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos.advantages import (
+    batch_normalised,
     decoupled,
     generalised_advantages,
     group_centred,
     group_normalised,
     leave_one_out,
+    max_at_k_advantages,
+    n_step_returns,
     optimal_baseline,
     pass_at_k_advantages,
     process_normalised,
@@ -217,8 +222,6 @@ def test_pass_at_k_by_hand(right_G, k, expected):
 
 @given(st.lists(st.booleans(), min_size=2, max_size=8), st.data())
 def test_pass_at_k_is_the_mean_over_all_subsets(right_G, data):
-    from itertools import combinations
-
     k = data.draw(st.integers(1, len(right_G)))
     subsets = list(combinations(range(len(right_G)), k))
     reward = np.array([any(right_G[i] for i in subset) for subset in subsets], float)
@@ -269,7 +272,7 @@ def test_process_rewards_are_normalised_over_all_steps_of_the_group():
     np.testing.assert_allclose(found[1], [0, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize("rewards", [[[0.0, 1.0], [0.0]], [[0.0], [0.0]], [[2.0], [0.0, 2.0]]])
+@pytest.mark.parametrize("rewards", [[[0.0, 1.0], [1.0]], [[0.0], [0.0]], [[2.0], [0.0, 2.0]], [[2.0]]])
 def test_process_rewards_without_a_difference_tell_nothing(rewards):
     assert not any(np.any(part) for part in process_normalised(rewards))
 
@@ -318,3 +321,93 @@ def test_v_trace_refuses_impossible_coefficients(problem):
 def test_v_trace_refuses_columns_that_do_not_go_together():
     with pytest.raises(TrainingError, match="one value and log-ratio per reward"):
         vtrace([1.0, 2.0], [1.0, 1.0], [0.0], 1.0)
+
+
+def test_a_step_rewarded_with_0_is_a_step():
+    # steps 1 and 0 of the first sample, 1 and 1 of the second: mean 3/4, deviation 1/2; so 1/2, -3/2, 1/2 and 1/2
+    found = process_normalised([[0, 1, 0, 0], [1, 0, 1]])
+    np.testing.assert_allclose(found[0], [-1, -1, -1.5, -1.5], atol=1e-5)
+    np.testing.assert_allclose(found[1], [1, 0.5, 0.5], atol=1e-5)
+
+
+def test_steps_end_where_they_are_said_to():
+    # the same steps, the first sample's end before its last token, and the zero one in the middle
+    ends = [np.array([True, False, True, False]), np.array([True, False, True])]
+    found = process_normalised([[0, 0, 1, 0], [1, 0, 1]], ends)
+    np.testing.assert_allclose(found[0], [-1, 0.5, 0.5, 0], atol=1e-5)
+    np.testing.assert_allclose(found[1], [1, 0.5, 0.5], atol=1e-5)
+
+
+def test_a_batch_s_deviation_scales_all_groups_alike():
+    # rewards 1 0 | 4 4: mean 9/4, squared deviations 12.75 in all, over 3
+    first, second = batch_normalised([[1, 0], [4, 4]])
+    np.testing.assert_allclose(first, [0.5 / (4.25**0.5 + 1e-6), -0.5 / (4.25**0.5 + 1e-6)], rtol=1e-12)
+    assert second.tolist() == [0, 0]
+    assert batch_normalised([]) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (1, [1 + 0.9 * 1.0, 0 + 0.9 * 1.5, 2 + 0.9 * 4]),
+        (2, [1 + 0.81 * 1.5, 0.9 * 2 + 0.81 * 4, 2 + 0.9 * 4]),
+        (9, [1 + 0.81 * 2 + 0.729 * 4, 0.9 * 2 + 0.81 * 4, 2 + 0.9 * 4]),
+    ],
+)
+def test_n_step_returns_by_hand(steps, expected):
+    advantage_T, return_T = n_step_returns([1, 0, 2], [0.5, 1.0, 1.5], 0.9, steps, bootstrap=4.0)
+    np.testing.assert_allclose(return_T, expected, rtol=1e-12)
+    np.testing.assert_allclose(advantage_T, np.subtract(expected, [0.5, 1.0, 1.5]), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "arguments", [([1.0], [0.0], 1.0, 0), ([1.0], [0.0], 1.1, 1), ([1.0], [0.0, 1.0], 1.0, 1), ([], [], 1.0, 1)]
+)
+def test_n_step_returns_that_are_undefined_are_refused(arguments):
+    with pytest.raises(TrainingError):
+        n_step_returns(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [
+        ("none", [1 / 2, 1 / 6, 1 / 6, 1 / 6]),  # right k/n; wrong k/n times the chance 1/3 that one of the others is right
+        ("loo-1", [1 / 2, 0, 0, 0]),  # less k/n times the mean of the others: 0 for the right one, 1/3 for the wrong
+        ("loo", [1 / 2, 1 / 6 - 4 / 9, 1 / 6 - 4 / 9, 1 / 6 - 4 / 9]),  # less 2/3 of max@2 of the others: 0 and 2/3
+    ],
+)
+def test_weights_of_max_at_2_by_hand(baseline, expected):
+    np.testing.assert_allclose(max_at_k_advantages([1, 0, 0, 0], 2, baseline), expected, atol=1e-12)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=2, max_size=7), st.data())
+def test_weights_of_max_at_k_are_sums_over_all_subsets(reward_G, data):
+    samples, k = range(len(reward_G)), data.draw(st.integers(1, len(reward_G)))
+    subsets = list(combinations(samples, k))
+    best = {subset: max(reward_G[i] for i in subset) for subset in subsets}
+    expected = [sum(best[s] for s in subsets if i in s) / len(subsets) for i in samples]
+    np.testing.assert_allclose(max_at_k_advantages(reward_G, k, "none"), expected, atol=1e-9)
+    if k > 1:  # what each sample adds to the subsets that it is in
+        less = [sum(max(reward_G[j] for j in s if j != i) for s in subsets if i in s) / len(subsets) for i in samples]
+        np.testing.assert_allclose(max_at_k_advantages(reward_G, k), np.subtract(expected, less), atol=1e-9)
+
+
+@pytest.mark.parametrize(("k", "baseline"), [(1, "loo-1"), (4, "loo-1"), (3, "loo"), (0, "none")])
+def test_max_at_a_k_that_is_undefined_is_refused(k, baseline):
+    with pytest.raises(TrainingError, match=f"max@{k} of 3 samples"):
+        max_at_k_advantages([1, 2, 3], k, baseline)
+
+
+def test_v_trace_s_policy_gradient_may_have_a_bound_of_its_own():
+    # ratios 1/2 and 4, as above: targets 2 and 2; the last advantage counts min(3, 4) times
+    given_ = ([1, 2], [1, 1], [np.log(0.5), np.log(4)], 1.0)
+    advantage_T, target_T = vtrace(*given_, policy_bound=3.0)
+    np.testing.assert_allclose(target_T, [2, 2])
+    np.testing.assert_allclose(advantage_T, [1, 3])
+    with pytest.raises(TrainingError, match="policy_bound"):
+        vtrace(*given_, policy_bound=0.0)
+
+
+def test_decoupled_rewards_of_one_sample_are_refused():
+    with pytest.raises(TrainingError, match="two or more scored samples"):
+        decoupled([[1.0]], [1.0])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.algos.best_of import best_of_k, choose, pass_at_k
+from penstock.algos.best_of import best_of_k, choose, max_at_k, pass_at_k
 from penstock.core.errors import TrainingError
 
 
@@ -80,3 +80,7 @@ def test_the_first_of_the_highest_is_chosen():
     assert choose([1.0, 3.0, 3.0]) == 1
     with pytest.raises(TrainingError, match="undefined"):
         choose([])
+
+
+def test_the_expected_maximum_by_hand():
+    assert max_at_k([3.0, 1.0, 2.0], 2) == pytest.approx((3 + 3 + 2) / 3)

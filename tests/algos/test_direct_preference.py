@@ -115,12 +115,12 @@ def test_length_normalised_dpo_compares_means_of_log_ratios():
     assert loss.item() == pytest.approx(math.log1p(math.exp(-0.6 * (1 / 3 + 1 / 2))))
 
 
-def test_ipo_reads_sums_as_in_the_paper_unless_means_are_asked_for():
+def test_ipo_reads_means_a_token_unless_sums_are_asked_for():
     units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.0)
     batch, fields = lay_out(units)
     given = outputs_of(-0.5, -1.0, -0.5, -2.0, -1.0), fields, batch, count(units)
-    sums, _ = DPO(objective="ipo", beta=0.1).loss()(*given)
-    means, _ = DPO(objective="ipo", beta=0.1, length_normalised=True).loss()(*given)
+    means, _ = DPO(objective="ipo", beta=0.1).loss()(*given)
+    sums, _ = DPO(objective="ipo", beta=0.1, length_normalised=False).loss()(*given)
     assert sums.item() == pytest.approx((2 - 5) ** 2)
     assert means.item() == pytest.approx((5 / 6 - 5) ** 2)
 
@@ -251,3 +251,38 @@ def test_only_what_compares_with_a_reference_needs_one():
     assert DPO().needs == {"reference"}
     assert (DPO(objective=MPO).has_baseline, DPO().has_baseline) == (True, False)
     assert SimPO().needs == ORPO().needs == CPO().needs == frozenset()
+
+
+def test_earlier_tokens_count_more_by_hand():
+    units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.0)
+    batch, fields = lay_out(units)
+    # log-ratios 0.5 0 0.5 and -1 0; with decay 1/2: 0.5 + 0.5/4 and -1; β h = 0.5 · 1.625
+    algorithm = DPO(beta=0.5, decay=0.5)
+    logp = outputs_of(-0.5, -1.0, -0.5, -2.0, -1.0)
+    loss, metrics = algorithm.loss()(logp, fields, batch, count(units))
+    assert loss.item() == pytest.approx(math.log1p(math.exp(-0.5 * 1.625)))
+    found = algorithm.assess(units, {"logp": [np.array([-0.5, -1.0, -0.5]), np.array([-2.0, -1.0])]})
+    assert found["pair/margin"] == pytest.approx(metrics["pair/margin"].item()) == pytest.approx(0.5 * 1.625)
+
+
+def test_discopop_s_temperature_is_a_field():
+    units = with_reference([DPO().rows(PAIR, TOKENIZER)], -1.0)
+    batch, fields = lay_out(units)
+    given = outputs_of(-0.5, -1.0, -0.5, -2.0, -1.0), fields, batch, count(units)
+    loss, _ = DPO(objective="discopop", beta=0.5, discopop_tau=2.0).loss()(*given)
+    share = 1 / (1 + math.exp(-1 / 2))  # ρ = 1
+    assert loss.item() == pytest.approx((1 - share) * math.log1p(math.exp(-1)) + share * math.exp(-1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"discopop_tau": 1.0}, "discopop_tau has no effect on sigmoid"),
+        ({"objective": {"ipo": 1.0, "sft": 1.0}}, "a mix needs one of them"),
+        ({"decay": 0.9, "length_normalised": True}, "choose one"),
+        ({"decay": 0.0}, "decay"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(fields, problem):
+    with pytest.raises(SpecError, match=problem):
+        DPO(**fields)

@@ -11,6 +11,7 @@ from penstock import algos
 from penstock.algos import GDPO, GPG, GRPO, OPO, PPO, REINFORCE, KLPenalty, LeaveOneOut, PassAtK, ReinforcePlusPlus, ReMax
 from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
 from penstock.config.spec import convert, parse, plain
+from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError, TrainingError
 
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
@@ -98,8 +99,15 @@ def test_gpg_makes_up_for_flat_groups():
 
 
 def test_pass_at_k_labels_right_and_wrong_answers():
-    units = label(PassAtK(k=2), group(sample([2], 1.0), sample([3], 0.4), sample([4], 0.0), sample([5], 0.5)))
+    units = label(PassAtK(k=2, right=0.5), group(sample([2], 1.0), sample([3], 0.4), sample([4], 0.0), sample([5], 0.5)))
     assert advantages(units) == approx([[1.0], [-1 / 3], [-1 / 3], [-1 / 3]])
+    units = label(PassAtK(k=2), group(sample([2], 1.0), sample([3], 0.0), sample([4], 0.0), sample([5], 0.0)))
+    assert advantages(units) == approx([[1.0], [-1 / 3], [-1 / 3], [-1 / 3]])
+
+
+def test_pass_at_k_does_not_guess_what_is_right():
+    with pytest.raises(TrainingError, match=r"got \[1.0, 0.4.*\]; set right, or use PKPO"):
+        label(PassAtK(k=2), group(sample([2], 1.0), sample([3], 0.4)))
 
 
 def test_pass_at_k_leaves_a_group_out_in_which_failures_left_fewer_than_k():
@@ -136,7 +144,9 @@ WITHOUT_CRITIC = [
     ReinforcePlusPlus(baseline="group"),
     OPO(),
     GPG(),
-    PassAtK(k=2),
+    PassAtK(k=2, right=0.5),
+    algos.PKPO(k=2),
+    GRPO(scale="batch"),
     GRPO(supervision="process"),
 ]
 
@@ -185,8 +195,21 @@ def test_a_loss_that_nothing_bounds_allows_no_lag(algorithm):
     [
         (lambda: GRPO(objective=algos.SAPO()), "set clip=None"),
         (lambda: PPO(objective=algos.GMPO()), "one advantage per sample"),
-        (lambda: GRPO(objective=algos.GMPO(), supervision="process"), "one advantage per token"),
+        (lambda: GRPO(objective=algos.GMPO(), supervision="process"), "GRPO has one per token"),
         (lambda: GRPO(supervision="process", scale="none"), 'scale="std"'),
+        (lambda: GRPO(objective=algos.ClippedRatio(level="sequence")), 'set aggregate="sequence"'),
+        (lambda: GRPO(objective=algos.ClippedRatio(level="sequence"), aggregate="sequence"), r"clip=\(3e-4, 4e-4\)"),
+        (lambda: GRPO(objective=algos.GMPO()), 'set aggregate="sequence"'),
+        (lambda: LeaveOneOut(objective=algos.ClippedRatio(level="product")), 'set aggregate="sequence"'),
+        (lambda: PPO(objective=algos.ClippedRatio(level="sequence")), "PPO has one per token"),
+        (lambda: PPO(objective=algos.ClippedRatio(level="product")), "PPO has one per token"),
+        (lambda: PPO(objective=algos.TOPR(), clip=None), "PPO has one per token"),
+        (lambda: PPO(n_steps=4), "n_steps=4 needs"),
+        (lambda: PPO(estimator="vtrace", vtrace_bounds=(1.0, 2.0, 1.0)), "vtrace_bounds"),
+        (lambda: GPG(kl=IN_REWARD), "GPG counts groups of equal rewards"),
+        (lambda: GRPO(skip_flat=True, kl=IN_REWARD), "skip_flat"),
+        (lambda: algos.PKPO(k=1), 'baseline="loo-1"'),
+        (lambda: algos.DPPO(cap=0.0), "cap"),
         (lambda: GPG(skip_flat=True), "twice"),
         (lambda: PassAtK(k=0), "k=0"),
         (lambda: PassAtK(kl=IN_REWARD), "kl.place"),
@@ -204,6 +227,14 @@ def test_a_loss_that_nothing_bounds_allows_no_lag(algorithm):
 def test_impossible_settings_are_refused(build, problem):
     with pytest.raises(SpecError, match=problem):
         build()
+
+
+@pytest.mark.parametrize("algorithm", [OPO(), GPG(), ReMax(), REINFORCE(), CORRECTED])
+@pytest.mark.parametrize("more", [{"epochs": 2}, {"minibatches": 2}])
+def test_a_loss_without_a_ratio_takes_one_step_a_batch(algorithm, more):
+    with pytest.raises(SpecError, match="without a probability ratio is wrong after the first optimizer step"):
+        stage(algorithm, **more)
+    assert stage(replace(algorithm, objective=algos.ClippedRatio(), clip=(0.2, 0.2)), **more).batch == 16
 
 
 def test_an_objective_is_chosen_by_its_name_alone():
@@ -265,7 +296,15 @@ def test_v_trace_corrects_for_the_policy_that_drew_the_sample():
         (GRPO(), (1.0, 0.0), True),
         (GRPO(), (1.0, None), False),
         (LeaveOneOut(), (None, None), False),
-        (PassAtK(k=2), (1.0, 0.0), True),
+        (PassAtK(k=2), (1.0, 0.0), False),  # every pair holds the right one
+        (PassAtK(k=2), (1.0, 0.0, 0.0), True),
+        (PassAtK(k=2, right=0.5), (0.6, 0.9), False),
+        (PassAtK(k=2), (1.0, 1.0), False),
+        (algos.PKPO(k=2), (0.3, 0.3), False),
+        (GRPO(scale="batch"), (0.3, 0.3), False),
+        (ReinforcePlusPlus(baseline="group"), (1.0, 1.0), False),
+        (ReinforcePlusPlus(baseline="group"), (1.0, 0.0), True),
+        (ReinforcePlusPlus(), (1.0, 1.0), True),
         (REINFORCE(), (1.0, 1.0), True),
         (REINFORCE(), (None, None), False),
     ],
@@ -291,6 +330,7 @@ def test_a_group_tells_remax_something_if_it_differs_from_the_greedy_answer(base
 def test_a_group_tells_gdpo_something_if_one_reward_differs_though_their_sums_agree():
     assert GDPO().has_signal(group(named(1.0, a=1.0, b=0.0), named(1.0, a=0.0, b=1.0)))
     assert not GDPO().has_signal(group(named(1.0, a=1.0, b=0.0), named(1.0, a=1.0, b=0.0)))
+    assert not GDPO(weights={"a": 1.0, "b": 0.0}).has_signal(group(named(1.0, a=1.0, b=0.0), named(1.0, a=1.0, b=1.0)))
 
 
 @pytest.mark.parametrize(
@@ -347,3 +387,106 @@ def test_decoupled_ratios_start_at_the_learner_and_weights_scale_the_gradient():
     loss.backward()
     assert metrics["max/ratio_deviation"] < 1e-6
     torch.testing.assert_close(logp.grad, torch.tensor([-2 * 0.5 / 2, 0.5 / 2]))
+
+
+STALE = {"left_out_T": np.array([False, True, True, False, False])}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (GRPO(scale="none"), [0.75, 0.75]),  # sums 1.5 and 0: what was left out for its age still belongs to the sample
+        (REINFORCE(), [1.0, 1.0]),  # what follows the tokens that are left
+        (ReMax(), [1.5, 1.5]),
+    ],
+)
+def test_rewards_of_actions_left_out_for_their_age_credit_no_other_action(algorithm, expected):
+    whole = sample([2, 3, 4, 6], [0.5, 0.0, 0.0, 1.0])
+    left = replace(whole, action_T=whole.action_T & ~STALE["left_out_T"], extras=STALE)
+    units = label(algorithm, group(left, sample([5, 6], 0.0), greedy(sample([4], 0.0))))
+    assert advantages(units)[0] == pytest.approx(expected)
+    assert units[0][0].fields["reward"] == 1.5
+    assert label(ReinforcePlusPlus(), group(left, sample([5, 6], 0.0)))
+
+
+def test_steps_end_where_a_reward_said_so():
+    ends = {"step_ends_T": np.array([False, True, False, True])}, {"step_ends_T": np.array([False, True, True])}
+    members = [replace(s, extras=e) for s, e in zip((sample([2, 3, 6], 0.0), sample([4, 6], [1.0, 1.0])), ends, strict=True)]
+    members[0] = replace(members[0], reward_T=np.array([0, 1.0, 0, 0], np.float32))
+    units = label(GRPO(supervision="process"), group(*members))
+    assert advantages(units) == approx([[0.5 - 1.5, -1.5, -1.5], [1.0, 0.5]])  # steps 1, 0 and 1, 1
+
+
+def test_remax_may_credit_tokens_with_what_follows_them():
+    units = label(ReMax(to_go=True), group(sample([2, 6], [1.0, 2.0]), greedy(sample([4], 0.25))))
+    assert advantages(units) == approx([[2.75, 1.75]])
+
+
+def test_a_batch_s_deviation_may_scale_grpo():
+    units = label(GRPO(scale="batch"), group(sample([2], 1.0), sample([3], 0.0)), group(sample([4], 4.0), sample([5], 4.0)))
+    assert advantages(units) == approx([[0.5 / 4.25**0.5], [-0.5 / 4.25**0.5], [0.0], [0.0]])
+
+
+def test_gdpo_may_whiten_over_tokens():
+    units = label(
+        GDPO(whiten="token"), group(named(1.0, a=1.0), replace(sample([3, 4, 6], 0.0), extras={"rewards": {"a": 0.0}}))
+    )
+    half = 0.5 / (0.5**0.5)
+    raw = np.array([half, -half, -half, -half])
+    expected = (raw - raw.mean()) / raw.std(ddof=1)
+    assert advantages(units) == [pytest.approx(expected[:1], abs=1e-4), pytest.approx(expected[1:], abs=1e-4)]
+
+
+def test_n_step_returns_look_so_many_rewards_ahead():
+    ((row,),) = label(
+        PPO(estimator="n-step", n_steps=2, whiten=False), members(), columns={"value": [[np.array([0.5, 0.25, 0.75])]]}
+    )
+    np.testing.assert_allclose(row.fields["return"], [0.75, 1.0, 1.0])
+    np.testing.assert_allclose(row.fields["advantage"], [0.25, 0.75, 0.25])
+
+
+def test_v_trace_s_bounds_are_the_algorithm_s():
+    columns = {"value": [[np.full(3, 0.5)]], "proximal": [[np.array([-1.0, -1.0, -1.0 + np.log(4)])]]}
+    algorithm = PPO(estimator="vtrace", whiten=False, lam=1.0, vtrace_bounds=(2.0, 1.0, 3.0))
+    ((row,),) = label(algorithm, members(), columns=columns)
+    # the last ratio is 4: its error counts twice, v = 0.5 + 2 * 0.5; its advantage three times
+    np.testing.assert_allclose(row.fields["return"], [1.5, 1.5, 1.5], rtol=1e-6)
+    np.testing.assert_allclose(row.fields["advantage"], [1.0, 1.0, 1.5], rtol=1e-6)
+
+
+def test_a_penalty_in_the_reward_reads_the_learner_s_log_probs_where_it_has_scored_them():
+    algorithm = REINFORCE(kl=IN_REWARD, importance_weights=(algos.ImportanceWeight(),))
+    columns = {"proximal": [[np.array([-1.5], np.float32)]], "reference": [[np.array([-1.5], np.float32)]]}
+    assert advantages(label(algorithm, group(sample([2], 1.0, logp=-1.0)), columns=columns)) == [[1.0]]
+
+
+def test_reweighted_k3_beside_a_correction_has_the_gradient_of_the_kl_to_the_reference():
+    """Tokens of a behaviour policy, weighed by its probabilities: the ratio is that of the trained policy to it."""
+    chances = [0.4, 0.1, 0.2, 0.2, 0.1], [0.3, 0.2, 0.2, 0.2, 0.1], [0.2, 0.3, 0.1, 0.3, 0.1], [0.2] * 5
+    behaviour, proximal, current, reference = (torch.tensor(chance).double() for chance in chances)
+    penalty = KLPenalty(place="loss", estimator="k3", coefficient=1.0, reweight=True)
+    algorithm = GRPO(clip=None, kl=penalty, importance_weights=(algos.ImportanceWeight(high=1e9),))
+    logits = current.log().requires_grad_()
+    logp = logits.log_softmax(-1)
+    fields = {
+        "advantage": torch.zeros(5).double(),
+        "old_logp": behaviour.log(),
+        "proximal_logp": proximal.log(),
+        "reference_logp": reference.log(),
+        "importance_weight": proximal / behaviour,
+        "weight": behaviour,
+        "kl_coefficient": torch.ones(5).double(),
+    }
+    batch = type("Batch", (), {"row_A": torch.arange(5)})
+    loss, _ = algorithm.loss()({"logp": logp}, fields, batch, Denominator(tokens=1, rows=1, units=1))
+    (found,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (true,) = torch.autograd.grad((logp.exp() * (logp - reference.log())).sum(), logits)
+    torch.testing.assert_close(found, true)
+
+
+def test_gmpo_reads_no_cell_of_weight_0():
+    gap = torch.tensor([0.1, 0.3]).double()
+    weight, rows = torch.tensor([1.0, 0.0]).double(), torch.zeros(2, dtype=torch.int64)
+    given = algos.objectives.SurrogateInputs(gap, gap, torch.tensor([2.0, 0.0]).double(), weight, rows, {}, 0.5, 0.5)
+    gain, _ = algos.GMPO().surrogate(given)
+    assert gain[0].item() == pytest.approx(2 * np.exp(0.1))

@@ -7,7 +7,7 @@ import pytest
 from algo_examples import group, sample
 
 from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty, LeaveOneOut, label_metrics
-from penstock.algos.labels import action_rewards, trajectories
+from penstock.algos.labels import rewards_of_actions, trajectories
 from penstock.core.errors import SpecError, TrainingError
 
 GROUP = group(sample([2, 3, 6], 1.0), sample([4, 6], 0.0), sample([6], 2.0))
@@ -120,18 +120,23 @@ def test_a_reward_on_an_observation_counts_for_the_action_before_it():
     drawn = sample([2, 3, 4, 6], 1.0)
     drawn = replace(drawn, action_T=np.array([False, True, False, False, True]))
     drawn = replace(drawn, reward_T=np.array([0, 0.5, 0.25, 2, 1], np.float32))
-    assert action_rewards(drawn).tolist() == [2.75, 1.0]
+    assert rewards_of_actions(drawn)[0].tolist() == [2.75, 1.0]
 
 
 def test_a_reward_before_the_first_action_is_refused():
     drawn = replace(sample([2], 1.0), reward_T=np.array([1, 1], np.float32))
     with pytest.raises(TrainingError, match="before the first action"):
-        action_rewards(drawn)
+        rewards_of_actions(drawn)
 
 
 def test_a_reward_that_is_not_finite_is_refused_by_name():
-    with pytest.raises(TrainingError, match="test/0/0#1: its reward is not finite"):
+    with pytest.raises(TrainingError, match="test/0/0#1: a reward is not finite"):
         trajectories([group(sample([2], 1.0), sample([2], float("nan")))], {})
+
+
+def test_a_reward_too_large_for_float32_s_squares_is_refused():
+    with pytest.raises(TrainingError, match=r"beyond ±1e\+09; scale rewards"):
+        trajectories([group(sample([2], 1.0), sample([2], 3e38))], {})
 
 
 def test_ppo_labels_by_hand():

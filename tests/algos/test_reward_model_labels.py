@@ -8,7 +8,7 @@ from algo_examples import Letters, Table, count, lay_out
 
 from penstock.algos import BradleyTerry
 from penstock.config.spec import parse, plain
-from penstock.core.errors import DataError, SpecError
+from penstock.core.errors import DataError
 
 TOKENIZER = Letters()
 PAIR = {"prompt": "a", "chosen": "bc", "rejected": "d", "gap": 1.5, "share": 0.75}
@@ -48,9 +48,14 @@ def test_a_column_that_holds_no_such_number_is_named(algorithm, column, value):
         algorithm.rows(PAIR | {column: value}, TOKENIZER)
 
 
-def test_margin_and_probability_together_are_refused():
-    with pytest.raises(SpecError, match="leave margin or probability out"):
-        BradleyTerry(margin="gap", probability="share")
+def test_the_probability_of_a_pair_with_a_margin_is_that_of_winning_by_the_margin():
+    algorithm = BradleyTerry(margin="gap", probability="share")
+    example = {"prompt": "a", "chosen": "b", "rejected": "c", "gap": 0.5, "share": 0.75}
+    units = [algorithm.rows(example, TOKENIZER)]
+    batch, fields = lay_out(units)
+    loss, _ = algorithm.loss()({"score": torch.tensor([2.0, 0.5]).double()}, fields, batch, count(units))
+    # d = 2 - 0.5 - 0.5 = 1: -0.75 log σ(1) - 0.25 log σ(-1)
+    assert loss.item() == pytest.approx(0.75 * math.log1p(math.exp(-1)) + 0.25 * math.log1p(math.exp(1)))
 
 
 @pytest.mark.parametrize("algorithm", [BradleyTerry(margin="gap"), BradleyTerry(margin=0.5), BradleyTerry(probability="share")])

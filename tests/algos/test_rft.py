@@ -114,3 +114,21 @@ def test_the_quantile_in_force_decides():
 def test_impossible_fields_are_refused(fields):
     with pytest.raises(SpecError):
         RFT(**fields)
+
+
+def test_a_rising_quantile_drifts_by_no_rounding():
+    """Of the rewards 0 to 20 those from 20 q on are kept in every batch; adding 0.05 again and again misses six of nine."""
+    algorithm = RFT(start=0.5, end=0.9, rise=8)
+    control = algorithm.initial_coefficients()
+    for batch in range(9):
+        assert reaches_quantile(range(21), control["quantile"], None).sum() == 21 - (10 + batch)
+        control = algorithm.adapt(control, {})
+    assert control["quantile"] == 0.9
+
+
+def test_a_quantile_that_does_not_rise_stays():
+    assert RFT(start=0.5, end=0.5).adapt({"quantile": 0.5}, {}) == {"quantile": 0.5}
+
+
+def test_a_tie_is_kept_though_the_quantile_is_off_by_rounding():
+    assert reaches_quantile(range(21), 0.6000000000000001, None).sum() == 9

@@ -224,3 +224,25 @@ def test_gradients_match_finite_differences(gain):
     rows = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
     weight = torch.rand(9, generator=generator, dtype=torch.float64) + 0.1
     assert gradcheck(lambda value: gain(value, advantage, weight, rows), (gap.requires_grad_(),))
+
+
+def test_a_product_ratio_is_that_of_the_whole_answer():
+    # row 0: ratios 4 and 1/2, product 2; row 1: 1/2; a cell of weight 0 is no part of it
+    torch.testing.assert_close(surrogates.product_ratio(tensor(2 * LN2, -LN2, -LN2), ONE, ROWS), tensor(2.0, 2.0, 0.5))
+    weight = tensor(1.0, 0.0, 1.0)
+    torch.testing.assert_close(surrogates.product_ratio(tensor(2 * LN2, -LN2, -LN2), weight, ROWS), tensor(4.0, 4.0, 0.5))
+
+
+def test_the_gradient_of_a_product_ratio_is_that_of_the_answer_s_log_prob():
+    gap = tensor(LN2, 0.0, 0.0).requires_grad_()
+    gain, _ = surrogates.clipped(surrogates.product_ratio(gap, ONE, ROWS), tensor(1.0, 1.0, 1.0), low=0.5, high=9.0)
+    (gain * tensor(0.5, 0.5, 1.0)).sum().backward()  # the mean over a row of its one gain
+    torch.testing.assert_close(gap.grad, tensor(2.0, 2.0, 1.0))
+
+
+@pytest.mark.parametrize(("ratio", "value", "gradient"), [(2.0, 2.0, 2.0), (30.0, 20.0, 20.0)])
+def test_a_cap_bounds_what_a_ratio_counts_and_how_it_pulls(ratio, value, gradient):
+    gap = tensor(math.log(ratio)).requires_grad_()
+    gain, cut = surrogates.divergence_masked(gap.exp(), tensor(0.1), tensor(1.0), threshold=0.15, cap=20.0)
+    gain.sum().backward()
+    assert (gain.item(), gap.grad.item(), cut.item()) == (pytest.approx(value), pytest.approx(gradient), False)

@@ -185,3 +185,25 @@ def test_evaluation_tells_how_varied_the_answers_are(tiny):
     answers = [sample.tokens_T[sample.action_T].tolist() for group in groups for sample in group.samples]
     assert metrics["evaluation/distinct_1"] == len({token for answer in answers for token in answer}) / sum(map(len, answers))
     assert metrics["evaluation/distinct_1"] <= metrics["evaluation/distinct_2"] <= 1
+
+
+def test_an_episode_that_has_filled_the_context_is_cut_and_not_failed(tiny):
+    """The second turn's prompt leaves no room for an answer."""
+    model = tiny()
+    observation_T = np.full(model.context, 50, np.int32)
+    roll = rollout_of(EmbeddedGenerator(model), make_env=lambda _: Interview(observation_T))
+    for sample in asyncio.run(roll.group(prompt_of(0))).samples:
+        assert (sample.finish, sample.error) == ("length", None)
+        assert sample.valid
+        assert 50 not in sample.tokens_T[-1:]
+
+
+def test_a_first_prompt_without_room_is_still_an_error_of_the_data(tiny):
+    model = tiny()
+
+    class Long(Interview):
+        def reset(self):
+            return np.full(model.context, 20, np.int32)
+
+    with pytest.raises(GenerationError, match="the model's context is"):
+        asyncio.run(rollout_of(EmbeddedGenerator(model), make_env=lambda _: Long(PROMPTS[0])).group(prompt_of(0)))

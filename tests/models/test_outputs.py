@@ -89,3 +89,14 @@ def test_an_output_that_nobody_registered_is_refused():
 def test_two_outputs_of_one_name_are_refused():
     with pytest.raises(SpecError, match='two outputs are named "logp"'):
         register_output("logp", lambda view, needs: {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_token_that_cannot_come_adds_nothing_to_the_entropy_nor_to_its_gradient(dtype):
+    logits = torch.tensor([[0.0, 1.0, -torch.inf]], dtype=dtype, requires_grad=True)
+    logp, entropy = WholeVocabulary.scores(logits, torch.tensor([1]), True)
+    assert (logp.item(), entropy.item()) == (pytest.approx(-0.313262, abs=1e-6), pytest.approx(0.582203, abs=1e-6))
+    (gradient,) = torch.autograd.grad(1e6 * entropy.sum(), logits)
+    two = torch.tensor([[0.0, 1.0]], dtype=dtype, requires_grad=True)
+    (expected,) = torch.autograd.grad(1e6 * WholeVocabulary.scores(two, torch.tensor([1]), True)[1].sum(), two)
+    torch.testing.assert_close(gradient, torch.cat([expected, torch.zeros(1, 1, dtype=dtype)], 1))

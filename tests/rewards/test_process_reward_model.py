@@ -38,14 +38,14 @@ def test_a_separator_may_be_longer_than_a_character():
 
 @pytest.mark.parametrize(
     ("use", "value"),
-    [("steps", [0.0, 0.5, 0.0, 0.8]), ("minimum", 0.5), ("product", 0.4), ("last", 0.8), ("mean", 0.65)],
+    [("steps", [None, 0.5, None, 0.8]), ("minimum", 0.5), ("product", 0.4), ("last", 0.8), ("mean", 0.65)],
 )
 def test_what_is_made_of_the_steps_by_hand(use, value):
-    assert summary([0.5, 0.8], [1, 3], 4, use) == pytest.approx(value)
+    assert summary([0.5, 0.8], [1, 3], 4, use) == (value if use == "steps" else pytest.approx(value))
 
 
 def test_two_steps_that_end_in_one_token_add_up():
-    assert summary([0.5, 0.8], [1, 1], 2, "steps") == pytest.approx([0.0, 1.3])
+    assert summary([0.5, 0.8], [1, 1], 2, "steps") == [None, 1.3]
 
 
 @pytest.mark.parametrize("use", sorted(set(WAYS) - {"steps"}))
@@ -90,7 +90,7 @@ def ask(*answers, **options):
 
 
 def test_each_sample_gets_the_probabilities_of_its_own_steps():
-    assert ask([0, 2, 1], [1], [2]) == [pytest.approx([0.75, 0.0, 0.5]), pytest.approx([0.75]), [0.0]]
+    assert ask([0, 2, 1], [1], [2]) == [[0.75, None, 0.5], [0.75], [None]]
     assert ask([0, 2, 1], [1], [2], use="minimum") == pytest.approx([0.5, 0.75, 0.0])
 
 

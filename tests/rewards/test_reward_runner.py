@@ -404,3 +404,33 @@ def test_a_group_of_quick_rewards_takes_milliseconds():
         return time.perf_counter() - start
 
     assert asyncio.run(run()) < 0.5
+
+
+def of_steps(sample, columns):
+    """A step that is right, one that is wrong, and nothing after them."""
+    return [1.0, 0.0, None]
+
+
+def test_none_among_the_rewards_of_tokens_says_where_no_step_ends():
+    (sample,) = score(mixture(of_steps), make_group("abcd")).samples
+    assert sample.reward_T[sample.action_T].tolist() == [1.0, 0.0, 0.0]
+    assert sample.extras["step_ends_T"][sample.action_T].tolist() == [True, True, False]
+    assert not sample.extras["step_ends_T"][~sample.action_T].any()
+    assert sample.extras["rewards"] == {"r0": 1.0}
+
+
+def test_a_reward_of_the_whole_answer_beside_steps_ends_one_at_the_last_token():
+    (sample,) = score(mixture(of_steps, by_length), make_group("abcd")).samples
+    assert sample.reward_T[sample.action_T].tolist() == [1.0, 0.0, 4.0]
+    assert sample.extras["step_ends_T"][sample.action_T].tolist() == [True, True, True]
+
+
+def test_numbers_alone_say_nothing_about_steps():
+    (sample,) = score(mixture(lambda sample, columns: [1.0, 0.0, 0.0]), make_group("abcd")).samples
+    assert "step_ends_T" not in sample.extras
+
+
+@pytest.mark.parametrize("value", [3e38, [1.0, 2e9, 0.0]])
+def test_a_score_too_large_to_be_trained_on_fails_the_sample(value):
+    (sample,) = score(mixture(lambda sample, columns: value), make_group("abc")).samples
+    assert "within ±1e+09" in sample.error

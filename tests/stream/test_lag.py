@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_examples import generated
 
+from penstock.algos import GRPO, REINFORCE, ReinforcePlusPlus
 from penstock.core.types import Group, Prompt, PromptKey
 from penstock.stream.lag import NO_VERSIONS, lag_counts, lag_metrics, masked, token_versions
 
@@ -68,3 +70,20 @@ def test_no_action_left_is_older_and_none_that_is_younger_is_missing(versions, o
     after = masked(generated(0, *versions), oldest)
     assert token_versions(after).tokens == sum(version >= oldest for each in versions for version in each)
     assert after.oldest_version == -1 or after.oldest_version >= oldest
+
+
+def test_masking_marks_what_it_leaves_out_and_keeps_its_reward_in_place():
+    one = generated(0, [0, 0, 5, 5]).samples[0].scored([0.5, 0.0, 0.0, 1.0])
+    (after,) = masked(group_of(one), oldest=3).samples
+    assert after.reward_T.tolist() == one.reward_T.tolist()
+    assert after.extras["left_out_T"].tolist() == (one.action_T & (one.version_T < 3)).tolist()
+    (again,) = masked(group_of(after), oldest=6).samples
+    assert again.extras["left_out_T"].tolist() == one.action_T.tolist()
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), REINFORCE(), ReinforcePlusPlus()])
+def test_a_group_with_rewards_per_token_is_labelled_after_masking(algorithm):
+    samples = (sample_by(0, 0, 5, 5, reward=[0.5, 0.0, 0.0, 1.0]), sample_by(5, 5, reward=0.0))
+    (unit,) = algorithm.label([masked(group_of(*samples), oldest=3)], {}, algorithm.initial_coefficients())
+    assert [int(row.action_T.sum()) for row in unit] == [2, 2]
+    assert unit[0].fields["reward"] == 1.5

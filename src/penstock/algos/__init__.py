@@ -19,6 +19,7 @@ from penstock.algos.awac import AWAC as AWAC
 from penstock.algos.baselines import GDPO as GDPO
 from penstock.algos.baselines import GPG as GPG
 from penstock.algos.baselines import OPO as OPO
+from penstock.algos.baselines import PKPO as PKPO
 from penstock.algos.baselines import PassAtK as PassAtK
 from penstock.algos.baselines import ReMax as ReMax
 from penstock.algos.binary_reward import BinaryRewardModel as BinaryRewardModel

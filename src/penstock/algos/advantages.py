@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from penstock.algos.best_of import pass_at_k
+from penstock.algos.best_of import max_at_k, pass_at_k
 from penstock.core.errors import TrainingError
 
 Array = NDArray[np.float64]
@@ -45,6 +45,23 @@ def group_normalised(reward_G: ArrayLike) -> Array:
     """
     deviation_G = _deviation(reward_G, "the group's standard deviation")
     return deviation_G / (np.asarray(reward_G, np.float64).std(ddof=1) + STD_OFFSET)
+
+
+def batch_normalised(rewards: Sequence[ArrayLike]) -> list[Array]:
+    """Reward minus the group's mean, over the deviation of the batch: ``A_i = (r_i - mean(r)) / (std(all r) + 1e-6)``.
+
+    The sample standard deviation of all rewards of the batch (Liu et al. 2025, arXiv 2508.08221), so that a nearly flat group
+    counts little instead of as much as any other.
+
+    Args:
+        rewards: one array per group.
+
+    Raises:
+        TrainingError: a group of fewer than two samples, or a reward that is not finite.
+    """
+    centred = [_deviation(reward_G, "the group mean") for reward_G in rewards]
+    scale = np.concatenate([np.asarray(reward_G, np.float64) for reward_G in rewards]).std(ddof=1) if centred else 0.0
+    return [deviation_G / (scale + STD_OFFSET) for deviation_G in centred]
 
 
 def leave_one_out(reward_G: ArrayLike) -> Array:
@@ -98,6 +115,38 @@ def pass_at_k_advantages(right_G: ArrayLike, k: int) -> Array:
     return (np.where(right_G, 1 - mean, 1 - mean - others_wrong)) / math.sqrt(mean * (1 - mean))
 
 
+def max_at_k_advantages(reward_G: ArrayLike, k: int, baseline: Literal["loo-1", "loo", "none"] = "loo-1") -> Array:
+    """Weights of samples whose policy gradient raises ``E[max of k]`` (PKPO: Walder & Karkhanis 2025, arXiv 2505.15201).
+
+    ``s_i``, the sum of the maxima of all k-subsets that hold sample i, over ``C(n, k)``: with rewards in rising order ``(C(i-1,
+    k-1) r_i + Σ_{j>i} C(j-2, k-2) r_j) / C(n, k)`` (eq. 19). Rewards of 0 and 1 make it pass@k. Less a baseline of the others'
+    rewards alone, which leaves the gradient unbiased: ``loo``, ``k / (n - 1) · max@k`` of them (eq. 29); ``loo-1``, ``k / n ·
+    max@(k-1)`` of them (eq. 33), which counts what a sample adds to a subset, has the least variance and is never negative.
+
+    Args:
+        reward_G: one reward a sample.
+        k: subset size, from 1 to n; 2 at least for ``loo-1``, at most n - 1 for ``loo``.
+
+    Raises:
+        TrainingError: ``k`` outside of that, fewer than two samples, or a reward that is not finite.
+    """
+    _deviation(reward_G, "max@k")
+    reward_G, count = np.asarray(reward_G, np.float64), len(np.asarray(reward_G))
+    least, most = {"loo-1": (2, count), "loo": (1, count - 1), "none": (1, count)}[baseline]
+    if not least <= k <= most:
+        raise TrainingError(f'max@{k} of {count} samples with baseline="{baseline}" is undefined; k must be {least} to {most}')
+    order = np.argsort(reward_G, kind="stable")
+    ordered, whole = reward_G[order], math.comb(count, k)
+    own = np.array([math.comb(place, k - 1) / whole for place in range(count)]) * ordered
+    higher = np.array([math.comb(place - 1, k - 2) / whole if k > 1 < place + 1 else 0.0 for place in range(count)]) * ordered
+    weight_G = np.empty(count)
+    weight_G[order] = own + higher.sum() - np.cumsum(higher)
+    if baseline == "none":
+        return weight_G
+    size, factor = (k - 1, k / count) if baseline == "loo-1" else (k, k / (count - 1))
+    return weight_G - factor * np.array([max_at_k(np.delete(reward_G, place), size) for place in range(count)])
+
+
 def with_signal(advantages: Sequence[Array]) -> list[Array]:
     """Scale up by ``samples / samples of groups that are not flat`` (GPG: Chu et al. 2025, arXiv 2504.02546).
 
@@ -125,8 +174,13 @@ def decoupled(reward_NG: ArrayLike, weight_N: ArrayLike) -> Array:
 
     Returns:
         One number per sample, ``[G]``.
+
+    Raises:
+        TrainingError: fewer than two samples.
     """
     reward_NG, weight_N = np.atleast_2d(np.asarray(reward_NG, np.float64)), np.asarray(weight_N, np.float64)
+    if reward_NG.shape[1] < 2:
+        raise TrainingError(f"decoupled rewards need two or more scored samples of a prompt, got {reward_NG.shape[1]}")
     total_G = np.zeros(reward_NG.shape[1])
     for reward_G, weight in zip(reward_NG, weight_N, strict=True):
         applies = ~np.isnan(reward_G)
@@ -135,14 +189,15 @@ def decoupled(reward_NG: ArrayLike, weight_N: ArrayLike) -> Array:
     return total_G
 
 
-def process_normalised(rewards: Sequence[NDArray[Any]]) -> list[Array]:
+def process_normalised(rewards: Sequence[NDArray[Any]], ends: Sequence[NDArray[np.bool_]] | None = None) -> list[Array]:
     """Step rewards normalised over the group and summed from each token on (GRPO's process supervision, 2402.03300, 4.1.3).
 
-    Every reward that is not 0 is the reward of a step, which ends at its token. The mean and the sample deviation are over all
-    steps of the group; a token's advantage is the sum of the normalised rewards of the steps that end at it or later.
+    The mean and the sample deviation are over all steps of the group, also those rewarded with 0; a token's advantage is the
+    sum of the normalised rewards of the steps that end at it or later.
 
     Args:
         rewards: one array per sample of the group, over its action tokens.
+        ends: at which of them a step ends. None: at every reward that is not 0, and at a sample's last token.
 
     A group with fewer than two steps has no deviation and tells nothing: all zeros.
 
@@ -150,12 +205,14 @@ def process_normalised(rewards: Sequence[NDArray[Any]]) -> list[Array]:
         TrainingError: a reward that is not finite.
     """
     given = [np.asarray(reward_A, np.float64) for reward_A in rewards]
+    if ends is None:
+        ends = [(reward_A != 0) | (np.arange(len(reward_A)) == len(reward_A) - 1) for reward_A in given]
     scaled = [np.zeros_like(reward_A) for reward_A in given]
-    steps = np.concatenate([reward_A[reward_A != 0] for reward_A in given])
+    steps = np.concatenate([reward_A[end_A] for reward_A, end_A in zip(given, ends, strict=True)])
     if len(steps) >= 2:
-        normalised = iter(group_normalised(steps))
-        for reward_A, scaled_A in zip(given, scaled, strict=True):
-            scaled_A[reward_A != 0] = [next(normalised) for _ in range(np.count_nonzero(reward_A))]
+        parts = np.split(group_normalised(steps), np.cumsum([int(end_A.sum()) for end_A in ends])[:-1])
+        for scaled_A, end_A, part in zip(scaled, ends, parts, strict=True):
+            scaled_A[end_A] = part
     return [returns_to_go(scaled_A, 1.0) for scaled_A in scaled]
 
 
@@ -185,6 +242,43 @@ def returns_to_go(reward_T: ArrayLike, discount: float) -> Array:
     return return_T
 
 
+def n_step_returns(
+    reward_T: ArrayLike, value_T: ArrayLike, discount: float, steps: int, *, bootstrap: float = 0.0
+) -> tuple[Array, Array]:
+    """``G_t = Σ_{k<n} discount^k r_{t+k} + discount^n V_{t+n}`` (Sutton & Barto 2018, eq. 7.1), and ``G_t - V_t``.
+
+    A sum that reaches the end of the sample takes ``bootstrap`` for the value there. ``steps=1`` is the one-step target; as
+    many as there are actions, the Monte Carlo return.
+
+    Args:
+        reward_T: reward of each action step.
+        value_T: value of the state in which each action was taken.
+        discount: weight of the next step, in [0, 1].
+        steps: n, 1 or more.
+        bootstrap: value of the state after the last action; 0 for an episode that ended.
+
+    Returns:
+        Advantages and returns, each ``[T]``.
+
+    Raises:
+        TrainingError: no step, unequal lengths, a discount outside [0, 1], or no steps to sum over.
+    """
+    reward_T, value_T = _steps(reward_T, value_T)
+    if not (0 <= discount <= 1 and steps >= 1):
+        raise TrainingError(f"discount={discount} must lie in [0, 1], and steps={steps} must be 1 or more")
+    return_T = value_T
+    for _ in range(min(steps, len(reward_T))):
+        return_T = reward_T + discount * np.append(return_T[1:], bootstrap)
+    return return_T - value_T, return_T
+
+
+def _steps(reward_T: ArrayLike, value_T: ArrayLike) -> tuple[Array, Array]:
+    reward_T, value_T = np.asarray(reward_T, np.float64), np.asarray(value_T, np.float64)
+    if reward_T.ndim != 1 or reward_T.shape != value_T.shape or not len(reward_T):
+        raise TrainingError(f"one value per rewarded step is needed; got rewards {reward_T.shape}, values {value_T.shape}")
+    return reward_T, value_T
+
+
 def vtrace(
     reward_T: ArrayLike,
     value_T: ArrayLike,
@@ -193,13 +287,15 @@ def vtrace(
     *,
     lam: float = 1.0,
     bounds: tuple[float, float] = (1.0, 1.0),
+    policy_bound: float | None = None,
     bootstrap: float = 0.0,
 ) -> tuple[Array, Array]:
     """V-trace targets and policy-gradient advantages of one off-policy sample (Espeholt et al. 2018, arXiv 1802.01561).
 
     With ``rho_t = min(bounds[0], ratio_t)`` and ``c_t = lam * min(bounds[1], ratio_t)``:
     ``v_t = V_t + rho_t (r_t + discount V_{t+1} - V_t) + discount c_t (v_{t+1} - V_{t+1})`` (eq. 1, remark 1) and
-    ``A_t = rho_t (r_t + discount v_{t+1} - V_t)``. On-policy with ``lam=1``, ``v_t`` is the n-step return.
+    ``A_t = rho_t (r_t + discount v_{t+1} - V_t)``, there with ``policy_bound`` in the place of ``bounds[0]`` if it is given.
+    On-policy with ``lam=1``, ``v_t`` is the n-step return.
 
     Args:
         reward_T: reward of each action step.
@@ -208,6 +304,7 @@ def vtrace(
         discount: weight of the next step's value, in [0, 1].
         lam: how far corrections are carried back, in [0, 1].
         bounds: largest weights; the first decides which policy's value is learned, the second only the speed.
+        policy_bound: largest weight of the policy gradient; None: the first of ``bounds``.
         bootstrap: value of the state after the last action; 0 for an episode that ended.
 
     Returns:
@@ -221,6 +318,8 @@ def vtrace(
         raise TrainingError(f"one value and log-ratio per reward: got {reward_T.shape}, {value_T.shape}, {gap_T.shape}")
     if not (0 <= discount <= 1 and 0 <= lam <= 1 and bounds[0] >= bounds[1] > 0):
         raise TrainingError(f"discount={discount} and lam={lam} must lie in [0, 1], and bounds={bounds} must not rise")
+    if policy_bound is not None and not policy_bound > 0:
+        raise TrainingError(f"policy_bound={policy_bound} must be above 0")
     ratio_T = np.exp(gap_T.clip(-20, 20))
     rho_T, c_T = np.minimum(bounds[0], ratio_T), lam * np.minimum(bounds[1], ratio_T)
     next_value_T = np.append(value_T[1:], bootstrap)
@@ -230,6 +329,7 @@ def vtrace(
         carried = error_T[step] + discount * c_T[step] * carried
         excess_T[step] = carried
     target_T = value_T + excess_T
+    rho_T = rho_T if policy_bound is None else np.minimum(policy_bound, ratio_T)
     advantage_T = rho_T * (reward_T + discount * np.append(target_T[1:], bootstrap) - value_T)
     return advantage_T, target_T
 
@@ -255,9 +355,7 @@ def generalised_advantages(
     Raises:
         TrainingError: no step, unequal lengths, or a coefficient outside [0, 1].
     """
-    reward_T, value_T = np.asarray(reward_T, np.float64), np.asarray(value_T, np.float64)
-    if reward_T.ndim != 1 or reward_T.shape != value_T.shape or not len(reward_T):
-        raise TrainingError(f"one value per rewarded step is needed; got rewards {reward_T.shape}, values {value_T.shape}")
+    reward_T, value_T = _steps(reward_T, value_T)
     if not (0 <= discount <= 1 and 0 <= lam <= 1):
         raise TrainingError(f"discount={discount} and lam={lam} must lie in [0, 1]")
     error_T = reward_T + discount * np.append(value_T[1:], bootstrap) - value_T

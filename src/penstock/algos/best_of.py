@@ -55,6 +55,14 @@ def best_of_k(score_G: ArrayLike, value_G: ArrayLike, k: int) -> float:
     return float((chance.astype(np.float64) * tied[kind[order]]).sum())
 
 
+def max_at_k(value_G: ArrayLike, k: int) -> float:
+    """The expected maximum of ``k`` values taken without replacement: :func:`best_of_k` where the score is the value.
+
+    Unbiased for ``E[max of k]`` (maxg@k: Walder & Karkhanis 2025, arXiv 2505.15201, eq. 12).
+    """
+    return best_of_k(value_G, value_G, k)
+
+
 def choose(score_G: Sequence[float]) -> int:
     """The sample to keep of several: the highest score, of equal ones the first.
 

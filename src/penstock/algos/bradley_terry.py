@@ -24,15 +24,13 @@ class BradleyTerry(RewardModel):
     """By how much the preferred completion should win: a number, or the column that holds one for each pair."""
     probability: str = ""
     """Column with the chance (0 to 1) that the preferred completion is the better one, such as the share of judges who
-    said so; empty: it is certain."""
+    said so; empty: it is certain. With a margin too it is the chance that scores differ by more than the margin."""
     centring: NotNegative = 0.0
     """Weight of ``(chosen + rejected)²``, which keeps scores around zero; 0.01 is usual."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.margin, str):
             require(self.margin >= 0, f"margin={self.margin} is negative; use 0 for none")
-        both = bool(self.probability) and self.margin != 0.0
-        require(not both, "a margin of a preference that is only probable is undefined; leave margin or probability out")
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """Two rows, preferred first, from the rendered texts ``prompt``, ``chosen``, ``rejected``; no token is an action.

@@ -52,7 +52,7 @@ def topr(**fields: Any) -> GRPO:
 
 def dppo(divergence: Any = "tv", **fields: Any) -> GRPO:
     """DPPO (arXiv 2602.04879) with the mask by total variation, or by KL (``divergence="kl"``, threshold 0.05)."""
-    objective = DPPO(divergence=divergence, threshold=0.2 if divergence == "tv" else 0.05)
+    objective = DPPO(divergence=divergence, threshold=0.15 if divergence == "tv" else 0.05)
     return _grpo(fields, objective=objective, clip=None)
 
 

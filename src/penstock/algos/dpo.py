@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.algos.pair_rows import FromPairs, PairValues, pair_rows
 from penstock.config.run import require
-from penstock.config.spec import Positive, spec
+from penstock.config.spec import Positive, PositiveShare, spec
 from penstock.core.algorithm import Encoder, LogProbs
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 from penstock.core.errors import TrainingError
@@ -26,6 +26,11 @@ NAMES: tuple[str, ...] = Objective.__args__  # type: ignore[attr-defined]
 
 SMOOTHED = ("sigmoid", "robust", "exo")
 """Objectives that read ``smoothing``."""
+
+TAU = 0.05
+"""DiscoPOP's temperature in the paper."""
+
+MIXED_IPO = "ipo compares means a token, the others sums; a mix needs one of them, so set length_normalised to true or false"
 
 MPO = {"sigmoid": 0.8, "bco": 0.2, "sft": 1.0}
 """Mixed preference optimization (Wang et al. 2024, arXiv 2411.10442, with its weights)."""
@@ -41,9 +46,14 @@ class DPO(FromPairs):
     """A loss by name, or several with their weights, such as ``{"sigmoid": 0.8, "bco": 0.2, "sft": 1}``."""
     smoothing: float = 0.0
     """Chance that a label is wrong: makes ``sigmoid`` conservative DPO; ``robust`` corrects for it; ``exo`` needs it."""
-    length_normalised: bool = False
+    length_normalised: bool | None = None
     """Compare log-ratios a token instead of their sums, so that length earns nothing (Lambert et al. 2024, arXiv
-    2411.15124)."""
+    2411.15124). None: for ``ipo`` alone, whose β is that of a mean."""
+    decay: PositiveShare = 1.0
+    """What each token's log-ratio counts relative to the one before it (γ of D2PO, arXiv 2502.14340; 0.98 is usual): below 1
+    earlier tokens count more."""
+    discopop_tau: Positive = TAU
+    """How sharply ``discopop`` passes from its logistic to its exponential part."""
     weight: str = ""
     """Column with what each pair counts, such as the discount of old votes (Son et al. 2024, arXiv 2407.18676); empty: all
     alike."""
@@ -59,6 +69,12 @@ class DPO(FromPairs):
             require(weight > 0, f"objective {name} has the weight {weight}; give a positive one or leave it out")
         require(set(weights) != {"sft"}, 'objective="sft" alone prefers nothing; use SFT on the chosen completions')
         require(0 <= smoothing < 0.5, f"smoothing={smoothing} is no chance of a wrong label from 0 to below 0.5")
+        require("ipo" not in weights or len(weights) == 1 or self.length_normalised is not None, MIXED_IPO)
+        require(not self.by_mean or self.decay == 1, "length_normalised and decay both act against length; choose one")
+        require(
+            self.discopop_tau == TAU or "discopop" in weights,
+            f"discopop_tau has no effect on {', '.join(weights)}; leave it out",
+        )
         read = set(SMOOTHED) & set(weights)
         require(not smoothing or bool(read), f"smoothing={smoothing} has no effect on {', '.join(weights)}; set it to 0")
         require("exo" not in weights or smoothing > 0, 'objective="exo" is infinite without smoothing; set it to 1e-3')
@@ -70,6 +86,11 @@ class DPO(FromPairs):
         )
 
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
+
+    @property
+    def by_mean(self) -> bool:
+        """Whether log-ratios a token are compared."""
+        return "ipo" in self._weights() if self.length_normalised is None else self.length_normalised
 
     @property
     def data_columns(self) -> tuple[str, ...]:
@@ -92,7 +113,7 @@ class DPO(FromPairs):
 
     def score(self, logp_A: NDArray[Any], row: Row) -> float:
         """The implicit reward: ``β`` times the log-ratio."""
-        return implicit_reward(logp_A, row, self.beta, self.length_normalised)
+        return implicit_reward(logp_A, row, self.beta, self.by_mean, self.decay)
 
     def with_baseline(self, units: Sequence[Unit], policy: LogProbs, reference: LogProbs) -> list[Unit]:
         """The units with the field ``baseline``: the batch's mean log-ratio under the present policy, which ``bco`` reads.
@@ -101,7 +122,7 @@ class DPO(FromPairs):
         """
         rows = [row for unit in units for row in unit]
         now = zip(policy(units), rows, strict=True)
-        baseline = float(np.mean([implicit_reward(logp_A, row, 1.0, self.length_normalised) for logp_A, row in now]))
+        baseline = float(np.mean([implicit_reward(logp_A, row, 1.0, self.by_mean, self.decay) for logp_A, row in now]))
         return with_field(units, "baseline", itertools.repeat(baseline))
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
@@ -113,8 +134,8 @@ class DPO(FromPairs):
         from penstock.algos import preference
 
         pairs, weights = denominator.units, self._weights()
-        ratio_A = outputs["logp"] - fields["reference_logp"]
-        ratios = PairValues.of(ratio_A, fields, batch, mean=self.length_normalised)
+        ratio_A = preference.decayed(outputs["logp"] - fields["reference_logp"], batch.row_A, self.decay)
+        ratios = PairValues.of(ratio_A, fields, batch, mean=self.by_mean)
         means = PairValues.of(outputs["logp"], fields, batch, mean=True)
         metrics = ratios.metrics(self.beta, pairs) | {"nll/chosen": -means.chosen_U.detach().sum() / pairs}
         loss: Any = 0.0
@@ -135,13 +156,15 @@ class DPO(FromPairs):
         more: tuple[Any, ...] = (self.smoothing,) if name in SMOOTHED else ()
         if "probability" in fields:
             more = (1 - preference.pairs(fields["probability"], fields["preferred"], batch.unit_B)[0],)
+        if name == "discopop":
+            more = (self.discopop_tau,)
         if name == "bco":
             more = (preference.pairs(fields["baseline"], fields["preferred"], batch.unit_B)[0],)
         return PAIR_LOSSES[name](ratios.chosen_U, ratios.rejected_U, self.beta, *more)
 
 
-def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool) -> float:
-    """``beta`` times the sum (or mean) of a row's log-ratios to its ``reference_logp``.
+def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool, decay: float = 1.0) -> float:
+    """``beta`` times the sum (or mean) of a row's log-ratios to its ``reference_logp``, the t-th times ``decay^t``.
 
     Raises:
         TrainingError: the row has no reference, or log-probs of another length.
@@ -149,5 +172,5 @@ def implicit_reward(logp_A: NDArray[Any], row: Row, beta: float, mean: bool) -> 
     reference_A = np.asarray(row.fields.get("reference_logp", np.empty(0)), np.float64)
     if reference_A.shape != np.shape(logp_A):
         raise TrainingError(f"{np.size(logp_A)} log-probs and {len(reference_A)} of the reference; score both on the same row")
-    ratio_A = np.asarray(logp_A, np.float64) - reference_A
+    ratio_A = (np.asarray(logp_A, np.float64) - reference_A) * decay ** np.arange(len(reference_A))
     return beta * float(ratio_A.mean() if mean else ratio_A.sum())

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
-from penstock.algos.advantages import Array, group_centred, group_normalised, process_normalised
+from penstock.algos.advantages import Array, batch_normalised, group_centred, group_normalised, process_normalised
 from penstock.algos.kl import IN_LOSS, KLPenalty
-from penstock.algos.labels import Trajectory, action_rewards
-from penstock.algos.policy import FromGroups
+from penstock.algos.labels import Trajectory
+from penstock.algos.policy import FromGroups, totals
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.algorithm import scored_samples
-from penstock.core.types import Group
+from penstock.core.types import STEP_ENDS
 
 
 @spec
@@ -26,33 +23,37 @@ class GRPO(FromGroups):
     Further relatives (DAPO, GSPO, CISPO, GMPO…) are functions of ``compositions.py``.
     """
 
-    scale: Literal["std", "none"] = "std"
-    """Divide a group's centred rewards by their standard deviation, or leave them."""
+    scale: Literal["std", "batch", "none"] = "std"
+    """Divide a group's centred rewards by their standard deviation, by that of the whole batch, or leave them."""
     supervision: Literal["outcome", "process"] = "outcome"
     """One advantage per sample from the sum of its rewards, or one per token from the rewards of the steps that follow (4.1.3
-    of the paper; a step's reward lies on its last token and is not 0)."""
+    of the paper). A step ends where rewards per token are not None; if all are numbers, where one is not 0 and at the end."""
     kl: KLPenalty = IN_LOSS
+
+    @property
+    def per_token(self) -> bool:
+        return self.supervision == "process"
+
+    @property
+    def penalty_in_loss(self) -> str:
+        return 'supervision="process" takes the KL penalty in the loss' if self.per_token else ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.supervision == "process":
-            require(self.scale == "std", 'supervision="process" normalises step rewards; set scale="std"')
-            require(self.kl.place == "loss", 'supervision="process" takes the KL penalty in the loss; set kl.place="loss"')
-            require(
-                not self.objective.one_advantage, 'supervision="process" gives one advantage per token; use another objective'
-            )
+        require(not self.per_token or self.scale == "std", 'supervision="process" normalises step rewards; set scale="std"')
 
     def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
         return group_normalised(reward_G) if self.scale == "std" else group_centred(reward_G)
 
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         if self.supervision == "process":
-            return [list(process_normalised(group)) for group in rewards]
+            return [list(process_normalised(group, _step_ends(found))) for group, found in zip(rewards, kept, strict=True)]
+        if self.scale == "batch":
+            return [list(advantage_G) for advantage_G in batch_normalised(totals(kept, rewards))]
         return super().estimate(kept, rewards)
 
-    def has_signal(self, group: Group) -> bool:
-        """Whether rewards of samples differ, or under process supervision those of steps."""
-        if self.supervision == "outcome":
-            return super().has_signal(group)
-        rewards = [action_rewards(sample) for sample in scored_samples(group)]
-        return len(rewards) >= self.least_samples and any(map(np.any, process_normalised(rewards)))
+
+def _step_ends(group: Sequence[Trajectory]) -> list[Any] | None:
+    if not all(STEP_ENDS in t.sample.extras for t in group):
+        return None
+    return [t.sample.extras[STEP_ENDS][t.sample.action_T] for t in group]

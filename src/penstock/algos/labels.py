@@ -17,10 +17,9 @@ from penstock.algos.advantages import Array
 from penstock.algos.kl import LOG_RATIO_LIMIT
 from penstock.core.contracts import Columns, Denominator
 from penstock.core.errors import TrainingError
-from penstock.core.types import Group, Metrics, Row, Sample, Unit
+from penstock.core.types import LARGEST_REWARD, LEFT_OUT, Group, Metrics, Row, Sample, Unit
 
 Aggregate = Literal["token", "sequence", "constant"]
-
 PER_ACTION = {"reference": "reference_logp", "value": "value", "proximal": "proximal_logp"}
 """Columns that a trajectory has as fields."""
 
@@ -41,6 +40,8 @@ class Trajectory:
     """Value of the state after the last action, if the sample was cut while it still ran; 0 if it ended."""
     greedy_reward: float = 0.0
     """Reward of the greedy answer to the same prompt."""
+    earlier_reward: float = 0.0
+    """What actions earned that were left out because they had become too old."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Columns of other names, as they were filled."""
 
@@ -49,8 +50,8 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """The sum of the rewards, before any penalty."""
-        return float(self.reward_A.sum())
+        """The sum of the rewards, before any penalty; that of actions left out for their age included."""
+        return float(self.reward_A.sum()) + self.earlier_reward
 
 
 def trajectories(
@@ -83,7 +84,7 @@ def trajectories(
         answers = [sample for sample in group.samples if sample.valid and sample.extras.get("greedy")]
         if greedy and not answers:
             continue
-        baseline = float(action_rewards(answers[0]).sum()) if answers else 0.0
+        baseline = sum(map(np.sum, rewards_of_actions(answers[0]))) if answers else 0.0
         kept = [
             _trajectory(sample, {name: values[index][place] for name, values in read.items() if values}, baseline)
             for place, sample in enumerate(group.samples)
@@ -101,29 +102,32 @@ def _trajectory(sample: Sample, column: Mapping[str, Any], greedy_reward: float)
         if value_A.shape != logp_A.shape:
             raise TrainingError(f'{sample.key}: the column "{name}" has shape {value_A.shape}, its actions {logp_A.shape}')
     more = {name: value for name, value in column.items() if name not in PER_ACTION and name != "bootstrap"}
-    bootstrap = float(column.get("bootstrap", 0.0))
-    return Trajectory(
-        sample, logp_A, action_rewards(sample), **arrays, bootstrap=bootstrap, greedy_reward=greedy_reward, more=more
-    )
+    reward_A, earlier_A = rewards_of_actions(sample)
+    ends = {"bootstrap": float(column.get("bootstrap", 0.0)), "greedy_reward": greedy_reward}
+    given: dict[str, Any] = {**arrays, **ends, "earlier_reward": float(earlier_A.sum()), "more": more}
+    return Trajectory(sample, logp_A, reward_A, **given)
 
 
-def action_rewards(sample: Sample) -> Array:
-    """The reward of each action token, ``[A]``; a reward on an observation counts for the action before it.
+def rewards_of_actions(sample: Sample) -> tuple[Array, Array]:
+    """The reward of each action, ``[A]``, and of those that were left out for their age; a reward on an observation counts for
+    the action before it.
 
     Raises:
-        TrainingError: the sample is unscored, a reward is not finite, or one lies before the first action.
+        TrainingError: the sample is unscored, a reward is not finite or too large to be squared and summed in float32, or one
+            lies before the first action.
     """
     if sample.reward_T is None:
         raise TrainingError(f"{sample.key}: cannot be labelled before it is scored")
     reward_T = sample.reward_T.astype(np.float64)
-    if not np.isfinite(reward_T).all():
-        raise TrainingError(f"{sample.key}: its reward is not finite")
-    cause_T = np.cumsum(sample.action_T) - 1
+    if not (np.abs(reward_T) <= LARGEST_REWARD).all():
+        raise TrainingError(f"{sample.key}: a reward is not finite, or beyond ±{LARGEST_REWARD:g}; scale rewards towards 1")
+    acted_T = sample.action_T | sample.extras.get(LEFT_OUT, False)
+    cause_T = np.cumsum(acted_T) - 1
     if reward_T[cause_T < 0].any():
         raise TrainingError(f"{sample.key}: a reward lies before the first action, which cannot have caused it")
-    reward_A = np.zeros(int(sample.action_T.sum()))
-    np.add.at(reward_A, cause_T[cause_T >= 0], reward_T[cause_T >= 0])
-    return reward_A
+    earned = np.bincount(cause_T[cause_T >= 0], reward_T[cause_T >= 0], int(acted_T.sum()))
+    kept = sample.action_T[acted_T]
+    return earned[kept], earned[~kept]
 
 
 def token_weight(aggregate: Aggregate, length: int, constant: int = 0) -> float:

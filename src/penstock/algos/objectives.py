@@ -50,8 +50,23 @@ class Objective:
     """Whether the algorithm's ``clip`` has a meaning here."""
     bounded: ClassVar[bool] = False
     """Whether stale samples are harmless without a ``clip``."""
-    one_advantage: ClassVar[bool] = False
-    """Whether all tokens of a sample must share one advantage."""
+    has_ratio: ClassVar[bool] = True
+    """Whether it accounts for how far the policy has moved since the update began."""
+
+    @property
+    def one_gain(self) -> bool:
+        """Whether all tokens of a sample gain the same number, that of the sample."""
+        return False
+
+    @property
+    def one_advantage(self) -> bool:
+        """Whether all tokens of a sample must share one advantage."""
+        return self.one_gain
+
+    @property
+    def geometric(self) -> bool:
+        """Whether the ratio is the geometric mean over an answer, which moves far less than that of a token."""
+        return False
 
     def choose(self, units: Sequence[Unit]) -> list[Unit]:
         """Fields that depend on the whole batch are added here, where the whole batch is seen."""
@@ -65,21 +80,29 @@ class ClippedRatio(Objective):
     Clip-higher (DAPO, arXiv 2503.14476) is ``clip=(0.2, 0.28)`` of the algorithm; ``clip=None`` leaves the ratio free.
     """
 
-    level: Literal["token", "sequence", "sequence-token"] = "token"
-    """The ratio of a token, the geometric mean over its sequence (GSPO), or that with the token's gradient (GSPO-token)."""
+    level: Literal["token", "sequence", "sequence-token", "product"] = "token"
+    """The ratio of a token, the geometric mean over its sequence (GSPO), that with the token's gradient (GSPO-token), or the
+    product over its sequence, for which a whole answer is one action (RLOO, arXiv 2402.14740)."""
     dual: float = 0.0
     """Largest ratio that counts where the advantage is negative (dual clip, arXiv 1912.09729; 3 is usual); 0: none."""
 
     def __post_init__(self) -> None:
         require(self.dual == 0 or self.dual > 1, f"objective.dual={self.dual} must be above 1, or 0 to switch it off")
 
+    @property
+    def one_gain(self) -> bool:
+        return self.level in ("sequence", "product")
+
+    @property
+    def geometric(self) -> bool:
+        return self.level in ("sequence", "sequence-token")
+
     def surrogate(self, inputs: SurrogateInputs) -> Any:
         if self.level == "token":
             ratio_A = inputs.gap_A.exp()
-        elif self.level == "sequence":
-            ratio_A = maths().sequence_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
         else:
-            ratio_A = maths().sequence_token_ratio(inputs.gap_A, inputs.weight_A, inputs.row_A)
+            ratio = {"sequence": maths().sequence_ratio, "product": maths().product_ratio}
+            ratio_A = ratio.get(self.level, maths().sequence_token_ratio)(inputs.gap_A, inputs.weight_A, inputs.row_A)
         return maths().clipped(ratio_A, inputs.advantage_A, low=inputs.low, high=inputs.high, dual=self.dual)
 
 
@@ -88,6 +111,7 @@ class PolicyGradient(Objective):
     """The plain policy gradient ``A * logp`` (Williams 1992). With stale samples add ``importance_weights``."""
 
     uses_clip: ClassVar[bool] = False
+    has_ratio: ClassVar[bool] = False
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
         return maths().policy_gradient(inputs.logp_A, inputs.advantage_A)
@@ -112,10 +136,11 @@ class GMPO(Objective):
     The paper's interval ``(e^-0.4, e^0.4)`` is ``clip=(0.33, 0.49)``, its mean ``aggregate="sequence"``.
     """
 
-    one_advantage: ClassVar[bool] = True
+    one_gain: ClassVar[bool] = True
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
-        maths().check_one_advantage_a_row(inputs.advantage_A, inputs.row_A)
+        counts_A = inputs.weight_A != 0
+        maths().check_one_advantage_a_row(inputs.advantage_A[counts_A], inputs.row_A[counts_A])
         borders = {"low": inputs.low, "high": inputs.high}
         return maths().geometric_mean(inputs.gap_A, inputs.advantage_A, inputs.weight_A, inputs.row_A, **borders)
 
@@ -143,6 +168,7 @@ class TOPR(Objective):
 
     uses_clip: ClassVar[bool] = False
     bounded: ClassVar[bool] = True
+    one_advantage: ClassVar[bool] = True
 
     low: float = 0.0
     """Least weight of an answer with negative advantage."""
@@ -166,14 +192,17 @@ class DPPO(Objective):
 
     divergence: Literal["tv", "kl"] = "tv"
     """How far a token has moved: total variation, or KL of the old policy to the new, of "this token or another"."""
-    threshold: Positive = 0.2
+    threshold: Positive = 0.15
     """Beyond it a token's gradient stops; for ``kl`` 0.05 is usual."""
+    cap: Positive = 20.0
+    """Largest ratio by which a token's gradient counts."""
 
     def surrogate(self, inputs: SurrogateInputs) -> Any:
         measure = maths().total_variation if self.divergence == "tv" else maths().binary_kl
         logp_A = inputs.logp_A.detach()
         distance_A = measure(logp_A, logp_A - inputs.gap_A.detach())
-        return maths().divergence_masked(inputs.gap_A.exp(), distance_A, inputs.advantage_A, threshold=self.threshold)
+        limits = {"threshold": self.threshold, "cap": self.cap}
+        return maths().divergence_masked(inputs.gap_A.exp(), distance_A, inputs.advantage_A, **limits)
 
 
 @spec

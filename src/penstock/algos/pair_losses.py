@@ -14,9 +14,6 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-DISCOPOP_TEMPERATURE = 0.05
-"""How sharply DiscoPOP passes from its logistic to its exponential part (Lu et al. 2024, appendix)."""
-
 MOST_LIKELY = -1e-6
 """The highest mean log-prob whose odds are distinguished; at probability 1 they are infinite."""
 
@@ -101,13 +98,14 @@ def nca(chosen_U: Tensor, rejected_U: Tensor, beta: float) -> Tensor:
     return functional.softplus(-chosen_U) + 0.5 * functional.softplus(chosen_U) + 0.5 * functional.softplus(rejected_U)
 
 
-def discopop(chosen_U: Tensor, rejected_U: Tensor, beta: float) -> Tensor:
-    """``(1 - m) · -log σ(ρ) + m · exp(-ρ)``, ``ρ = β h``, ``m = σ(ρ / 0.05)`` (DiscoPOP: Lu et al. 2024, arXiv 2406.08414).
+def discopop(chosen_U: Tensor, rejected_U: Tensor, beta: float, tau: float = 0.05) -> Tensor:
+    """``(1 - m) · -log σ(ρ) + m · exp(-ρ)``, ``ρ = β h``, ``m = σ(ρ / τ)`` (DiscoPOP: Lu et al. 2024, arXiv 2406.08414).
 
-    Found by search, it has a hump: from just below the reference (ρ = 0) to just above, its gradient shrinks the margin.
+    The paper's τ is 0.05. Found by search, it has a hump: from just below the reference (ρ = 0) to just above, its gradient
+    shrinks the margin.
     """
     margin_U = beta * (chosen_U - rejected_U)
-    scaled_U = margin_U / DISCOPOP_TEMPERATURE
+    scaled_U = margin_U / tau
     # In logarithms: for a large negative margin exp(-ρ) overflows although its share m vanishes faster.
     exponential_U = (functional.logsigmoid(scaled_U) - margin_U).exp()
     return (-scaled_U).sigmoid() * functional.softplus(-margin_U) + exponential_U

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from penstock.algos.kl import KLPenalty
 from penstock.algos.labels import (
     Aggregate,
     Trajectory,
-    action_rewards,
     is_flat,
     labelled_row,
     share,
@@ -26,19 +25,19 @@ from penstock.algos.labels import (
 )
 from penstock.algos.objectives import AnyObjective, ClippedRatio, SurrogateInputs
 from penstock.config.run import require
-from penstock.core.algorithm import FromSamples, scored_samples
+from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Metrics, Row, Unit
+
+TOKEN_CLIP = (0.2, 0.2)
+"""PPO's interval for the ratio of a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptimization(FromSamples):
     """Base of algorithms that raise a surrogate of the policy. Subclasses are specs; they add how advantages are estimated."""
 
-    per_token: ClassVar[bool] = False
-    """Whether the tokens of a sample may have advantages of their own."""
-
-    clip: tuple[float, float] | None = (0.2, 0.2)
+    clip: tuple[float, float] | None = TOKEN_CLIP
     """How far (low, high) the probability ratio may leave 1 before a token's gradient stops; None never stops it."""
     objective: AnyObjective = ClippedRatio()
     """What is made of ratios and advantages; see objectives.py."""
@@ -51,9 +50,18 @@ class PolicyOptimization(FromSamples):
     """A penalty that keeps the policy near its reference, off until it is given a coefficient."""
 
     @property
+    def per_token(self) -> bool:
+        """Whether the tokens of a sample may have advantages of their own."""
+        return False
+
+    @property
     def aggregate(self) -> Aggregate:
         """What the loss is a mean over."""
         return "token"
+
+    @property
+    def single_step(self) -> bool:
+        return not self.objective.has_ratio
 
     def __post_init__(self) -> None:
         require(
@@ -68,6 +76,16 @@ class PolicyOptimization(FromSamples):
         require(
             not (self.per_token and self.objective.one_advantage),
             f"the objective {named} needs one advantage per sample; {type(self).__name__} has one per token",
+        )
+        require(
+            not (self.objective.one_gain and self.aggregate == "token"),
+            f"the objective {named} gives a whole answer one gain, and a mean over tokens would weigh it by its length; "
+            'set aggregate="sequence"',
+        )
+        require(
+            self.clip != TOKEN_CLIP or not self.objective.geometric,
+            f"clip={self.clip} is for ratios of tokens; the geometric mean of an answer's stays within thousandths of 1 and "
+            "would never be cut; set clip=(3e-4, 4e-4), the paper's",
         )
 
     @property
@@ -142,7 +160,7 @@ class PolicyOptimization(FromSamples):
         metrics = losses.policy_metrics(gap_A.detach(), cut_A, weight_A, denominator=denominator.tokens)
         metrics["policy/loss"] = loss.detach()
         if self.kl.place == "loss" and self.kl.coefficient:
-            penalty = self._penalty(outputs, fields, batch, gap_A, over)
+            penalty = self._penalty(outputs, fields, batch, over)
             metrics["kl/loss"] = penalty.detach()
             loss = loss + penalty
         if self.entropy.on:
@@ -153,13 +171,15 @@ class PolicyOptimization(FromSamples):
         metrics["loss"] = loss.detach()
         return loss, metrics
 
-    def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, gap_A: Any, over: float) -> Any:
+    def _penalty(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, over: float) -> Any:
         from penstock.algos import losses
 
         scaled_A = fields["weight"] * fields["kl_coefficient"][batch.row_A]
         if self.kl.estimator == "full":
             return losses.weighted_mean(outputs["divergence"], scaled_A, denominator=over)
-        ratio_A = gap_A.exp() if self.kl.reweight else None
+        # Samples are those of the policy that generated them, so this ratio starts there, wherever the objective's does.
+        behaved_A = losses.log_ratio(outputs["logp"], fields["old_logp"], fields["weight"])
+        ratio_A = behaved_A.exp() if self.kl.reweight else None
         reference_A, estimator = fields["reference_logp"], self.kl.estimator
         return losses.kl_loss(outputs["logp"], reference_A, scaled_A, estimator=estimator, denominator=over, ratio=ratio_A)
 
@@ -175,8 +195,24 @@ class WithoutCritic(PolicyOptimization):
     skip_flat: bool = False
     """Leave out groups whose rewards are all equal; they then count in no denominator (and pay no KL penalty)."""
 
+    @property
+    def penalty_in_loss(self) -> str:
+        """Why rewards must come without a KL penalty; empty: they may have one."""
+        return ""
+
+    @property
+    def by_group(self) -> bool:
+        """Whether a group's rewards alone say that its advantages are all 0."""
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        why = self.penalty_in_loss
+        require(not why or self.kl.place == "loss", f'{why}; set kl.place="loss"')
+        require(
+            not (self.skip_flat and self.kl.place == "reward" and self.kl.coefficient),
+            'skip_flat leaves out groups of equal rewards, which a KL penalty in the reward makes differ; set kl.place="loss"',
+        )
         by_constant = self.aggregate == "constant"
         require(
             by_constant == (self.constant > 0),
@@ -197,7 +233,7 @@ class WithoutCritic(PolicyOptimization):
         """One unit per group with enough valid samples."""
         coefficient = self.kl.current(coefficients)
         kept = trajectories(groups, columns, needs=self.needs, least=self.least_samples, greedy=self.greedy)
-        rewards = [[self.kl.charge(t.reward_A, t.logp_A, t.reference_logp_A, coefficient) for t in group] for group in kept]
+        rewards = [[charged(self.kl, t, coefficient) for t in group] for group in kept]
         units: list[Unit] = []
         for group, advantages in zip(kept, self.estimate(kept, rewards), strict=True):
             unit = tuple(
@@ -207,6 +243,14 @@ class WithoutCritic(PolicyOptimization):
             if not (self.skip_flat and is_flat(unit)):
                 units.append(unit)
         return self.objective.choose(units)
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether the group has enough valid samples and, where that depends on it alone, an advantage that is not 0."""
+        if not self.by_group:
+            return super().has_signal(group)
+        kept = trajectories([group], {}, least=self.least_samples, greedy=self.greedy)
+        found = self.estimate(kept, [[t.reward_A for t in members] for members in kept])
+        return any(np.any(advantage) for advantages in found for advantage in advantages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +271,18 @@ class FromGroups(WithoutCritic):
 
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         """All tokens of a sample share its advantage."""
-        summed = [np.array([reward_A.sum() for reward_A in group]) for group in rewards]
-        return [list(self.advantages(reward_G, group)) for reward_G, group in zip(summed, kept, strict=True)]
+        pairs = zip(totals(kept, rewards), kept, strict=True)
+        return [list(self.advantages(reward_G, group)) for reward_G, group in pairs]
 
-    def has_signal(self, group: Group) -> bool:
-        """Whether the group has enough valid samples and their rewards are not all equal."""
-        reward_G = [action_rewards(sample).sum() for sample in scored_samples(group)]
-        return len(reward_G) >= self.least_samples and float(np.ptp(reward_G)) > 0
+
+def charged(kl: KLPenalty, t: Trajectory, coefficient: float) -> Array:
+    """Rewards less the penalty, by the learner's own log-probs before the update where it has scored them."""
+    logp_A = t.proximal_logp_A if len(t.proximal_logp_A) else t.logp_A
+    charged_A: Array = kl.charge(t.reward_A, logp_A, t.reference_logp_A, coefficient)
+    return charged_A
+
+
+def totals(kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[Array]:
+    """The one reward of each sample, ``[G]`` of each group: that of all its actions, those left out for their age included."""
+    groups = [zip(group, reward, strict=True) for group, reward in zip(kept, rewards, strict=True)]
+    return [np.array([reward_A.sum() + t.earlier_reward for t, reward_A in group]) for group in groups]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from penstock.algos.advantages import Array, generalised_advantages, vtrace, whiten
+from penstock.algos.advantages import Array, generalised_advantages, n_step_returns, vtrace, whiten
 from penstock.algos.labels import Trajectory, token_weight, trajectories
-from penstock.algos.policy import PolicyOptimization
+from penstock.algos.policy import PolicyOptimization, charged
 from penstock.config.run import require
-from penstock.config.spec import NotNegative, Share, spec
+from penstock.config.spec import Count, NotNegative, Share, spec
 from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutput, Outputs
 from penstock.core.types import Group, Row, Unit
 
@@ -29,8 +29,13 @@ class PPO(PolicyOptimization):
     """How far a value may usefully move from its estimate at labelling; 0 switches this off."""
     value_coefficient: NotNegative = 0.5
     """Weight of the value loss, next to the policy loss."""
-    estimator: Literal["gae", "vtrace"] = "gae"
-    """Generalised advantages, or V-trace, which corrects returns for samples of an older policy (arXiv 1802.01561)."""
+    estimator: Literal["gae", "vtrace", "n-step"] = "gae"
+    """Generalised advantages; V-trace, which corrects returns for samples of an older policy (arXiv 1802.01561); or returns of
+    ``n_steps`` rewards and the value after them."""
+    n_steps: Count = 1
+    """Rewards in a return, for ``estimator="n-step"``."""
+    vtrace_bounds: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """Largest weights of V-trace: of value errors (ρ), of what is carried back (c, at most ρ), and of the policy gradient."""
     bootstrap: bool = False
     """Whether a sample that was cut at its longest length goes on in the critic's mind: its last value is then that of what
     was cut off. If not, the cut ends the episode, and its reward was given to the text as it is."""
@@ -40,6 +45,11 @@ class PPO(PolicyOptimization):
         require(
             self.estimator == "gae" or not self.importance_weights,
             'estimator="vtrace" corrects advantages itself; set importance_weights=[] or estimator="gae"',
+        )
+        require(self.n_steps == 1 or self.estimator == "n-step", f'n_steps={self.n_steps} needs estimator="n-step"')
+        rho, carried, policy = self.vtrace_bounds
+        require(
+            rho >= carried > 0 and policy > 0, f"vtrace_bounds={self.vtrace_bounds} must be (ρ, c, ρ of the policy), ρ >= c > 0"
         )
 
     @property
@@ -71,12 +81,15 @@ class PPO(PolicyOptimization):
         return trajectories(groups, columns, needs=self.needs)
 
     def _estimate(self, trajectory: Trajectory, coefficient: float) -> tuple[Array, Array]:
-        reward_A = self.kl.charge(trajectory.reward_A, trajectory.logp_A, trajectory.reference_logp_A, coefficient)
-        given: dict[str, Any] = {"lam": self.lam, "bootstrap": trajectory.bootstrap}
-        if self.estimator == "vtrace":
-            gap_A = trajectory.proximal_logp_A - trajectory.logp_A
-            return vtrace(reward_A, trajectory.value_A, gap_A, self.discount, **given)
-        return generalised_advantages(reward_A, trajectory.value_A, self.discount, **given)
+        t, end = trajectory, trajectory.bootstrap
+        reward_A = charged(self.kl, t, coefficient)
+        if self.estimator == "n-step":
+            return n_step_returns(reward_A, t.value_A, self.discount, self.n_steps, bootstrap=end)
+        if self.estimator == "gae":
+            return generalised_advantages(reward_A, t.value_A, self.discount, self.lam, bootstrap=end)
+        rho, carried, policy = self.vtrace_bounds
+        bounds: dict[str, Any] = {"bounds": (rho, carried), "policy_bound": policy}
+        return vtrace(reward_A, t.value_A, t.proximal_logp_A - t.logp_A, self.discount, lam=self.lam, bootstrap=end, **bounds)
 
     def _row(self, trajectory: Trajectory, advantage_A: Array, return_A: Array, coefficients: Coefficients) -> Row:
         weight, labels = token_weight("token", len(trajectory)), {"old_value": trajectory.value_A, "return": return_A}

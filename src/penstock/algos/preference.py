@@ -109,6 +109,16 @@ def row_sums(value_A: Tensor, row_A: Tensor, rows: int) -> Tensor:
     return value_A.new_zeros(rows).index_add(0, row_A, value_A)
 
 
+def decayed(value_A: Tensor, row_A: Tensor, decay: float) -> Tensor:
+    """``decay^t · value_t``, ``[A]``, where ``t`` counts a row's actions from 0 (token-decayed DPO: Shao et al. 2025, arXiv
+    2502.14340, D2PO). ``row_A`` must not fall: the actions of a row are together and in order.
+    """
+    if decay == 1.0:
+        return value_A
+    place_A = torch.arange(len(row_A), device=row_A.device) - torch.searchsorted(row_A, row_A)
+    return value_A * decay ** place_A.to(value_A.dtype)
+
+
 def row_means(value_A: Tensor, row_A: Tensor, rows: int) -> Tensor:
     """Means ``[B]`` over the action tokens of each row; 0 for a row without any."""
     length_B = row_sums(torch.ones_like(value_A), row_A, rows)

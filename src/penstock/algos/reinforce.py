@@ -10,7 +10,7 @@ import numpy as np
 from penstock.algos.advantages import Array, group_centred, leave_one_out, returns_to_go, whiten
 from penstock.algos.labels import Trajectory
 from penstock.algos.objectives import AnyObjective, PolicyGradient
-from penstock.algos.policy import WithoutCritic
+from penstock.algos.policy import WithoutCritic, totals
 from penstock.config.run import require
 from penstock.config.spec import Share, spec
 
@@ -23,6 +23,7 @@ class REINFORCE(WithoutCritic):
     """
 
     per_token: ClassVar[bool] = True
+    by_group: ClassVar[bool] = False
 
     discount: Share = 1.0
     """Weight of the next step's return; rewards per token count from where they are."""
@@ -69,6 +70,10 @@ class ReinforcePlusPlus(WithoutCritic):
         )
 
     @property
+    def by_group(self) -> bool:
+        return self.baseline == "group"
+
+    @property
     def least_samples(self) -> int:
         return 2 if self.baseline == "group" else 1
 
@@ -81,7 +86,7 @@ class ReinforcePlusPlus(WithoutCritic):
         if not rewards:
             return []
         if self.baseline == "group":
-            centred = [group_centred([reward_A.sum() for reward_A in group]) for group in rewards]
+            centred = [group_centred(reward_G) for reward_G in totals(kept, rewards)]
             raw = [np.full(len(r), a) for c, group in zip(centred, rewards, strict=True) for a, r in zip(c, group, strict=True)]
         else:
             raw = [returns_to_go(reward_A, self.discount) for group in rewards for reward_A in group]

@@ -21,6 +21,9 @@ from penstock.core.contracts import Coefficients, Columns, Denominator, LossOutp
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Metrics, Unit
 
+TIE = 1e-9
+"""Rewards nearer to a quantile than this share of their spread tie with it."""
+
 
 @spec
 class RFT(FromSamples):
@@ -52,7 +55,10 @@ class RFT(FromSamples):
 
     def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """The quantile of the next batch, one step of the rise higher."""
-        return {"quantile": min(self.end, coefficients["quantile"] + (self.end - self.start) / self.rise)}
+        step = (self.end - self.start) / self.rise
+        # From the first quantile at once, so that no rounding adds up over the batches.
+        risen = round((coefficients["quantile"] - self.start) / step) + 1 if step else 0
+        return {"quantile": min(self.end, self.start + (self.end - self.start) * risen / self.rise)}
 
     def has_signal(self, group: Group) -> bool:
         """Whether some sample would be kept, which the best one is at any quantile unless all are alike or below ``least``."""
@@ -92,7 +98,8 @@ def reaches_quantile(reward_G: ArrayLike, quantile: float, least: float | None) 
     if not 0 <= quantile <= 1:
         raise TrainingError(f"quantile={quantile} is outside [0, 1]")
     worth = np.ptp(reward_G) > 0 if least is None else reward_G >= least
-    return (reward_G >= np.quantile(reward_G, quantile)) & worth
+    # Between two equal numbers, or an ulp beside one, the quantile is off by rounding; a tie is a tie all the same.
+    return (reward_G >= np.quantile(reward_G, quantile) - TIE * np.ptp(reward_G)) & worth
 
 
 def distinct(group: Sequence[Trajectory]) -> list[Trajectory]:

@@ -8,6 +8,8 @@ which is never split. Cells of weight 0 hold a log-ratio of 0 (see :func:`pensto
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,15 @@ def row_mean(value_A: Tensor, weight_A: Tensor, row_A: Tensor) -> Tensor:
 def sequence_ratio(gap_A: Tensor, weight_A: Tensor, row_A: Tensor) -> Tensor:
     """The geometric mean of a row's token ratios, at each of its tokens (GSPO: Zheng et al. 2025, arXiv 2507.18071)."""
     return row_mean(gap_A, weight_A, row_A).exp()
+
+
+def product_ratio(gap_A: Tensor, weight_A: Tensor, row_A: Tensor) -> Tensor:
+    """The product of a row's token ratios, at each of its tokens: the ratio of the whole answer as one action.
+
+    (RLOO: Ahmadian et al. 2024, arXiv 2402.14740.) Its logarithm is clamped to ±20.
+    """
+    whole_A = row_sum(gap_A * (weight_A != 0).to(gap_A.dtype), row_A)
+    return whole_A.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def sequence_token_ratio(gap_A: Tensor, weight_A: Tensor, row_A: Tensor) -> Tensor:
@@ -128,12 +139,14 @@ def binary_kl(logp: Tensor, old_logp: Tensor) -> Tensor:
     return old * (old_logp - logp) + old_rest * (old_rest.log() - rest.log())
 
 
-def divergence_masked(ratio: Tensor, divergence: Tensor, advantage: Tensor, *, threshold: float) -> Gain:
-    """``ratio * A``, without gradient where the policy has moved too far the way A wants (DPPO: arXiv 2602.04879).
+def divergence_masked(ratio: Tensor, divergence: Tensor, advantage: Tensor, *, threshold: float, cap: float = math.inf) -> Gain:
+    """``min(ratio, cap) * A``, without gradient where the policy has moved too far the way A wants (DPPO: arXiv 2602.04879).
 
     Too far means that ``divergence`` of the token exceeds ``threshold``: a rare token's ratio may grow while its probability
-    hardly moves, and a frequent token's the other way round.
+    hardly moves, and a frequent token's the other way round. The cap bounds value and gradient (truncated importance sampling):
+    beyond it the gradient is that of ``cap * A * logp``.
     """
+    ratio = ratio * (cap / ratio.detach()).clamp(max=1.0)
     away = ((advantage > 0) & (ratio > 1)) | ((advantage < 0) & (ratio < 1))
     cut = away & (divergence.detach() > threshold)
     return torch.where(cut, ratio.detach(), ratio) * advantage, cut

@@ -209,6 +209,11 @@ class Online(Stage):
             self.max_lag == 0 or algorithm.bounded,
             f"{self.name}: max_lag={self.max_lag} needs a clipped loss; set clip=(0.2, 0.28) or max_lag=0",
         )
+        require(
+            self.epochs * self.minibatches == 1 or not algorithm.single_step,
+            f"{self.name}: {named} without a probability ratio is wrong after the first optimizer step of a batch; set "
+            f"epochs=1 and minibatches=1, or algorithm.objective=ClippedRatio and algorithm.clip=(0.2, 0.28)",
+        )
 
     @property
     def strategy(self) -> Any:

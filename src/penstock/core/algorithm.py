@@ -135,6 +135,12 @@ class FromSamples(Algorithm):
         """Whether samples of older weights are harmless, because something bounds what they can do."""
         return False
 
+    @property
+    def single_step(self) -> bool:
+        """Whether a batch is good for one optimizer step alone, because nothing in the loss says how far the policy has moved
+        since it was sampled."""
+        return False
+
     def has_signal(self, group: Group) -> bool:
         """Whether anything can be learned from a scored group; one without may be replaced (``Online.dynamic_sampling``)."""
         return len(scored_samples(group)) >= self.least_samples

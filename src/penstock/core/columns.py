@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from penstock.core.errors import SpecError
-from penstock.core.types import Group, Row, Sample, Unit
+from penstock.core.types import Group, Row, Unit
 
 
 def sample_rows(groups: Sequence[Group]) -> list[Unit]:
@@ -67,26 +65,17 @@ REFERENCE_LOGP = "reference_logp_T"
 
 
 def cut_rows(groups: Sequence[Group]) -> list[Unit]:
-    """The samples that were cut at their longest length, each with its last step once more, as an action.
-
-    Values are computed where an action is predicted, so that of the added one is the value of what would have come; the action
-    itself is never looked at.
-    """
-    return [(_one_step_longer(sample),) for group in groups for sample in group.samples if sample.finish == "length"]
+    """The samples that were cut at their longest length, as bare rows."""
+    return [(Row(s.columns, s.action_T),) for group in groups for s in group.samples if s.finish == "length"]
 
 
-def _one_step_longer(sample: Sample) -> Row:
-    longer = {name: np.concatenate([column, column[-1:]]) for name, column in sample.columns.items()}
-    return Row(longer, np.append(sample.action_T, True))
-
-
-def last_values(groups: Sequence[Group], values: Sequence[Any]) -> list[list[float]]:
-    """The last value of each of :func:`cut_rows`, and 0 for samples that ended, ``[group][sample]``."""
+def end_values(groups: Sequence[Group], values: Sequence[Any]) -> list[list[float]]:
+    """The end value of each of :func:`cut_rows`, and 0 for samples that ended, ``[group][sample]``."""
     left = iter(values)
-    return [[float(next(left)[-1]) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
+    return [[float(next(left)) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
 
 
 register_column("reference", Column("reference", "logp", extra=REFERENCE_LOGP, field="reference_logp"))
 register_column("value", Column("learner", "value"))
 register_column("proximal", Column("learner", "logp"))
-register_column("bootstrap", Column("learner", "value", cut_rows, last_values))
+register_column("bootstrap", Column("learner", "end_value", cut_rows, end_values))

@@ -274,7 +274,7 @@ Coefficients = Mapping[str, float]
 """Numbers that an algorithm moves from batch to batch, by name (the price of the KL, of a cost, a quantile). An algorithm gives
 where they start and how they follow the metrics of a batch; they are saved in checkpoints."""
 
-Score = float | Sequence[float] | None
+Score = float | Sequence[float | None] | None
 """What a reward gives a sample: a number, one number per action token, or None for "does not apply"."""
 
 RewardFunction = Callable[..., Any]

@@ -34,6 +34,10 @@ class GenerationError(PenstockError):
     """A generator refused a request (for example a prompt longer than the context)."""
 
 
+class ContextFull(GenerationError):
+    """The tokens of a request leave no room for an answer in the model's context."""
+
+
 class WeightError(PenstockError):
     """A weight update was refused; the old weights are still in place."""
 

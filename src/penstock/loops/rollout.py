@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.contracts import Env, Generator, PromptSource, Reward
-from penstock.core.errors import EnvError, GenerationError
+from penstock.core.errors import ContextFull, EnvError, GenerationError
 from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
 from penstock.stream.entry import Ticket
@@ -50,7 +50,8 @@ class Rollout:
     async def _sample(self, prompt: Prompt, key: SampleKey, sampling: Sampling) -> Sample:
         """One trajectory: policy and environment take turns until the environment is done.
 
-        A first prompt that does not fit is an error of the data and raised; a later turn that fails marks this sample only.
+        A first prompt that does not fit is an error of the data and raised; a later turn that fails marks this sample only. An
+        episode that has filled the context is over: cut at its longest length, and scored as it is.
         """
         env = self.make_env(prompt)
         request = Request(key, env.reset(), sampling)
@@ -65,6 +66,8 @@ class Rollout:
                     sampling=replace(sampling, seed=sampling.seed + turn),  # or the turn would repeat the draws
                 )
                 sample = _joined(sample, await self._answer(again))
+        except ContextFull:
+            return replace(sample, finish="length")
         except (EnvError, GenerationError) as error:
             return sample.failed(f"{type(error).__name__}: turn {turn + 1} of {key}: {error}")
         return sample

@@ -1,7 +1,7 @@
 """What a language model computes for a loss, by name; a module that brings an output registers it here.
 
-An output is a function of a :class:`View`, one pass over a laid out batch. Built in are "logp", "entropy", "value", "step",
-"score" and "divergence"; :mod:`penstock.models.q_heads` brings "q".
+An output is a function of a :class:`View`, one pass over a laid out batch. Built in are "logp", "entropy", "value",
+"end_value", "step", "score" and "divergence"; :mod:`penstock.models.q_heads` brings "q".
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ class Vocabulary(Protocol):
     def scores(self, logits_AV: Tensor, target_A: Tensor, entropy: bool) -> Scored: ...
 
 
+def entropy_of(logp_AV: Tensor) -> Tensor:
+    """``-Σ_v p log p`` in nats, ``[A]``; a token of probability 0 (log-prob -inf) adds 0, and so does its gradient.
+
+    exp(-1e4) is 0 in float64 too, so the clamp changes no term; a bound as large as float32 has would overflow in the gradient.
+    """
+    return -(logp_AV.exp() * logp_AV.clamp(min=-1e4)).sum(-1)
+
+
 class WholeVocabulary:
     """The vocabulary of a model whose output head is whole on this rank."""
 
@@ -51,7 +59,7 @@ class WholeVocabulary:
         if not entropy:
             return (logits_AV.gather(-1, target_A[:, None]).squeeze(-1) - logits_AV.logsumexp(-1),)
         logp_AV = logits_AV.log_softmax(-1)
-        return logp_AV.gather(-1, target_A[:, None]).squeeze(-1), -(logp_AV.exp() * logp_AV).sum(-1)
+        return logp_AV.gather(-1, target_A[:, None]).squeeze(-1), entropy_of(logp_AV)
 
 
 @dataclass(frozen=True)
@@ -174,6 +182,11 @@ def _value(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
     return {"value": view.model.values(view.before_actions(view.critic_NH))}
 
 
+def _end_value(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
+    """The value of the state after each row's last token. It asks for no token more, for which a full context has no room."""
+    return {"end_value": view.model.values(view.critic_NH.index_select(0, view.tensors.last_B))}
+
+
 def _divergence(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
     """The divergence of the whole next-token distribution from the teacher's at every action."""
     teacher, taught_AH, temperature = view.teacher, view.taught_AH, view.temperature
@@ -202,6 +215,7 @@ def _step(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
 register_output("logp", _tokens)
 register_output("entropy", _tokens)
 register_output("value", _value)
+register_output("end_value", _end_value, per_row=True)
 register_output("divergence", _divergence)
 register_output("score", _score, per_row=True)
 register_output("step", _step)

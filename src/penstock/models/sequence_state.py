@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.core.errors import GenerationError
+from penstock.core.errors import ContextFull, GenerationError
 from penstock.core.types import FinishReason, OnToken, Request, Sample, Version
 from penstock.models.text import Text
 
 
 def require_room(request: Request, context: int) -> None:
-    """Raises GenerationError for a prompt that is empty or leaves no room for an answer in ``context`` tokens."""
+    """Raises GenerationError for a prompt that is empty, ContextFull where none of ``context`` tokens is left for an answer."""
     length = len(request.tokens_T)
     if length == 0:
         raise GenerationError(f"{request.key}: the prompt has no tokens; give at least one (for example an end token)")
     if length >= context:
-        raise GenerationError(
+        raise ContextFull(
             f"{request.key}: the prompt has {length} tokens and the model's context is {context}; "
             f"shorten the prompt or use a model with a longer context"
         )

@@ -86,7 +86,7 @@ def summary(probability_S: Sequence[float], end_S: Sequence[int], actions: int, 
     if use == "steps":
         reward_A = np.zeros(actions)
         np.add.at(reward_A, list(end_S), values)
-        return reward_A.tolist()
+        return [reward if place in end_S else None for place, reward in enumerate(reward_A.tolist())]
     if not len(values):
         return 0.0
     return float({"minimum": values.min(), "product": values.prod(), "last": values[-1], "mean": values.mean()}[use])

@@ -2,7 +2,8 @@
 
 A reward function is ``function(sample, columns) -> Score`` or, if its first parameter is called ``group``,
 ``function(group, columns) -> one Score a sample``; plain or ``async``; ``options`` of its spec follow as keyword arguments.
-A Score is a number, one number an action token, or None for "does not apply". ``columns`` is the prompt's data row.
+A Score is a number, one number an action token, or None for "does not apply"; among numbers of tokens, None is where no step of
+the solution ends, which process supervision tells from a step rewarded with 0. ``columns`` is the prompt's data row.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from penstock.config.run import RewardSpec
 from penstock.core.contracts import RewardFunction
 from penstock.core.errors import RewardError, SpecError
-from penstock.core.types import Group, Sample
+from penstock.core.types import LARGEST_REWARD, STEP_ENDS, Group, Sample
 from penstock.data.resolve import resolve
 from penstock.rewards import exact, length
 from penstock.rewards.threads import DeadlineError, StuckError, Threads
@@ -166,7 +167,9 @@ class Mixture:
 
     def _combine(self, sample: Sample, outcomes: list[_Outcome]) -> Sample:
         actions = int(np.count_nonzero(sample.action_T))
-        total_A, per_token = np.zeros(actions), False
+        total_A, per_token, marked = np.zeros(actions), False, False
+        last_A = np.arange(actions) == actions - 1
+        ends_A = np.zeros(actions, bool)
         sums: dict[str, float] = {}
         failed = ""
         for part, outcome in zip(self._parts, outcomes, strict=True):
@@ -175,13 +178,19 @@ class Mixture:
                 self.last_failure = str(outcome)
                 failed = failed or str(outcome)
             elif isinstance(outcome, np.ndarray):
-                sums[part.name] = float(outcome.sum())
-                total_A += part.weight * outcome
-                per_token = True
+                given_A = np.nan_to_num(outcome)
+                sums[part.name] = float(given_A.sum())
+                total_A += part.weight * given_A
+                per_token, marked = True, marked or bool(np.isnan(outcome).any())
+                ends_A |= ~np.isnan(outcome) if np.isnan(outcome).any() else (outcome != 0) | last_A
             elif outcome is not None:
                 sums[part.name] = outcome
                 total_A[-1:] += part.weight * outcome
-        sample = replace(sample, extras={**sample.extras, "rewards": sums})
+                ends_A |= last_A
+        extras = {**sample.extras, "rewards": sums}
+        if marked:
+            extras[STEP_ENDS] = _at(sample.action_T, ends_A)
+        sample = replace(sample, extras=extras)
         if not failed and actions == 0:
             failed = f"RewardError: prompt {sample.key} has no action token that could carry a reward"
         elif not failed and not sums:
@@ -228,13 +237,20 @@ async def _bounded(call: Any, deadline: float | None) -> Any:
     return task.result()
 
 
+def _at(action_T: NDArray[np.bool_], ends_A: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    ends_T = np.zeros(len(action_T), bool)
+    ends_T[action_T] = ends_A
+    return ends_T
+
+
 def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
     """Check one score: a finite number, one finite number an action token, or None."""
     if score is None:
         return None
     key, actions = str(sample.key), int(np.count_nonzero(sample.action_T))
+    absent = isinstance(score, list | tuple) and any(value is None for value in score)
     try:
-        values = np.asarray(score)
+        values = np.asarray([np.nan if value is None else value for value in score] if absent else score)
     except Exception:
         values = np.asarray("unreadable")
     if values.dtype.kind not in "biuf" or values.ndim > 1:
@@ -243,8 +259,9 @@ def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
     if values.ndim == 1 and len(values) != actions:
         fix = f"return one for each of the {actions} action tokens"
         return _failure(part, f"returned {len(values)} numbers", key, fix)
-    if not (np.abs(values.astype(np.float64)) <= np.finfo(np.float32).max).all():
-        return _failure(part, f"returned {score!r:.60}", key, "a score must be finite")
+    stated = [value for value in score if value is not None] if absent else values
+    if not (np.abs(np.asarray(stated, np.float64)) <= LARGEST_REWARD).all():
+        return _failure(part, f"returned {score!r:.60}", key, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
     return values.astype(np.float64) if values.ndim else float(values)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.core.types import Group, IntArray, Metrics, Sample, Version
+from penstock.core.types import LEFT_OUT, Group, IntArray, Metrics, Sample, Version
 
 
 class TokenVersions(NamedTuple):
@@ -41,13 +41,19 @@ def _action_versions(samples: Sequence[Sample]) -> IntArray:
 
 
 def masked(group: Group, oldest: Version) -> Group:
-    """The group without actions older than ``oldest``: their tokens stay as context and are not trained on."""
+    """The group without actions older than ``oldest``: their tokens stay as context and are not trained on.
+
+    Which ones they were is kept (``LEFT_OUT`` of a sample's extras), because their rewards still belong to the sample.
+    """
     return replace(group, samples=tuple(_masked(sample, oldest) for sample in group.samples))
 
 
 def _masked(sample: Sample, oldest: Version) -> Sample:
     stale_T = sample.action_T & (sample.version_T < oldest)
-    return replace(sample, action_T=sample.action_T & ~stale_T) if stale_T.any() else sample
+    if not stale_T.any():
+        return sample
+    left_out_T = stale_T | sample.extras.get(LEFT_OUT, False)
+    return replace(sample, action_T=sample.action_T & ~stale_T, extras={**sample.extras, LEFT_OUT: left_out_T})
 
 
 def lag_counts(groups: Sequence[Group], version: Version) -> dict[int, int]:

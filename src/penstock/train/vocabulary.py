@@ -18,6 +18,7 @@ from torch.nn import functional
 from penstock.config.strategies import FSDP2, refuse_shape
 from penstock.core.errors import ModelError
 from penstock.models.language_model import LanguageModel
+from penstock.models.outputs import entropy_of
 from penstock.train.collectives import common, summed
 
 
@@ -79,11 +80,10 @@ class SplitHead:
         logsumexp_A = highest_A + total_A.log()
         row_A, here_A = self.rows.local(target_A)
         own_A = logits_Av.gather(-1, row_A[:, None]).squeeze(-1)
-        logp_A = summed(own_A * here_A, self.group) - logsumexp_A
+        logp_A = summed(torch.where(here_A, own_A, 0), self.group) - logsumexp_A
         if not entropy:
             return (logp_A,)
-        share_Av = (logits_Av - common(logsumexp_A, self.group)[:, None]).exp()
-        return logp_A, logsumexp_A - summed((share_Av * logits_Av).sum(-1), self.group)
+        return logp_A, summed(entropy_of(logits_Av - common(logsumexp_A, self.group)[:, None]), self.group)
 
 
 def local(tensor: Tensor) -> Tensor:
