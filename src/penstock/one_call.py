@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, require_kind
+from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, Online, RewardSpec, Run, require_kind
 from penstock.config.spec import convert, field_types, suggestion
 from penstock.core.errors import SpecError
 
@@ -67,7 +67,7 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
         values["rewards"] = tuple(one if isinstance(one, RewardSpec) else reward(one) for one in many)
     require_kind("train", values["algorithm"], "samples" if use == "prompts" else "data")
     if "value" in values["algorithm"].heads:
-        values["learner"] = LearnerSpec(critic="separate")
+        values["learner"] = dataclasses.replace(_default(Online if use == "prompts" else Offline, "learner"), critic="separate")
     if "evaluation" in left:
         held_out = left.pop("evaluation")
         values["evaluation"] = (

@@ -7,6 +7,8 @@ from penstock.cli.recipe import build
 from penstock.config.run import RewardScaling
 from penstock.core.errors import SpecError
 
+GEOMETRIC = ("--grpo.algorithm.objective", "GMPO", "--grpo.algorithm.aggregate", "sequence")
+
 
 def algorithm_of(*words):
     return build("quickstart", words).stages[1].algorithm
@@ -20,8 +22,8 @@ def test_an_algorithm_is_chosen_by_its_name_or_its_fields(name, expected):
 
 
 def test_an_objective_and_its_interval_are_chosen_apart():
-    found = algorithm_of("--grpo.algorithm.objective", "GMPO", "--grpo.algorithm.clip", "[0.33, 0.49]")
-    assert (found.objective, found.clip) == (GMPO(), (0.33, 0.49))
+    found = algorithm_of(*GEOMETRIC, "--grpo.algorithm.clip", "[0.33, 0.49]")
+    assert (found.objective, found.clip, found.aggregate) == (GMPO(), (0.33, 0.49), "sequence")
 
 
 def test_flags_that_fit_only_together_may_come_in_any_order():

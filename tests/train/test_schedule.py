@@ -27,5 +27,12 @@ from penstock.train.schedule import rate_at
     ],
 )
 def test_rate_of_a_run_of_ten_steps(schedule, warmup, step, expected):
-    spec = LearnerSpec(learning_rate=1.0, schedule=schedule, warmup=warmup)
+    spec = LearnerSpec(learning_rate=1.0, schedule=schedule, warmup=warmup, rate_floor=0.1)
     assert rate_at(spec, step, 10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("schedule", "halfway"), [("linear", 0.5), ("cosine", 0.5), ("constant", 1.0)])
+def test_a_decay_ends_at_0_unless_asked_otherwise(schedule, halfway):
+    spec = LearnerSpec(learning_rate=1.0, schedule=schedule)
+    assert rate_at(spec, 5, 10) == pytest.approx(halfway)
+    assert rate_at(spec, 10, 10) == pytest.approx(float(schedule == "constant"), abs=1e-12)

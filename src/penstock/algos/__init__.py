@@ -15,58 +15,49 @@ against siblings), ``ppo.py`` (a loss of its own) and ``bradley_terry.py`` (from
 file that brings it.
 """
 
-from penstock.algos.awac import AWAC as AWAC
-from penstock.algos.baselines import GDPO as GDPO
-from penstock.algos.baselines import GPG as GPG
-from penstock.algos.baselines import OPO as OPO
-from penstock.algos.baselines import PKPO as PKPO
-from penstock.algos.baselines import PassAtK as PassAtK
-from penstock.algos.baselines import ReMax as ReMax
-from penstock.algos.binary_reward import BinaryRewardModel as BinaryRewardModel
-from penstock.algos.bradley_terry import BradleyTerry as BradleyTerry
-from penstock.algos.compositions import cispo as cispo
-from penstock.algos.compositions import clip_cov as clip_cov
-from penstock.algos.compositions import dapo as dapo
-from penstock.algos.compositions import dppo as dppo
-from penstock.algos.compositions import dr_grpo as dr_grpo
-from penstock.algos.compositions import gmpo as gmpo
-from penstock.algos.compositions import gspo as gspo
-from penstock.algos.compositions import icepop as icepop
-from penstock.algos.compositions import kl_cov as kl_cov
-from penstock.algos.compositions import pipeline_rl as pipeline_rl
-from penstock.algos.compositions import sapo as sapo
-from penstock.algos.compositions import topr as topr
-from penstock.algos.distillation import Distillation as Distillation
-from penstock.algos.distillation import Divergence as Divergence
-from penstock.algos.dpo import DPO as DPO
-from penstock.algos.entropy import EntropyBonus as EntropyBonus
-from penstock.algos.grpo import GRPO as GRPO
-from penstock.algos.ilql import ILQL as ILQL
-from penstock.algos.importance_weights import ImportanceWeight as ImportanceWeight
-from penstock.algos.kl import KLPenalty as KLPenalty
-from penstock.algos.kto import KTO as KTO
-from penstock.algos.labels import label_metrics as label_metrics
-from penstock.algos.objectives import CISPO as CISPO
-from penstock.algos.objectives import DPPO as DPPO
-from penstock.algos.objectives import GMPO as GMPO
-from penstock.algos.objectives import SAPO as SAPO
-from penstock.algos.objectives import TOPR as TOPR
-from penstock.algos.objectives import ClipCov as ClipCov
-from penstock.algos.objectives import ClippedRatio as ClippedRatio
-from penstock.algos.objectives import KLCov as KLCov
-from penstock.algos.objectives import PolicyGradient as PolicyGradient
-from penstock.algos.online_dpo import OnlineDPO as OnlineDPO
-from penstock.algos.ppo import PPO as PPO
-from penstock.algos.process_reward import ProcessReward as ProcessReward
-from penstock.algos.rebel import REBEL as REBEL
-from penstock.algos.reference_free import CPO as CPO
-from penstock.algos.reference_free import ORPO as ORPO
-from penstock.algos.reference_free import SimPO as SimPO
-from penstock.algos.reinforce import REINFORCE as REINFORCE
-from penstock.algos.reinforce import ReinforcePlusPlus as ReinforcePlusPlus
-from penstock.algos.rft import RFT as RFT
-from penstock.algos.rloo import LeaveOneOut as LeaveOneOut
-from penstock.algos.safe_ppo import SafePPO as SafePPO
-from penstock.algos.sft import SFT as SFT
+from penstock.algos.awac import AWAC
+from penstock.algos.baselines import GDPO, GPG, OPO, PKPO, PassAtK, ReMax
+from penstock.algos.binary_reward import BinaryRewardModel
+from penstock.algos.bradley_terry import BradleyTerry
+from penstock.algos.compositions import (
+    cispo,
+    clip_cov,
+    dapo,
+    dppo,
+    dr_grpo,
+    gmpo,
+    gspo,
+    icepop,
+    kl_cov,
+    pipeline_rl,
+    sapo,
+    topr,
+)
+from penstock.algos.distillation import Distillation, Divergence
+from penstock.algos.dpo import DPO
+from penstock.algos.entropy import EntropyBonus
+from penstock.algos.grpo import GRPO
+from penstock.algos.ilql import ILQL
+from penstock.algos.importance_weights import ImportanceWeight
+from penstock.algos.kl import KLPenalty
+from penstock.algos.kto import KTO
+from penstock.algos.labels import label_metrics
+from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
+from penstock.algos.online_dpo import OnlineDPO
+from penstock.algos.ppo import PPO
+from penstock.algos.process_reward import ProcessReward
+from penstock.algos.rebel import REBEL
+from penstock.algos.reference_free import CPO, ORPO, SimPO
+from penstock.algos.reinforce import REINFORCE, ReinforcePlusPlus
+from penstock.algos.rft import RFT
+from penstock.algos.rloo import LeaveOneOut
+from penstock.algos.safe_ppo import SafePPO
+from penstock.algos.sft import SFT
 
-__all__ = sorted(name for name, found in globals().items() if getattr(found, "__module__", "").startswith("penstock.algos."))
+__all__ = [
+    "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
+    "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
+    "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut", "OnlineDPO",
+    "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "cispo", "clip_cov",
+    "dapo", "dppo", "dr_grpo", "gmpo", "gspo", "icepop", "kl_cov", "label_metrics", "pipeline_rl", "sapo", "topr",
+]  # fmt: skip

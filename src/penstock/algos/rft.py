@@ -98,7 +98,7 @@ def reaches_quantile(reward_G: ArrayLike, quantile: float, least: float | None) 
     if not 0 <= quantile <= 1:
         raise TrainingError(f"quantile={quantile} is outside [0, 1]")
     worth = np.ptp(reward_G) > 0 if least is None else reward_G >= least
-    # Between two equal numbers, or an ulp beside one, the quantile is off by rounding; a tie is a tie all the same.
+    # Rounding moves a quantile by an ulp off the reward that it should be; a tie is a tie all the same.
     return (reward_G >= np.quantile(reward_G, quantile) - TIE * np.ptp(reward_G)) & worth
 
 

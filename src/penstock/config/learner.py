@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.config.spec import AnySpec, require, spec
+from penstock.config.spec import AnySpec, Share, require, spec
 from penstock.config.strategies import STRATEGIES, OneDevice, refuse
 
 
@@ -35,7 +35,9 @@ class LearnerSpec:
 
     learning_rate: float = 1e-5
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After warm-up: stay, or decay to a tenth of the rate (linear or cosine) at the last step."""
+    """After warm-up: stay, or decay (linear or cosine) towards ``rate_floor`` at the last step."""
+    rate_floor: Share = 0.0
+    """Share of the rate that a decaying schedule ends at."""
     warmup: int = 0
     """Optimizer steps of linear warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)

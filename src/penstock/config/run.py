@@ -115,7 +115,7 @@ class Online(Stage):
     data: DataSpec
     rewards: tuple[RewardSpec, ...]
     algorithm: AnySpec
-    learner: LearnerSpec = LearnerSpec()
+    learner: LearnerSpec = LearnerSpec(learning_rate=1e-6)
     environment: EnvironmentSpec | None = None
     """What answers back between turns; None: every prompt is answered once."""
     sampling: Sampling = Sampling()

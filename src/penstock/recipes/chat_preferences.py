@@ -49,7 +49,9 @@ def imitation(dialogues: Mapping[str, Any], steps: int) -> tuple[Offline, DataSp
         model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
         data=replace(pairs, prompt="", completion=dialogue),
         algorithm=SFT(),
-        learner=LearnerSpec(learning_rate=3e-3, schedule="cosine", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
+        learner=LearnerSpec(
+            learning_rate=3e-3, schedule="cosine", rate_floor=0.1, warmup=20, betas=(0.9, 0.98), weight_decay=0.1
+        ),
         steps=steps,
         evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
     )
@@ -75,7 +77,13 @@ def chat_preferences(data: str, seed: int = 0) -> Run:
                 data=pairs,
                 algorithm=BradleyTerry(),
                 learner=LearnerSpec(
-                    learning_rate=5e-4, schedule="cosine", warmup=20, betas=(0.9, 0.99), token_dropout=0.3, dropout=0.2
+                    learning_rate=5e-4,
+                    schedule="cosine",
+                    rate_floor=0.1,
+                    warmup=20,
+                    betas=(0.9, 0.99),
+                    token_dropout=0.3,
+                    dropout=0.2,
                 ),
                 steps=120,
                 evaluation=EvaluationSpec(data=held_out, every=30),

@@ -6,9 +6,6 @@ import math
 
 from penstock.config.run import LearnerSpec
 
-FLOOR = 0.1
-"""Share of the peak rate that a decaying schedule ends at."""
-
 
 def rate_at(spec: LearnerSpec, step: int, total: int) -> float:
     """Learning rate of optimizer step ``step`` (from 0) out of ``total``."""
@@ -18,4 +15,4 @@ def rate_at(spec: LearnerSpec, step: int, total: int) -> float:
         return spec.learning_rate
     progress = min(1.0, (step - spec.warmup) / max(1, total - spec.warmup))
     shape = 1 - progress if spec.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return spec.learning_rate * (FLOOR + (1 - FLOOR) * shape)
+    return spec.learning_rate * (spec.rate_floor + (1 - spec.rate_floor) * shape)
