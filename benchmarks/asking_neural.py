@@ -45,7 +45,7 @@ def fitted(model: str, rows: list[dict], folder: Path, seed: int, member: int, e
         model=ModelSpec(path=model),
         data=DataSpec(source=str(file)),
         algorithm=BradleyTerry(centring=0.01),
-        learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", rate_floor=0.1, warmup=5, dropout=0.1, token_budget=16384),
+        learner=LearnerSpec(learning_rate=1e-3, schedule="cosine_with_min_lr", warmup=5, dropout=0.1, token_budget=16384),
         batch=32,
         steps=max(1, epochs * len(rows) // 32),
     )

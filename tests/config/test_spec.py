@@ -120,7 +120,7 @@ def test_an_impossible_combination_is_refused_while_parsing():
 
 def test_override_by_dotted_path_changes_that_leaf_alone():
     changed = override(example(), "stages.rl.learner.learning_rate", "3e-4")
-    assert difference(plain(example()), plain(changed)) == ["stages[1].learner.learning_rate: 1e-05 → 0.0003"]
+    assert difference(plain(example()), plain(changed)) == ["stages[1].learner.learning_rate: 1e-06 → 0.0003"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ from penstock.train.schedule import rate_at
     ],
 )
 def test_rate_of_a_run_of_ten_steps(schedule, warmup, step, expected):
-    spec = LearnerSpec(learning_rate=1.0, schedule=schedule, warmup=warmup, rate_floor=0.1)
+    name = schedule if schedule == "constant" else f"{schedule}_with_min_lr"
+    spec = LearnerSpec(learning_rate=1.0, schedule=name, warmup=warmup)
     assert rate_at(spec, step, 10) == pytest.approx(expected)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.config.spec import AnySpec, Share, require, spec
+from penstock.config.spec import AnySpec, require, spec
 from penstock.config.strategies import STRATEGIES, OneDevice, refuse
 
 
@@ -34,10 +34,8 @@ class LearnerSpec:
     """How weights are optimised."""
 
     learning_rate: float = 1e-5
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After warm-up: stay, or decay (linear or cosine) towards ``rate_floor`` at the last step."""
-    rate_floor: Share = 0.0
-    """Share of the rate that a decaying schedule ends at."""
+    schedule: Literal["constant", "linear", "cosine", "linear_with_min_lr", "cosine_with_min_lr"] = "constant"
+    """After warm-up: stay, or decay to 0 after the last step, ``with_min_lr`` to a tenth of the rate."""
     warmup: int = 0
     """Optimizer steps of linear warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)

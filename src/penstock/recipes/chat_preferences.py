@@ -49,9 +49,7 @@ def imitation(dialogues: Mapping[str, Any], steps: int) -> tuple[Offline, DataSp
         model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
         data=replace(pairs, prompt="", completion=dialogue),
         algorithm=SFT(),
-        learner=LearnerSpec(
-            learning_rate=3e-3, schedule="cosine", rate_floor=0.1, warmup=20, betas=(0.9, 0.98), weight_decay=0.1
-        ),
+        learner=LearnerSpec(learning_rate=3e-3, schedule="cosine_with_min_lr", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
         steps=steps,
         evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
     )
@@ -78,8 +76,7 @@ def chat_preferences(data: str, seed: int = 0) -> Run:
                 algorithm=BradleyTerry(),
                 learner=LearnerSpec(
                     learning_rate=5e-4,
-                    schedule="cosine",
-                    rate_floor=0.1,
+                    schedule="cosine_with_min_lr",
                     warmup=20,
                     betas=(0.9, 0.99),
                     token_dropout=0.3,

@@ -28,7 +28,7 @@ def hh(data: str, seed: int = 0, steps: int = 120) -> Run:
                 data=pairs,
                 algorithm=DPO(beta=0.1),
                 learner=LearnerSpec(
-                    learning_rate=2e-4, schedule="cosine", rate_floor=0.1, warmup=10, betas=(0.9, 0.99), dropout=0.2
+                    learning_rate=2e-4, schedule="cosine_with_min_lr", warmup=10, betas=(0.9, 0.99), dropout=0.2
                 ),
                 steps=steps,
                 evaluation=EvaluationSpec(data=held_out, every=30),

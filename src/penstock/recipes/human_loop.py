@@ -113,7 +113,7 @@ def _postcards(seed: int) -> Matter:
         model=ModelSpec(preset="1m", layers=2, vocabulary=400, context=64),
         data=data,
         algorithm=SFT(),
-        learner=LearnerSpec(learning_rate=2e-3, schedule="cosine", rate_floor=0.1, warmup=20, token_budget=16384),
+        learner=LearnerSpec(learning_rate=2e-3, schedule="cosine_with_min_lr", warmup=20, token_budget=16384),
         batch=64,
         steps=150,
     )
@@ -154,7 +154,7 @@ def _reward_model(name: str, matter: Matter, store: str, people: str, weights: s
         model=ModelSpec(path=matter.start),
         data=DataSpec(source=f"feedback:{store}", name="votes", options={"natures": NATURES[people], "weights": weights}),
         algorithm=BradleyTerry(probability="probability", centring=0.01),
-        learner=LearnerSpec(learning_rate=5e-4, schedule="cosine", rate_floor=0.1, warmup=10, dropout=0.1, token_budget=16384),
+        learner=LearnerSpec(learning_rate=5e-4, schedule="cosine_with_min_lr", warmup=10, dropout=0.1, token_budget=16384),
         steps=100,
         evaluation=EvaluationSpec(data=matter.held_out) if matter.held_out else None,
     )

@@ -107,7 +107,7 @@ def math_prm(seed: int = 0, steps: int = 40, slip: float = SLIP) -> Run:
                 model=ModelSpec(preset="1m", layers=2, vocabulary=259, context=64),  # bytes and marks: a digit is one token
                 data=data,
                 algorithm=SFT(),
-                learner=LearnerSpec(learning_rate=2e-3, schedule="cosine", rate_floor=0.1, warmup=20, token_budget=16384),
+                learner=LearnerSpec(learning_rate=2e-3, schedule="cosine_with_min_lr", warmup=20, token_budget=16384),
                 batch=64,
                 steps=250,
                 evaluation=EvaluationSpec(data=held_out),
@@ -117,7 +117,7 @@ def math_prm(seed: int = 0, steps: int = 40, slip: float = SLIP) -> Run:
                 model=ModelSpec(path="@sft"),
                 data=data,
                 algorithm=ProcessReward(),
-                learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", rate_floor=0.1, warmup=20, token_budget=16384),
+                learner=LearnerSpec(learning_rate=1e-3, schedule="cosine_with_min_lr", warmup=20, token_budget=16384),
                 batch=64,
                 steps=1200,
                 evaluation=EvaluationSpec(data=held_out),

@@ -101,7 +101,7 @@ def _classifier(name: str, data: DataSpec, held_out: DataSpec) -> Offline:
         data=data,
         algorithm=BinaryRewardModel(),
         learner=LearnerSpec(
-            learning_rate=1e-3, schedule="cosine", rate_floor=0.1, warmup=45, betas=(0.9, 0.99), token_dropout=0.4, dropout=0.2
+            learning_rate=1e-3, schedule="cosine_with_min_lr", warmup=45, betas=(0.9, 0.99), token_dropout=0.4, dropout=0.2
         ),
         steps=450,
         evaluation=EvaluationSpec(data=held_out),
@@ -141,7 +141,7 @@ def _offline(algorithm: Algorithm, data: DataSpec, evaluation: EvaluationSpec) -
         data=replace(data, completion="{{ rest }}"),
         # A review has one reward, at its end: half of what Q is fitted to is what came of the text.
         algorithm=ILQL(monte_carlo=0.5, discount=1.0, conservative=0.01),
-        learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", rate_floor=0.1, warmup=20, token_dropout=0.3, dropout=0.2),
+        learner=LearnerSpec(learning_rate=1e-3, schedule="cosine_with_min_lr", warmup=20, token_dropout=0.3, dropout=0.2),
         evaluation=evaluation,
     )
     if algorithm == "dpo":
@@ -162,7 +162,7 @@ def _imitation(train: DataSpec, held_out: DataSpec, architecture: Architecture) 
         data=train,
         algorithm=SFT(),
         learner=LearnerSpec(
-            learning_rate=3e-3, schedule="cosine", rate_floor=0.1, warmup=100, betas=(0.9, 0.98), weight_decay=0.1, dropout=0.1
+            learning_rate=3e-3, schedule="cosine_with_min_lr", warmup=100, betas=(0.9, 0.98), weight_decay=0.1, dropout=0.1
         ),
         steps=1500,
         evaluation=EvaluationSpec(data=held_out),

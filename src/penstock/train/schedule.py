@@ -6,6 +6,9 @@ import math
 
 from penstock.config.run import LearnerSpec
 
+FLOOR = 0.1
+"""Share of the peak rate that a schedule ``with_min_lr`` ends at."""
+
 
 def rate_at(spec: LearnerSpec, step: int, total: int) -> float:
     """Learning rate of optimizer step ``step`` (from 0) out of ``total``."""
@@ -14,5 +17,6 @@ def rate_at(spec: LearnerSpec, step: int, total: int) -> float:
     if spec.schedule == "constant":
         return spec.learning_rate
     progress = min(1.0, (step - spec.warmup) / max(1, total - spec.warmup))
-    shape = 1 - progress if spec.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return spec.learning_rate * (spec.rate_floor + (1 - spec.rate_floor) * shape)
+    linear, floor = spec.schedule.startswith("linear"), FLOOR if spec.schedule.endswith("min_lr") else 0.0
+    shape = 1 - progress if linear else 0.5 * (1 + math.cos(math.pi * progress))
+    return spec.learning_rate * (floor + (1 - floor) * shape)
