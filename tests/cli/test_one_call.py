@@ -64,6 +64,7 @@ def test_a_mapping_changes_single_fields_of_a_spec() -> None:
 def test_an_algorithm_with_values_gets_its_critic() -> None:
     stage = made(prompts=["a"], reward=vowels, algorithm=PPO(), learning_rate=1e-3).stages[0]
     assert (stage.learner.critic, stage.learner.learning_rate) == ("separate", 1e-3)
+    assert made(prompts=["a"], reward=vowels, algorithm=PPO()).stages[0].learner.learning_rate == 1e-6
 
 
 def test_several_rewards_add_up() -> None:

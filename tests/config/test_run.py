@@ -114,3 +114,8 @@ def test_a_clipped_loss_may_lag():
 def test_a_spec_cannot_be_changed_in_place():
     with pytest.raises(AttributeError):
         online().batch = 3
+
+
+def test_own_samples_are_learned_from_at_the_field_s_rate_unless_another_is_given():
+    assert online().learner.learning_rate == 1e-6
+    assert offline().learner.learning_rate == 1e-5
