@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = 1 << 24
 """Largest logits tensor kept at once: 16.8 million numbers, 67 MB in float32."""
 
+IMPOSSIBLE = -1e4
+"""Log-probs are cut here where they weigh themselves: ``exp`` of it is 0 in float64 too."""
+
 Scored = tuple[Tensor, ...]
 Between = Callable[[Tensor, Tensor], Tensor]
 """From two ``[A, V]`` of log-probs, the model's and its teacher's, to ``[A]``."""
@@ -39,12 +42,25 @@ class Vocabulary(Protocol):
     def scores(self, logits_AV: Tensor, target_A: Tensor, entropy: bool) -> Scored: ...
 
 
-def entropy_of(logp_AV: Tensor) -> Tensor:
-    """``-Σ_v p log p`` in nats, ``[A]``; a token of probability 0 (log-prob -inf) adds 0, and so does its gradient.
+class _Entropy(torch.autograd.Function):
+    """``-Σ_v p log p``, with a gradient that keeps no tensor ``[A, V]`` but the log-probs."""
 
-    exp(-1e4) is 0 in float64 too, so the clamp changes no term; a bound as large as float32 has would overflow in the gradient.
-    """
-    return -(logp_AV.exp() * logp_AV.clamp(min=-1e4)).sum(-1)
+    @staticmethod
+    def forward(ctx: Any, logp_AV: Tensor) -> Tensor:
+        ctx.save_for_backward(logp_AV)
+        bounded_AV = logp_AV.clamp(min=IMPOSSIBLE)
+        return bounded_AV.exp().mul_(bounded_AV).sum(-1).neg_()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        bounded_AV = ctx.saved_tensors[0].clamp(min=IMPOSSIBLE)
+        return bounded_AV.exp().mul_(bounded_AV.add_(1)).mul_(-gradients[0][..., None])
+
+
+def entropy_of(logp_AV: Tensor) -> Tensor:
+    """``-Σ_v p log p`` in nats, ``[A]``; a token of probability 0 (log-prob -inf) adds 0, and so does its gradient."""
+    entropy_A: Tensor = _Entropy.apply(logp_AV)
+    return entropy_A
 
 
 class WholeVocabulary:
