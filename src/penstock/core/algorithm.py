@@ -137,8 +137,7 @@ class FromSamples(Algorithm):
 
     @property
     def single_step(self) -> bool:
-        """Whether a batch is good for one optimizer step alone, because nothing in the loss says how far the policy has moved
-        since it was sampled."""
+        """Whether a batch is good for one optimizer step alone, as nothing in the loss says how far the policy has moved."""
         return False
 
     def has_signal(self, group: Group) -> bool:

@@ -1,8 +1,7 @@
 """Columns: what an algorithm reads in addition to its groups, an output of a model over a batch before it is trained on.
 
 A file that brings a column registers it here by name. Built in are "reference" and "proximal", the log-probs under the frozen
-reference and under the learner, "value", those of its critic, and "bootstrap", what lies behind a sample that was
-cut.
+reference and under the learner, "value", those of its critic, and "bootstrap", what lies behind a sample that was cut.
 """
 
 from __future__ import annotations
