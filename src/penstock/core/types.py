@@ -27,8 +27,8 @@ TOKENS = "tokens_T"
 """The column of a language policy: one token a step, prompt included."""
 
 LEFT_OUT, STEP_ENDS, LARGEST_REWARD = "left_out_T", "step_ends_T", 1e9
-"""Among a sample's extras, marks ``[T]`` of actions too old to be trained on, and of where a reward said that a step ends. Rewards
-beyond the last, squared and summed over a batch, leave float32."""
+"""Among a sample's extras: marks ``[T]`` of actions too old to be trained on, and of where a reward said that steps end. Last,
+the largest reward: beyond it squares, summed over a batch, leave float32."""
 
 Version = int
 """How many trained batches had been published when a forward pass ran; 0 is the untrained model."""
