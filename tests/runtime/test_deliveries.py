@@ -23,6 +23,7 @@ def test_a_failed_delivery_of_the_process_group_is_reported_to_the_run(monkeypat
     flow = remote_online.RemoteOnline.__new__(remote_online.RemoteOnline)
     flow.run, flow.bootstrap = run, SimpleNamespace(weights=tmp_path)
     flow.parts = SimpleNamespace(stage=run.stages[-1], learner=SimpleNamespace(weights=None))
+    flow.stream = SimpleNamespace(hub=SimpleNamespace(departure=None))
     flow.context = SimpleNamespace(report=lambda what, **fields: heard.append((what, fields)))
     flow._publisher(tmp_path, None, 0)
     opened["report"]("weights not delivered", version=4, members=["generator-1"], reason="gone")
