@@ -62,9 +62,11 @@ def example_texts(item: Any, text: Tokenizer, every_turn: bool = False) -> dict[
     texts by name: ``prompt`` and what follows it; with ``every_turn`` the ``turns`` of an example, (prompt, completion) of each
     of the assistant's in its conversation."""
     prompt, answers = (item, {}) if isinstance(item, Prompt) else (item.prompt, item.answers)
-    texts = {**prompt.columns, "prompt": prompt_text(prompt, text)}
-    texts |= {name: answer_text(prompt, answer, text) for name, answer in answers.items()}
+    texts, given = dict(prompt.columns), arguments_of(prompt)
     if every_turn:
-        given = arguments_of(prompt)
-        texts["turns"] = [(text.render_chat(said, given), text.render_answer(said, turn, given)) for said, turn in item.turns]
-    return texts
+        turns = [(text.render_chat(said, given), text.render_answer(said, turn, given)) for said, turn in item.turns]
+        texts["turns"] = turns
+        if turns:
+            return texts | {"prompt": turns[-1][0], "completion": turns[-1][1]}
+    texts["prompt"] = prompt_text(prompt, text)
+    return texts | {name: answer_text(prompt, answer, text) for name, answer in answers.items()}

@@ -42,6 +42,11 @@ class Text:
         self.before, after = _around(tokenizer)
         """Tokens that the tokenizer puts before a text, such as a beginning of sequence."""
         self.after = after if encoder else []
+        line, inside = self.encode("\n"), self.encode("\na")
+        self.spaced = inside[: len(line)] == line and inside[len(line) :] != self.encode("a")
+        """Whether the tokenizer begins every text as if a space came before it (SentencePiece's dummy prefix)."""
+        self._asked: tuple[Any, str] = (None, "")
+        """The conversation that was rendered last, and how it reads."""
 
     def __len__(self) -> int:
         return len(self.tokenizer)
@@ -75,12 +80,14 @@ class Text:
     def pair(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
         """Tokens of a prompt and of what follows it.
 
-        The prompt's are those that a generator is given. The completion's are what is left of both texts encoded together;
-        where characters would merge across the border, or the two are different sequences, those of the completion alone.
+        The prompt's are those that a generator is given. The completion's are its own, or, of a tokenizer that begins every
+        text with a space, what is left of both encoded together, unless characters would merge across the border.
         """
-        first, whole = self.prompt(prompt), self.prompt(prompt + completion)
-        together = not self.encoder and whole[: len(first)] == first
-        return first, whole[len(first) :] if together else self.encode(completion)
+        first = self.prompt(prompt)
+        if self.encoder or not self.spaced:
+            return first, self.encode(completion)
+        whole = self.prompt(prompt + completion)
+        return first, whole[len(first) :] if whole[: len(first)] == first else self.encode(completion)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of tokens; special tokens are left out."""
@@ -95,7 +102,12 @@ class Text:
         Raises:
             ModelError: there is no chat template, or it refuses the conversation.
         """
-        return self._written(messages, arguments, True)
+        given = self.tokenizer.chat_template, [dict(message) for message in messages], dict(arguments)
+        known, asked = self._asked
+        if given != known:
+            asked = self._written(messages, arguments, True)
+            self._asked = given, asked
+        return asked
 
     def render_answer(self, messages: Sequence[Message], answer: Message, arguments: Message = NONE) -> str:
         """The assistant's ``answer`` as the template writes it after :meth:`render_chat`, up to and with its end token.
@@ -103,7 +115,7 @@ class Text:
         Raises:
             ModelError: as :meth:`render_chat`; or the template writes an answer in another way than it asks for one.
         """
-        asked, whole = self._written(messages, arguments, True), self._written([*messages, answer], arguments, False)
+        asked, whole = self.render_chat(messages, arguments), self._written([*messages, answer], arguments, False)
         if not whole.startswith(asked):
             raise ModelError(
                 f"the chat template asks for an answer by {asked[-40:]!r} and writes a given one in another way; set "
