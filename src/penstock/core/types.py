@@ -231,6 +231,8 @@ class Request:
     tokens_T: IntArray
     sampling: Sampling
     resume: Sample | None = None
+    keep: bool = False
+    """Whether a request of the same key may follow that begins with this one's sample: its cache is worth keeping then."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from penstock.models.relative_attention import RelativeBias
 STEP = 64
 """Positions are allocated in steps of this."""
 
+Size = tuple[int, int]
+"""Rows and positions."""
+
 
 def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
@@ -31,32 +34,51 @@ class CachePool:
 
     def __init__(self, slots: Sequence[Slot], dtype: torch.dtype, device: torch.device) -> None:
         self.slots, self.dtype, self.device = slots, dtype, device
+        self.cell = sum(slot.heads * (slot.key_width + slot.value_width) for slot in slots) * dtype.itemsize
+        """Bytes of a token."""
         self.rows = self.positions = 0
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
+        self.keys = [torch.zeros(0, slot.heads, 1, slot.key_width, dtype=dtype, device=device) for slot in slots]
+        self.values = [torch.zeros(0, slot.heads, 1, slot.value_width, dtype=dtype, device=device) for slot in slots]
 
-    def ensure(self, rows: int, positions: int) -> bool:
-        """Grow to ``rows`` sequences of ``positions`` tokens; contents stay. Gives True if the pool moved."""
-        if rows <= self.rows and positions <= self.positions:
-            return False
-        if positions > self.positions:  # doubling, so that creeping lengths do not copy the pool every time
+    @property
+    def size(self) -> Size:
+        return self.rows, self.positions
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held now."""
+        return self.bytes_of(self.size)
+
+    def bytes_of(self, size: Size) -> int:
+        """Bytes of so many rows and positions."""
+        return size[0] * (size[1] + 1) * self.cell
+
+    def holds(self, size: Size) -> bool:
+        return size[0] <= self.rows and size[1] <= self.positions
+
+    def grown(self, size: Size) -> Size:
+        """What to grow to for a size: positions double, so that creeping lengths do not copy the pool every time."""
+        rows, positions = size
+        if positions > self.positions:
             positions = round_up(max(positions, min(2 * self.positions, positions + 1024)), STEP)
-        rows, positions = max(rows, self.rows), max(positions, self.positions)
-        keys = [(rows, slot.heads, positions + 1, slot.key_width) for slot in self.slots]
-        values = [(rows, slot.heads, positions + 1, slot.value_width) for slot in self.slots]
-        for tensors, shapes in ((self.keys, keys), (self.values, values)):
-            grown = [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes]
-            for new, old in zip(grown, list(tensors), strict=False):
-                new[: self.rows, :, : self.positions] = old[:, :, : self.positions]
-            tensors[:] = grown
-        self.rows, self.positions = rows, positions
+        return max(rows, self.rows), max(positions, self.positions)
+
+    def resize(self, size: Size) -> bool:
+        """Make room for exactly so many rows and positions; what fits of the contents stays. Gives whether the pool moved."""
+        if size == self.size:
+            return False
+        rows, positions = min(size[0], self.rows), min(size[1], self.positions)
+        for tensors in (self.keys, self.values):
+            for layer, old in enumerate(tensors):  # one at a time, so that only one is there twice
+                new = old.new_zeros(size[0], old.shape[1], size[1] + 1, old.shape[3])
+                new[:rows, :, :positions] = old[:rows, :, :positions]
+                tensors[layer] = new
+        self.rows, self.positions = size
         return True
 
     def clear(self) -> None:
         """Give all memory back; what was held is lost."""
-        self.rows = self.positions = 0
-        self.keys.clear()
-        self.values.clear()
+        self.resize((0, 0))
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of a row to another, in every slot."""

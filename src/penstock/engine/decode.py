@@ -1,8 +1,8 @@
-"""One decode step of the dense rows: forward, draw, advance. On CUDA the step is captured as a graph per bucket."""
+"""One decode step of the dense rows: forward, draw, advance. It is recorded for architectures that allow it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,10 @@ from torch import Tensor, nn
 
 from penstock.core.types import Sampling
 from penstock.engine.cache import STEP, CachePool, Cells, DecodePlan, PoolView, round_up
+from penstock.engine.graphs import LEAST_WINDOW, Graphs, power_of_two
 from penstock.models.attention import quiet_transformers
 from penstock.models.draws import TokenFilters, draw, needs_filters
 from penstock.models.language_model import LanguageModel
-
-
-def bucket(count: int, limit: int) -> int:
-    """The size a captured step's dimension of ``count`` is padded to: powers of two, then multiples of 16."""
-    size = 1
-    while size < count and size < 16:
-        size *= 2
-    return min(limit, size if count <= size else round_up(count, 16))
 
 
 class DecodeState:
@@ -53,8 +46,8 @@ class DecodeState:
         self, rows: list[int], samplings: list[Sampling], streams: list[NDArray[np.float64]], generated: list[int]
     ) -> None:
         """Set rows up for sequences that are about to draw."""
-        self.temperature[rows] = torch.tensor([s.temperature for s in samplings], device=self.device)
-        self.beta[rows] = torch.tensor([s.beta for s in samplings], device=self.device)
+        self.temperature[rows] = torch.tensor([float(s.temperature) for s in samplings], device=self.device)
+        self.beta[rows] = torch.tensor([float(s.beta) for s in samplings], device=self.device)
         self.generated[rows] = torch.tensor(generated, device=self.device)
         self.own_length[rows] = 0
         for row, sampling, stream in zip(rows, samplings, streams, strict=True):
@@ -71,8 +64,27 @@ class DecodeState:
         self.samplings[target] = self.samplings[source]
 
 
-RECORDABLE = ("qwen2", "qwen3", "llama", "gpt_neox", "gpt2", "t5", "mt5", "umt5")
-"""Model types whose forward pass takes the same path whatever the data, so that one recording holds for all steps."""
+RECORDABLE = frozenset((
+    "cohere", "gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mt5", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
+    "t5", "umt5",
+))  # fmt: skip
+"""Model types whose forward pass takes the same path whatever the data, so that one recording holds for all steps. A type is
+here if a test has compared its recorded step with the plain one."""
+LOOKING = frozenset(("dynamic", "longrope"))
+"""Rotary embeddings that look at the positions they are given and take another path beyond a border."""
+
+
+def recordable(config: Any) -> bool:
+    """Whether one recording of a model's forward pass holds for all of its steps."""
+    rotary = getattr(config, "rope_parameters", None) or {}
+    kinds = {value for name, value in _leaves(rotary) if name in ("rope_type", "type")}
+    return config.model_type in RECORDABLE and not kinds & LOOKING
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a mapping and of those in it: some models have one rotary embedding for each kind of layer."""
+    for name, value in tree.items():
+        yield from _leaves(value) if isinstance(value, Mapping) else ((name, value),)
 
 
 class Forward(nn.Module):
@@ -97,7 +109,7 @@ class Forward(nn.Module):
         model, prefixes, own = self._parts
         views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
         plan = DecodePlan(*views, cells, lengths, windows, self.shared)
-        position = (lengths[0] + lengths[1])[:, None]
+        position = (lengths[0] + lengths[1]).clamp(max=model.context - 1)[:, None]  # idle rows go on beyond their end
         hidden = model.hidden(token_B[:, None], position, plan)
         uniform, temperature, beta = draws
         logits = model.logits(hidden[:, 0])
@@ -110,31 +122,27 @@ class DecodeStep:
     """Advances the running rows by one token.
 
     The step is recorded once and replayed, because its many small operations cost more to issue than to compute: on CUDA as
-    a graph per bucket (``graphs``), on the CPU as a TorchScript trace for all sizes, for the architectures in
-    :data:`RECORDABLE`. Others, and steps that cut the distribution, run as they are.
+    graphs by size (``graphs``), on the CPU as a TorchScript trace for all sizes, for architectures that are
+    :func:`recordable`. Others, and steps that cut the distribution, run as they are.
     """
 
-    def __init__(self, model: LanguageModel, prefixes: CachePool, own: CachePool, state: DecodeState, graphs: bool) -> None:
+    def __init__(
+        self, model: LanguageModel, prefixes: CachePool, own: CachePool, state: DecodeState, graphs: Graphs | None
+    ) -> None:
         self.model, self.prefixes, self.own, self.state = model, prefixes, own, state
-        self.graphs = graphs
-        self.step = STEP if graphs else 16
+        recorded = recordable(model.config)
+        self.graphs = graphs if recorded else None
+        self._traces = recorded and graphs is None
         self._forwards: dict[tuple[bool, bool], Forward] = {}
         self._traced: dict[tuple[bool, bool], Any] = {}
-        self._traceable = not graphs and model.config.model_type in RECORDABLE
-        self._captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         self._cells: tuple[tuple[int, ...], Tensor, Tensor] | None = None
         self._shared, self._shifted = True, False
         self._positions = torch.arange(0, device=own.device)
 
     def forget(self) -> None:
         """Drop captured graphs: something they point at has moved."""
-        self._captured.clear()
-
-    def release(self) -> None:
-        """Give the caches' memory back until the next request. No row may be in use."""
-        for pool in (self.prefixes, self.own):
-            pool.clear()
-        self.forget()
+        if self.graphs is not None:
+            self.graphs.clear()
 
     def regroup(self) -> None:
         """Rows or prefixes have changed places: which row shares which prefix is worked out anew."""
@@ -146,38 +154,50 @@ class DecodeStep:
         Gives the tokens generated and their log-probs.
         """
         count = len(prefix_of_row)
-        windows = min(round_up(seen, self.step), self.prefixes.positions), min(round_up(longest, self.step), self.own.positions)
+        windows = self._window(seen, self.prefixes.positions), self._window(longest, self.own.positions)
         samplings = self.state.samplings[:count]
         cuts = TokenFilters(samplings, self.own.device) if any(needs_filters(s) for s in samplings) else None
         self._shifted = any(s.beta for s in samplings)
         if self._cells is None:
             self._cells = self._group(prefix_of_row)
         shape, row_UG, cell_B = self._cells
-        if self.graphs and cuts is None:
-            self._replay(shape, row_UG, cell_B, windows)
+        reach = max(self.prefixes.positions, self.own.positions)
+        if len(self._positions) < reach:
+            self._positions = torch.arange(reach, device=self.own.device)
+            self.forget()
+        if self.graphs is not None and cuts is None:
+            state = self.state
+            self.graphs.replay(
+                (*shape, *windows, int(self._shifted)), (row_UG, cell_B),
+                lambda cells: self._advance(shape[0], cells, windows, None),
+                (state.token, state.own_length, state.generated, state.logp),
+            )  # fmt: skip
         else:
             self._advance(count, (row_UG, cell_B[:count]), windows, cuts)
         return self.state.token[:count].tolist(), self.state.logp[:count].tolist()
 
+    def _window(self, count: int, positions: int) -> int:
+        """The positions of a cache that are read where ``count`` are filled."""
+        if self.graphs is None:
+            return min(round_up(count, 16), positions)
+        return power_of_two(max(count, LEAST_WINDOW), positions)
+
     def _group(self, prefix_of_row: Sequence[int]) -> tuple[tuple[int, ...], Tensor, Tensor]:
         rows, prefixes = len(prefix_of_row), max(prefix_of_row) + 1
-        width = max(np.bincount(prefix_of_row))
-        if self.graphs:
-            rows, prefixes = bucket(rows, self.state.rows), bucket(prefixes, self.prefixes.rows)
-            width = bucket(int(width), self.state.rows)
-        cells = Cells(prefix_of_row, prefixes, int(width), rows)
-        self._shared = cells.shared or self.graphs
+        width = int(max(np.bincount(prefix_of_row)))
+        if self.graphs is not None:
+            rows, prefixes = power_of_two(rows, self.own.rows), power_of_two(prefixes, self.prefixes.rows)
+            width = power_of_two(width, self.own.rows)
+        cells = Cells(prefix_of_row, prefixes, width, rows)
+        self._shared = cells.shared or self.graphs is not None
         device = self.own.device
-        shape = (rows, prefixes, int(width))
+        shape = (rows, prefixes, width)
         return shape, torch.from_numpy(cells.row_UG).to(device), torch.from_numpy(cells.cell_B).to(device)
 
     def _advance(self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int], cuts: TokenFilters | None) -> None:
         state = self.state
-        if len(self._positions) < max(windows):
-            self._positions = torch.arange(max(windows), device=self.own.device)
-            self.forget()
         own_length = state.own_length[:count]
-        if self.graphs:  # idle rows of a padded step run on: their writes go to the pool's spare position
+        if self.graphs is not None:  # idle rows of a padded step run on: their writes go to the pool's spare position
             own_length = own_length.clamp(max=self.own.positions)
         generated = state.generated[:count]
         uniform = state.uniform[:count].gather(1, generated.clamp(max=state.uniform.shape[1] - 1)[:, None]).squeeze(1)
@@ -189,7 +209,7 @@ class DecodeStep:
             (self._positions[: windows[0]], self._positions[: windows[1]]),
             [*self.prefixes.keys, *self.prefixes.values, *self.own.keys, *self.own.values],
         )
-        if self._traceable and cuts is None:
+        if self._traces and cuts is None:
             token, logp = self._trace(arguments)(*arguments)
         else:
             token, logp = self._forward()(*arguments, cuts)
@@ -221,32 +241,3 @@ class DecodeStep:
         state.token[rows] = token
         state.logp[rows] = logp
         state.generated[rows] += 1
-
-    def _replay(self, shape: tuple[int, ...], row_UG: Tensor, cell_B: Tensor, windows: tuple[int, int]) -> None:
-        key = (*shape, *windows, int(self._shifted))
-        if key not in self._captured:
-            self._captured[key] = self._capture(shape[0], (row_UG.clone(), cell_B.clone()), windows)
-        graph, rows, cells = self._captured[key]
-        rows.copy_(row_UG)
-        cells.copy_(cell_B)
-        graph.replay()
-
-    def _capture(
-        self, count: int, cells: tuple[Tensor, Tensor], windows: tuple[int, int]
-    ) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        """Record the step after a warm-up on a side stream; the state is put back to where it was."""
-        state = self.state
-        moving = (state.token, state.own_length, state.generated, state.logp)
-        kept = [tensor.clone() for tensor in moving]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._advance(count, cells, windows, None)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._advance(count, cells, windows, None)
-        for tensor, old in zip(moving, kept, strict=True):
-            tensor.copy_(old)
-        return graph, *cells

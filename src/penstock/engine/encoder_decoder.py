@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.core.errors import GenerationError
+from penstock.core.types import IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
@@ -53,12 +54,18 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
         plan = EncoderDecoderPlan(np.arange(length)[None], np.array([length]), np.array([prompt]), length, device)
         return self.model.hidden(tokens[None], None, plan)[0, prompt - 1 : length - 1]
 
-    def _prefix_of(self, sequence: Sequence) -> tuple[int, ...]:
+    def _tokens_before(self, sequence: Sequence) -> IntArray:
         """The prompt alone: what was generated before an interruption is the decoder's to read."""
-        return tuple(map(int, sequence.request.tokens_T))
+        return sequence.request.tokens_T
+
+    def _keep(self, row: int) -> None:
+        """Nothing: the encoder reads a prompt that has grown from its first token on."""
 
     def _prefill(self) -> None:
         """Encode prompts of up to ``chunk`` tokens, oldest first, and note their keys and values for every decoder layer."""
+        if all(p.done for p in self.prefixes):
+            return
+        self._make_room()
         parts: list[Prefix] = []
         for prefix in self.prefixes:
             if not prefix.done:
@@ -67,11 +74,9 @@ class EncoderDecoderGenerator(EmbeddedGenerator):
                 parts.append(prefix)
         if not parts:
             return
-        if self.prefix_cache.ensure(len(self.prefixes), max(len(p.tokens) for p in parts)):
-            self.decode.forget()
         device = self.model.device
         spans = Runs.of(np.array([len(p.tokens) for p in parts]))
-        tokens_S = torch.tensor([token for p in parts for token in p.tokens], device=device)
+        tokens_S = torch.from_numpy(np.concatenate([p.tokens for p in parts]).astype(np.int64)).to(device)
         row_S, position_S = _places([p.row for p in parts], spans, device)
         encoded_SW = self.model.encode(tokens_S, Segments(spans, spans, causal=False, device=device))
         for layer, module in enumerate(cross_attentions(self.model.network)):

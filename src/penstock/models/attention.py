@@ -323,20 +323,15 @@ def bands(rows: Runs, window: int) -> tuple[Runs, Runs]:
 def bucket_by_length(queries_B: IndexArray, keys_B: IndexArray, waste: float) -> list[IndexArray]:
     """Runs in buckets whose attention area is padded by at most the share ``waste``, largest first."""
     order = np.lexsort((-keys_B, -queries_B))
-    buckets: list[list[int]] = []
-    area = 0.0
-    for row in order:
-        own = float(queries_B[row] * keys_B[row])
-        if buckets:
-            members = [*buckets[-1], int(row)]
-            padded = len(members) * queries_B[members].max() * keys_B[members].max()
-            if (area + own) >= (1 - waste) * padded:
-                buckets[-1].append(int(row))
-                area += own
-                continue
-        buckets.append([int(row)])
-        area = own
-    return [np.asarray(bucket, np.int64) for bucket in buckets]
+    borders: list[int] = []
+    area = padded = most_queries = most_keys = 0
+    for place, (queries, keys) in enumerate(zip(queries_B[order].tolist(), keys_B[order].tolist(), strict=True)):
+        area, most_keys = area + queries * keys, max(most_keys, keys)
+        padded = (place + 1 - borders[-1]) * most_queries * most_keys if borders else 0
+        if not borders or area < (1 - waste) * padded:
+            borders.append(place)
+            area, most_queries, most_keys = queries * keys, queries, keys
+    return np.split(order, borders[1:])
 
 
 def single_row_plan(length: int, device: torch.device | str = "cpu") -> PackedPlan:

@@ -56,12 +56,16 @@ class TokenFilters:
         self.min_p = torch.tensor([s.min_p for s in samplings], device=device, dtype=torch.float32)
 
     def apply(self, probability_BV: Tensor) -> Tensor:
-        """Zero what the limits exclude; the most probable token always stays."""
+        """Zero what the limits exclude; the most probable token always stays.
+
+        ``top_p`` is a share of what ``top_k`` has left, as in transformers and vLLM.
+        """
         ordered, index = probability_BV.sort(-1, descending=True)
         rank = torch.arange(ordered.shape[-1], device=ordered.device)
         limit = torch.where(self.top_k > 0, self.top_k, ordered.shape[-1])
         keep = rank < limit[:, None]
-        keep &= ordered.cumsum(-1) - ordered < self.top_p[:, None]
+        held = (ordered * keep).cumsum(-1)
+        keep &= held - ordered < self.top_p[:, None] * torch.where(self.top_k > 0, held[:, -1], 1.0)[:, None]
         keep &= ordered >= self.min_p[:, None] * ordered[:, :1]
         keep[:, 0] = True
         return torch.zeros_like(probability_BV).scatter_(-1, index, ordered * keep)

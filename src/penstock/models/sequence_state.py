@@ -9,6 +9,7 @@ import numpy as np
 from penstock.core.errors import ContextFull, GenerationError
 from penstock.core.types import FinishReason, OnToken, Request, Sample, Version
 from penstock.models.text import Text
+from penstock.models.unfold import Unfolding
 
 
 def require_room(request: Request, context: int) -> None:
@@ -36,6 +37,8 @@ class SequenceState:
     versions: list[Version] = field(default_factory=list)
     on_token: OnToken | None = None
     """Called with every token as it is generated."""
+    _text: Unfolding | None = None
+    """The text so far, where stop strings are looked for."""
 
     def __post_init__(self) -> None:
         resume = self.request.resume
@@ -56,23 +59,23 @@ class SequenceState:
         """Why the sample is over now, or None."""
         if self.tokens and self.tokens[-1] in self.stop_tokens:
             return "stop"
-        if self.request.sampling.stop and self._stop_at(text) is not None:
+        if self.request.sampling.stop and self._at_stop_string(text):
             return "stop"
         return "length" if len(self.tokens) >= self.limit else None
 
-    def _stop_at(self, text: Text) -> int | None:
-        """Where the first stop string begins in the decoded completion, if one is there."""
-        decoded = text.decode(self.tokens)
-        found = [decoded.find(stop) for stop in self.request.sampling.stop]
-        return min((at for at in found if at >= 0), default=None)
+    def _at_stop_string(self, text: Text) -> bool:
+        """Whether the completion has a stop string; looks at the tokens that have come since it was last asked."""
+        if self._text is None:
+            self._text = Unfolding(text, self.request.sampling.stop)
+        self._text.add(self.tokens[len(self._text.places) :])
+        return self._text.stopped
 
     def sample(self, finish: FinishReason, text: Text) -> Sample:
         """The sample so far. Tokens stay as generated; the text ends before a stop string or stop token."""
         prompt, generated = len(self.request.tokens_T), len(self.tokens)
         body = self.tokens[:-1] if self.tokens and self.tokens[-1] in self.stop_tokens else self.tokens
         decoded = text.decode(body)
-        if self.request.sampling.stop and (cut := self._stop_at(text)) is not None:
-            decoded = decoded[:cut]
+        cuts = [at for stop in self.request.sampling.stop if (at := decoded.find(stop)) >= 0]
         return Sample(
             key=self.request.key,
             columns={"tokens_T": np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32)},
@@ -80,5 +83,5 @@ class SequenceState:
             logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
             version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),
             finish=finish,
-            text=decoded,
+            text=decoded[: min(cuts, default=None)],
         )

@@ -59,7 +59,7 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: Langu
         for beta in spec.betas:
             shifted, _ = await evaluate(replace(held_out_roll, sampling=replace(sampling, beta=beta)), held_out)
             metrics |= {name.replace("/", f"/beta={beta:g}/", 1): value for name, value in shifted.items()}
-        engine.decode.release()
+        engine.release()
         return metrics, groups
 
     return measure

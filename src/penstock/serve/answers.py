@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.types import FloatArray, IntArray, Sample
+from penstock.models.unfold import BROKEN, Unfolding
 from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Ended, Service, Token
-from penstock.serve.unfold import BROKEN, Unfolding
 
 
 @dataclass

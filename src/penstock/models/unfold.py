@@ -21,6 +21,9 @@ class Unfolding:
         self.text, self.stop, self.stop_tokens = text, stop, stop_tokens
         self.places: list[int] = []
         """Where in the text each token's characters begin; tokens of one character share a place."""
+        self.stopped = False
+        """Whether a stop string is in the text, that of tokens which are no whole character yet included."""
+        self._longest = max(map(len, stop), default=1)
         self._known = ""
         self._given = 0
         self._window: list[int] = []
@@ -52,6 +55,9 @@ class Unfolding:
         self._window.append(token)
         decoded = self.text.decode(self._window)
         self._broken = decoded.endswith(BROKEN)
+        if self.stop:
+            end = self._known[max(0, len(self._known) - self._longest + 1) :] + decoded[self._seen :]
+            self.stopped |= any(stop in end for stop in self.stop)
         if self._broken:
             return
         self._known += decoded[self._seen :]
@@ -65,8 +71,7 @@ class Unfolding:
         found = [at for stop in self.stop if (at := self._known.find(stop, max(0, self._given - len(stop)))) >= 0]
         if found:
             return min(found)
-        longest = max((len(stop) for stop in self.stop), default=1)
-        for held in range(min(longest - 1, len(self._known)), 0, -1):
+        for held in range(min(self._longest - 1, len(self._known)), 0, -1):
             if any(stop.startswith(self._known[-held:]) for stop in self.stop):
                 return len(self._known) - held
         return len(self._known)

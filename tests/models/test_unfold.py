@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.serve.unfold import Unfolding
+from penstock.models.unfold import Unfolding
 
 
 def pieces(text, tokens, stop=(), stop_tokens=()):
