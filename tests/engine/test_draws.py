@@ -119,6 +119,21 @@ def test_an_excluded_token_is_never_drawn(logits, uniform, top_p, min_p, top_k):
     assert rank == 0 or top_k == 0 or rank < top_k
 
 
+@given(distinct_logits, st.integers(1, 6), st.floats(0.05, 1))
+def test_top_k_and_top_p_leave_what_transformers_leaves(logits, top_k, top_p):
+    """top_p is a share of what top_k has left."""
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    expected = TopPLogitsWarper(top_p)(None, TopKLogitsWarper(top_k)(None, logits[None]))
+    found = TokenFilters([Sampling(top_k=top_k, top_p=top_p)], torch.device("cpu")).apply(logits[None].softmax(-1))
+    assert ((found > 0) == (expected > -float("inf"))).all()
+
+
+def test_top_p_after_top_k_by_hand():
+    """0.5 and 0.25 are left; of these 0.5 holds two thirds, which is enough for 0.6 and was not for 0.6 of all."""
+    assert_distribution(draw_many(Sampling(top_k=2, top_p=0.6))[0].numpy(), np.array([0, 1.0, 0, 0]))
+
+
 @pytest.mark.parametrize("uniform", [0.0, LAST])
 def test_an_impossible_token_at_either_end_of_the_vocabulary_is_never_drawn(uniform):
     logits = torch.tensor([-float("inf"), 0.0, 1.0, -float("inf")])

@@ -65,7 +65,8 @@ class TokenFilters:
         limit = torch.where(self.top_k > 0, self.top_k, ordered.shape[-1])
         keep = rank < limit[:, None]
         held = (ordered * keep).cumsum(-1)
-        keep &= held - ordered < self.top_p[:, None] * torch.where(self.top_k > 0, held[:, -1], 1.0)[:, None]
+        share = torch.where(self.top_p < 1, self.top_p * torch.where(self.top_k > 0, held[:, -1], 1.0), float("inf"))
+        keep &= held - ordered < share[:, None]
         keep &= ordered >= self.min_p[:, None] * ordered[:, :1]
         keep[:, 0] = True
         return torch.zeros_like(probability_BV).scatter_(-1, index, ordered * keep)
