@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Graphs:
         """Graphs captured so far."""
         self.pools = 0
         """Memory pools opened so far: one, and another after every :meth:`clear`."""
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         self._held: dict[Key, tuple[Replayable, Cells]] = {}
 
     def __len__(self) -> int:
@@ -65,10 +65,10 @@ class Graphs:
             place.copy_(now)
         graph.replay()
 
-    def _open(self) -> tuple[int, int]:
+    def _open(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
-    def _capture(self, step: Callable[[], None], moving: tuple[Tensor, ...], pool: tuple[int, int]) -> Replayable:
+    def _capture(self, step: Callable[[], None], moving: tuple[Tensor, ...], pool: Any) -> Replayable:
         """Record a step after a warm-up on a side stream; ``moving`` is put back to where it was."""
         kept = [tensor.clone() for tensor in moving]
         stream = torch.cuda.Stream()
