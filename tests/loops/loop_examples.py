@@ -214,6 +214,10 @@ class Interview:
     def __init__(self, prompt: Prompt) -> None:
         self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
 
+    @property
+    def more(self) -> bool:
+        return self.turns == 0
+
     def reset(self) -> IntArray:
         return self.tokens_T
 

@@ -30,6 +30,10 @@ class Interview:
     turns: int = 0
     seen: list = field(default_factory=list)
 
+    @property
+    def more(self):
+        return self.turns == 0
+
     def reset(self):
         return PROMPTS[0]
 
@@ -68,6 +72,31 @@ def test_log_probs_over_several_turns_are_those_of_score(tiny):
     for sample in group.samples:
         scored = asyncio.run(generator.score(sample.tokens_T))
         np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=1e-4)
+
+
+def kept_bytes(generator):
+    return generator.memory.bytes - generator.prefix_cache.bytes - generator.own_cache.bytes
+
+
+def test_a_turn_of_a_conversation_prefills_only_what_is_new_and_nothing_is_kept_after_it(tiny):
+    generator = EmbeddedGenerator(tiny())
+    group = asyncio.run(rollout_of(generator, make_env=lambda _: Interview(np.array([50, 51], np.int32))).group(prompt_of(0)))
+    assert generator.prefilled_tokens == len(PROMPTS[0]) + 3 * len(group.samples)  # the last token was not read yet
+    assert kept_bytes(generator) == 0
+
+
+@dataclass
+class Silent(Interview):
+    """Might answer and does not."""
+
+    async def step(self, sample):
+        return None
+
+
+def test_what_was_kept_for_a_turn_that_does_not_come_is_given_up(tiny):
+    generator = EmbeddedGenerator(tiny())
+    asyncio.run(rollout_of(generator, make_env=lambda _: Silent(np.array([50], np.int32))).group(prompt_of(0)))
+    assert kept_bytes(generator) == 0
 
 
 def test_a_second_turn_does_not_repeat_the_draws_of_the_first(tiny):

@@ -54,7 +54,10 @@ class Generator(Protocol):
         ...
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples; gives what was generated. Their ``generate`` returns the same, ``finish="abort"``."""
+        """Stop the named samples; gives what was generated. Their ``generate`` returns the same, ``finish="abort"``.
+
+        What is kept for a next turn (``Request.keep``) of a sample is given up.
+        """
         ...
 
     def stats(self) -> GeneratorStats: ...
@@ -294,6 +297,11 @@ class Env(Protocol):
 
     ``step`` returns observation tokens to append (``action_T`` false), or None when the episode is over.
     """
+
+    @property
+    def more(self) -> bool:
+        """Whether ``step`` may give an observation after the next answer: its cache is worth keeping then."""
+        ...
 
     def reset(self) -> IntArray: ...
 

@@ -3,7 +3,8 @@ groups each batch was made of. Draws depend on seed, sample and position only, s
 
 A tape is ``RUN/schedule/STAGE/GENERATOR.TAKE.jsonl``; every start of a generator begins a new take. Lines are lists, the turn
 first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sample]``, ``[turn, "load", version,
-learner_epoch]``, ``[turn, "drop", origin]``. ``leases.jsonl`` next to them has one object a batch.
+learner_epoch]``, ``[turn, "drop", origin]``, ``[turn, "forget", key of the sample]``. ``leases.jsonl`` next to them has one
+object a batch.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Tape:
     def load(self, version: Version, learner_epoch: int) -> None:
         """Weights enter the engine."""
         self._note("load", version, learner_epoch)
+
+    def forget(self, key: SampleKey) -> None:
+        """What the engine kept of a sample between two turns is given up."""
+        self._note("forget", [*key.prompt, key.sample])
 
     def drop(self, origin: str) -> None:
         """A group is given up."""

@@ -50,7 +50,7 @@ class EmbeddedGenerator(Engine):
         super().__init__(model, max_running, chunk, cache_gb, version)
         self.queue = queue
         self.learner_epoch = 0
-        self._asked = 0
+        self._entered = 0
         self._open = asyncio.Event()
         self._open.set()
         self._driver: asyncio.Task[None] | None = None
@@ -75,6 +75,8 @@ class EmbeddedGenerator(Engine):
 
     def enter(self, sequence: Sequence) -> None:
         """Let a sequence take part from the next turn on."""
+        self._entered += 1
+        sequence.number = self._entered
         self.tape.submit(sequence.request.key)
         self.waiting.append(sequence)
 
@@ -128,9 +130,14 @@ class EmbeddedGenerator(Engine):
         wanted = set(keys)
         found = [s for s in self._all() if s.request.key in wanted]
         self._remove(found)
-        for key in wanted:
-            self.memory.forget(key)
+        for key in keys:
+            self.forget(key)
         return [self._finish(sequence, "abort") for sequence in found]
+
+    def forget(self, key: SampleKey) -> None:
+        """Give up what was kept of a conversation."""
+        if self.memory.forget(key):
+            self.tape.forget(key)
 
     def pause(self) -> None:
         """Draw no more tokens until ``resume``; weights may change meanwhile, and requests may come, be aborted or leave."""
@@ -167,10 +174,8 @@ class EmbeddedGenerator(Engine):
                 f"{request.key}: {prompt} prompt tokens and {limit} new ones need up to {needed / 1e9:.3g} GB of cache and "
                 f"{self.memory.budget / 1e9:.3g} are allowed; raise cache_gb or lower max_new_tokens"
             )
-        self._asked += 1
         return Sequence(
             request=request,
-            number=self._asked,
             limit=limit,
             future=asyncio.get_running_loop().create_future(),
             stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
@@ -179,7 +184,7 @@ class EmbeddedGenerator(Engine):
     def _renew_cache(self, policy: CachePolicy) -> None:
         if policy == "keep":
             return
-        self.memory.forget()
+        self.memory.forget_all()
         if policy == "drain":  # which has let every group end
             return
         if policy == "abort":

@@ -85,7 +85,7 @@ class Memory:
         """Give everything back; what was held is lost."""
         self.prefixes.clear()
         self.own.clear()
-        self.forget()
+        self.forget_all()
 
     def _evict(self, room: int) -> None:
         while self._kept and self._kept_bytes > room:
@@ -116,12 +116,12 @@ class Memory:
             pool[row, :, : len(kept.tokens)] = state
         return len(kept.tokens)
 
-    def forget(self, key: SampleKey | None = None) -> None:
-        """Give a kept conversation up, or all of them."""
-        if key is None:
-            self._kept.clear()
-        else:
-            self._kept.pop(key, None)
+    def forget(self, key: SampleKey) -> bool:
+        """Give a kept conversation up; whether there was one."""
+        return self._kept.pop(key, None) is not None
+
+    def forget_all(self) -> None:
+        self._kept.clear()
 
 
 def _rounded(size: Size) -> Size:

@@ -48,6 +48,11 @@ class Turns:
         self._turns = 1 if dialogue is None else dialogue.turns
         self._turn = -1
 
+    @property
+    def more(self) -> bool:
+        """Whether the dialogue may answer once more."""
+        return self._turn + 1 < self._turns
+
     def reset(self) -> IntArray:
         """The prompt's tokens."""
         if self._turn >= 0:

@@ -54,12 +54,13 @@ class Rollout:
         episode that has filled the context is over: cut at its longest length, and scored as it is.
         """
         env = self.make_env(prompt)
-        request = Request(key, env.reset(), sampling)
+        request = replace(Request(key, env.reset(), sampling), keep=env.more)
         sample = await self._answer(request)
         turn = 0
         try:
             while sample.finish in ("stop", "length") and (observation_T := await env.step(sample)) is not None:
                 turn += 1
+                request = replace(request, keep=env.more)
                 again = replace(
                     request,
                     tokens_T=np.concatenate([sample.tokens_T, observation_T]).astype(np.int32),
@@ -69,7 +70,9 @@ class Rollout:
         except ContextFull:
             return replace(sample, finish="length")
         except (EnvError, GenerationError) as error:
-            return sample.failed(f"{type(error).__name__}: turn {turn + 1} of {key}: {error}")
+            sample = sample.failed(f"{type(error).__name__}: turn {turn + 1} of {key}: {error}")
+        if request.keep:
+            await self.generator.abort([key])  # the next turn that its cache was kept for does not come
         return sample
 
     async def _answer(self, request: Request) -> Sample:

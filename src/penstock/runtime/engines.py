@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.engines import VLLM, Embedded, Served, SGLang
+from penstock.config.run import Online
 from penstock.core.errors import SpecError
 from penstock.models.text import Text
 
@@ -36,7 +37,13 @@ class EngineStart:
     device: Any
     max_running: int
     shared: Path
+    cache_gb: float = 0.0
     adapters: bool = False
+
+
+def sizes(stage: Online) -> dict[str, Any]:
+    """What a stage says of the size of an embedded generator."""
+    return {"max_running": stage.max_running, "cache_gb": stage.cache_gb}
 
 
 @singledispatch
@@ -63,7 +70,8 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]
         return await asyncio.to_thread(sums_of, lambda: weights)
 
-    yield Opened(embedded_generator(model, max_running=start.max_running, version=-1), model.text, sums)
+    engine = embedded_generator(model, max_running=start.max_running, cache_gb=start.cache_gb, version=-1)
+    yield Opened(engine, model.text, sums)
 
 
 @opened.register

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from penstock.loops.columns import column_changes
 from penstock.loops.learn import Step, learn
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
+from penstock.runtime.engines import sizes
 from penstock.runtime.stages.online import OnlineParts
 from penstock.runtime.supervise import rules_of
 from penstock.stream.enrichment import merged
@@ -123,7 +124,7 @@ class TapedEngine:
         self.name, self.lines = name, lines
         self.aliased = model_folder is None
         model = copy.deepcopy(parts.model) if model_folder is None else load_model(str(model_folder)).to(parts.model.device)
-        self.engine = embedded_generator(model, max_running=parts.stage.max_running, version=-1)
+        self.engine = embedded_generator(model, **sizes(parts.stage), version=-1)
         self.roll = replace(parts.roll, generator=cast(Generator, self))
         self.prompts, self.groups, self.kv = parts.source, groups, parts.stage.kv
         self._failed = self._failed_samples()
@@ -146,6 +147,10 @@ class TapedEngine:
         self._arrived.setdefault(request.key, []).append(sequence)
         self._news.set()
         return await sequence.future
+
+    async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
+        """Nothing: the tape says when the engine gave up what it kept for another turn."""
+        return []
 
     async def run(self, weights: Weights) -> None:
         """Follow the tape to its end, then draw what is left."""
@@ -212,6 +217,8 @@ class TapedEngine:
             await self.engine.load(
                 WeightUpdate(version, None if self.aliased else tensors, self.kv, learner_epoch=learner_epoch)
             )
+        elif what == "forget":
+            self.engine.forget(sample_key(line))
         elif what == "drop":
             self._tasks[values[0]].cancel()
             await asyncio.sleep(0)

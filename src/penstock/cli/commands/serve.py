@@ -34,6 +34,8 @@ class Serve(Command):
     """Port to listen on; 0 takes a free one."""
     max_running: int = 64
     """Samples that are decoded at once."""
+    cache_gb: float = 0.0
+    """Gigabytes that the cache may take; 0: half of a GPU's free memory, 4 on a processor."""
     queue: int = 256
     """Samples that may wait for their turn; more are refused with status 429."""
     token_file: Annotated[str, called("FILE")] = ""
@@ -46,7 +48,9 @@ class Serve(Command):
     """Where the model runs."""
 
     def __post_init__(self) -> None:
-        for name, value, low in (("port", self.port, 0), ("max-running", self.max_running, 1), ("queue", self.queue, 0)):
+        numbers = {"port": self.port, "queue": self.queue, "cache-gb": self.cache_gb, "max-running": self.max_running}
+        for name, value in numbers.items():
+            low = 1 if name == "max-running" else 0
             if value < low:
                 raise SpecError(f"--{name} {value}; at least {low}")
 
@@ -63,13 +67,13 @@ class Serve(Command):
             raise SpecError("--key-file without --token-file; give both, or the token alone")
         path = model_path(self.model)
         with listen(self.host, self.port) as listening:
-            service = service_of(path, self.name or _name(self.model), self.device, self.max_running, self.queue)
+            service = service_of(path, self.name or _name(self.model), self)
             rights = "weights and pauses need the token" if access.token else "weights cannot be changed (no --token-file)"
             print(f"serving {service.name} at http://{address(listening)}/v1 · {rights} · Ctrl-C ends", flush=True)
             serve(service, access, listening)
 
 
-def service_of(path: str, name: str, device: str, max_running: int, queue: int) -> Service:
+def service_of(path: str, name: str, command: Serve) -> Service:
     """The model of a folder as a service. Raises ModelError where there is none, DeviceError where there is no such device."""
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
@@ -77,15 +81,15 @@ def service_of(path: str, name: str, device: str, max_running: int, queue: int) 
     from penstock.serve.service import Limits, Service
     from penstock.train.device import set_up
 
-    where = set_up(device, 0)
+    where = set_up(command.device, 0)
     model = load_model(path).to(where)
     return Service(
         name=name,
-        engine=embedded_generator(model, max_running=max_running),
+        engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),
         text=model.text,
         context=model.context,
         vocabulary=model.network.get_input_embeddings().num_embeddings,
-        limits=Limits(room=max_running + queue),
+        limits=Limits(room=command.max_running + command.queue),
         receiver=ModelReceiver(model),
     )
 

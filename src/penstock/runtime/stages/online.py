@@ -23,6 +23,7 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
 from penstock.runtime.context import StageContext
+from penstock.runtime.engines import sizes
 from penstock.runtime.measuring import measured, refreshed
 from penstock.runtime.stages import StageRuntime
 from penstock.runtime.supervise import rules_of
@@ -71,7 +72,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
         check_vocabulary(frozen.model, model, stage.name)
         policy.teacher = frozen.teaching(taught)
     rewards = StageRewards(stage.rewards, models, model.text, base)
-    generator = embedded_generator(model, max_running=stage.max_running)
+    generator = embedded_generator(model, **sizes(stage))
     roll = Rollout(
         generator,
         environments(model.text, stage.environment, base),
@@ -152,7 +153,7 @@ class LocalOnline(OnlineRuntime):
         self.stream = LearnerClient(rules_of(parts.stage))
         self.hold(self.stream)
         self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
-        self.generator = embedded_generator(parts.model, max_running=parts.stage.max_running)
+        self.generator = embedded_generator(parts.model, **sizes(parts.stage))
         self.generator.spans = context.recorder.role("generator-0")
         self.generator.tape = Tape.next_take(context.schedule, "generator-0") if context.schedule else Tape()
 
