@@ -56,7 +56,7 @@ class Memory:
         return (tokens + 2 * STEP + 2) * self.own.cell
 
     def rows(self, prefixes: Size, positions: int) -> int:
-        """How many running rows of ``positions`` fit beside prefixes."""
+        """How many running rows of ``positions`` fit next to prefixes."""
         left = self.budget - self.prefixes.bytes_of(_rounded(prefixes))
         return min(self.most_rows, left // self.own.bytes_of(_rounded((1, positions))))
 

@@ -101,7 +101,7 @@ class Engine:
         return sequence.tokens_so_far()
 
     def _most_rows(self, own: int, *more: IntArray) -> int:
-        """How many rows may run beside the prefixes and ``more``, with ``own`` tokens of their own and some to come."""
+        """How many rows may run next to the prefixes and ``more``, with ``own`` tokens of their own and some to come."""
         lengths = [len(tokens) for tokens in (*(p.tokens for p in self.prefixes), *more)]
         return self.memory.rows((len(lengths), max(lengths)), max([own, *(s.own for s in self.running)]) + HEADROOM)
 
