@@ -50,6 +50,10 @@ class Engine:
         """Whether it can apply low-rank adapters to matrices that never change."""
         return False
 
+    def cache_of_ours(self) -> float:
+        """``cache_gb`` of the run's embedded generators, which evaluate where another engine draws."""
+        return 0.0
+
     def last_leg(self) -> str:
         """How weights get from the generator to its processes, for ``penstock explain``; empty: there are none."""
         return ""
@@ -64,6 +68,16 @@ class Embedded(Engine):
     """Penstock's own engine, inside the generator's process (``docs/backends.md``)."""
 
     repeats: ClassVar[bool] = True
+
+    cache_gb: float = 0.0
+    """Gigabytes (10⁹ bytes) that a generator's cache may take; 0: half of a GPU's free memory, 4 on a processor. Sequences
+    that do not fit wait, or are preempted and go on later with the tokens that they have."""
+
+    def __post_init__(self) -> None:
+        require(self.cache_gb >= 0, f"Embedded: cache_gb={self.cache_gb} is negative; 0 is the device's usual budget")
+
+    def cache_of_ours(self) -> float:
+        return self.cache_gb
 
     def described(self) -> str:
         return "Penstock's own"

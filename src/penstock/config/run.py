@@ -151,9 +151,6 @@ class Online(Stage):
     the update waits for their end and the next groups for the update, so that ``max_lag=1`` is one step off."""
     max_running: int = 128
     """Sequences the embedded generator decodes at once."""
-    cache_gb: float = 0.0
-    """Gigabytes (10⁹ bytes) that the embedded generator's cache may take; 0: half of a GPU's free memory, 4 on a processor.
-    Sequences that do not fit wait, or are preempted and go on later with the tokens that they have."""
     reference: ModelSpec | None = None
     """Frozen model of the KL term; None: the model the stage starts from."""
     evaluation: EvaluationSpec | None = None
@@ -164,7 +161,6 @@ class Online(Stage):
         for count in ("samples", "batch", "minibatches", "epochs", "steps", "max_running"):
             value = getattr(self, count)
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
-        require(self.cache_gb >= 0, f"{self.name}: cache_gb={self.cache_gb} is negative; 0 is the device's usual share")
         require(self.max_lag >= 0, f"{self.name}: max_lag={self.max_lag} is negative; 0 is synchronous")
         require(
             1 <= self.max_uses <= self.max_lag + 1,

@@ -54,10 +54,8 @@ class Generator(Protocol):
         ...
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples; gives what was generated. Their ``generate`` returns the same, ``finish="abort"``.
-
-        What is kept for a next turn (``Request.keep``) of a sample is given up.
-        """
+        """Stop the named samples, and give up what is kept for their next turn; gives what was generated. Their ``generate``
+        returns the same, ``finish="abort"``."""
         ...
 
     def stats(self) -> GeneratorStats: ...
@@ -301,7 +299,6 @@ class Env(Protocol):
     @property
     def more(self) -> bool:
         """Whether ``step`` may give an observation after the next answer: its cache is worth keeping then."""
-        ...
 
     def reset(self) -> IntArray: ...
 

@@ -3,8 +3,7 @@ groups each batch was made of. Draws depend on seed, sample and position only, s
 
 A tape is ``RUN/schedule/STAGE/GENERATOR.TAKE.jsonl``; every start of a generator begins a new take. Lines are lists, the turn
 first: ``[turn, "begin", origin, ordinal]``, ``[turn, "submit", key of the sample]``, ``[turn, "load", version,
-learner_epoch]``, ``[turn, "drop", origin]``, ``[turn, "forget", key of the sample]``. ``leases.jsonl`` next to them has one
-object a batch.
+learner_epoch]``, ``[turn, "drop", origin]``; "forget" as "submit". ``leases.jsonl`` next to them has one object a batch.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Tape:
         self._note("load", version, learner_epoch)
 
     def forget(self, key: SampleKey) -> None:
-        """What the engine kept of a sample between two turns is given up."""
+        """What was kept of a sample between two turns is given up."""
         self._note("forget", [*key.prompt, key.sample])
 
     def drop(self, origin: str) -> None:

@@ -162,9 +162,8 @@ def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> list[
 
 
 def cache(stage: Online, shape: Shape) -> float:
-    """Bytes of a generator's cache for answers, at most."""
-    most = float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
-    return min(most, stage.cache_gb * 1e9) if stage.cache_gb else most
+    """Bytes of a generator's cache for answers."""
+    return float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
 
 
 def size_text(count: float) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.engines import VLLM, Embedded, Served, SGLang
-from penstock.config.run import Online
 from penstock.core.errors import SpecError
 from penstock.models.text import Text
 
@@ -37,13 +36,7 @@ class EngineStart:
     device: Any
     max_running: int
     shared: Path
-    cache_gb: float = 0.0
     adapters: bool = False
-
-
-def sizes(stage: Online) -> dict[str, Any]:
-    """What a stage says of the size of an embedded generator."""
-    return {"max_running": stage.max_running, "cache_gb": stage.cache_gb}
 
 
 @singledispatch
@@ -70,7 +63,7 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]
         return await asyncio.to_thread(sums_of, lambda: weights)
 
-    engine = embedded_generator(model, max_running=start.max_running, cache_gb=start.cache_gb, version=-1)
+    engine = embedded_generator(model, max_running=start.max_running, cache_gb=spec.cache_gb, version=-1)
     yield Opened(engine, model.text, sums)
 
 

@@ -20,13 +20,11 @@ from penstock.core.contracts import Generator
 from penstock.core.errors import GenerationError, ReplayError
 from penstock.core.tape import LEASES, read_lines
 from penstock.core.types import Group, PromptKey, Request, Sample, SampleKey, Version, WeightUpdate
-from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.sequences import Sequence as Drawn
 from penstock.loops.columns import column_changes
 from penstock.loops.learn import Step, learn
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
-from penstock.runtime.engines import sizes
 from penstock.runtime.stages.online import OnlineParts
 from penstock.runtime.supervise import rules_of
 from penstock.stream.enrichment import merged
@@ -124,7 +122,7 @@ class TapedEngine:
         self.name, self.lines = name, lines
         self.aliased = model_folder is None
         model = copy.deepcopy(parts.model) if model_folder is None else load_model(str(model_folder)).to(parts.model.device)
-        self.engine = embedded_generator(model, **sizes(parts.stage), version=-1)
+        self.engine = parts.generator(model, version=-1)
         self.roll = replace(parts.roll, generator=cast(Generator, self))
         self.prompts, self.groups, self.kv = parts.source, groups, parts.stage.kv
         self._failed = self._failed_samples()

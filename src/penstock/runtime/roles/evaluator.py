@@ -12,7 +12,6 @@ from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models, StageRewards, environments, seed_of
-from penstock.runtime.engines import sizes
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
 from penstock.runtime.measuring import measured
@@ -35,7 +34,7 @@ async def run(bootstrap: Bootstrap) -> None:
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
-    engine = embedded_generator(model, **sizes(stage), version=-1)
+    engine = embedded_generator(model, max_running=stage.max_running, cache_gb=run.roles.engine.cache_of_ours(), version=-1)
     roll = Rollout(engine, environments(model.text, stage.environment, base), rewards, sampling, stage.samples)
     measure, closing = measured(stage.evaluation, roll, rewards, models, model, base)
     assert measure is not None

@@ -35,7 +35,6 @@ async def run(bootstrap: Bootstrap) -> None:
         set_up(run.device, bootstrap.threads),
         stage.max_running,
         weights.with_name(f"{weights.name}-{bootstrap.name}"),
-        stage.cache_gb,
         sends_adapters(run, stage),
     )
     async with opened(run.roles.engine, start) as found:

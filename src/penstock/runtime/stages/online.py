@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
 from penstock.data.sampler import Sampler
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
 from penstock.runtime.context import StageContext
-from penstock.runtime.engines import sizes
 from penstock.runtime.measuring import measured, refreshed
 from penstock.runtime.stages import StageRuntime
 from penstock.runtime.supervise import rules_of
@@ -47,6 +48,8 @@ class OnlineParts:
     source: Sampler[Prompt]
     rewards: StageRewards
     roll: Rollout
+    generator: Callable[..., EmbeddedGenerator]
+    """Makes an embedded generator of the stage's size over a model."""
 
 
 def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere: bool = False) -> OnlineParts:
@@ -72,9 +75,10 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
         check_vocabulary(frozen.model, model, stage.name)
         policy.teacher = frozen.teaching(taught)
     rewards = StageRewards(stage.rewards, models, model.text, base)
-    generator = embedded_generator(model, **sizes(stage))
+    cache_gb = run.roles.engine.cache_of_ours()
+    generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb)
     roll = Rollout(
-        generator,
+        generator(model),
         environments(model.text, stage.environment, base),
         rewards,
         sampling,
@@ -85,7 +89,8 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     source = prompts_of(stage.data, base, sampling.seed, model.text)
     check_prompts(source, stage.data, stage.steps * stage.batch * (1 + stage.dynamic_sampling), model, elsewhere)
     plan = Plan(stage.steps, stage.epochs, stage.minibatches, sampling.seed, look=True)
-    return OnlineParts(stage, model, learner, labeller, trainer_of(algorithm, run, learner), plan, source, rewards, roll)
+    trainer = trainer_of(algorithm, run, learner)
+    return OnlineParts(stage, model, learner, labeller, trainer, plan, source, rewards, roll, generator)
 
 
 def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
@@ -153,7 +158,7 @@ class LocalOnline(OnlineRuntime):
         self.stream = LearnerClient(rules_of(parts.stage))
         self.hold(self.stream)
         self.acknowledge = self.stream.acknowledge  # type: ignore[method-assign]
-        self.generator = embedded_generator(parts.model, **sizes(parts.stage))
+        self.generator = parts.generator(parts.model)
         self.generator.spans = context.recorder.role("generator-0")
         self.generator.tape = Tape.next_take(context.schedule, "generator-0") if context.schedule else Tape()
 
