@@ -2,7 +2,8 @@
 
 For a 0.5B- and a 1.5B-shape model (Qwen2, random weights, bfloat16): the log-prob gap between generator and learner, decode
 tokens/s beside transformers' ``generate`` in the same run and as a fraction of the bandwidth floor, the training step's
-share of the measured matmul peak, peak memory, and how long a weight update holds the generator up. Appends a dated table.
+share of the measured matmul peak, peak memory, and how long a weight update holds the generator up; of the generator besides
+prefill, graphs and a bounded cache (``gpu_engine.py``). Appends a dated table.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gpu_engine import measure_engine
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from penstock.algos.grpo import GRPO
@@ -133,7 +135,7 @@ def measure_generation(model: LanguageModel, work: Workload, bandwidth: float) -
     seconds = time.perf_counter() - started
     drawn = sum(int(sample.action_T.sum()) for sample in samples)
     weight_bytes = sum(t.numel() * t.element_size() for _, t in model.policy_weights())
-    per_token = 2 * generator.own_cache.key_value_heads * generator.own_cache.width * generator.own_cache.layers * 2
+    per_token = generator.own_cache.cell
     cache_bytes = (work.groups * work.prompt + work.rows * work.new / 2) * per_token  # a prompt is read once for its samples
     floor = work.new * (weight_bytes + cache_bytes) / (bandwidth)
     updates: list = []
@@ -239,6 +241,7 @@ def main() -> None:
     for shape in chosen.shapes.split(","):
         model = build(shape, device, dtype)
         found, samples = measure_generation(model, work, bandwidth)
+        found |= measure_engine(model, (work.groups, work.samples, work.prompt, work.new))
         rival = measure_transformers(model, work)
         found |= {"transformers generate, tokens/s": rival, "decode, ratio to generate": found["decode tokens/s"] / rival}
         found |= measure_training(model, samples, work, peak)

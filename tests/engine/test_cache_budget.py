@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, ragged, run, started
 
 import tiny_models
 import tiny_t5
+from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, ragged, run, started
 from penstock.core.errors import GenerationError
 from penstock.core.types import Request, WeightUpdate
 from penstock.engine.cache import CachePool
@@ -36,7 +36,7 @@ def watched(generator):
 
 def bounded(model, tokens, **options):
     """A generator whose budget is that of ``tokens``."""
-    cell = CachePool(model.config, model.dtype, model.device).cell
+    cell = CachePool(model.slots, model.dtype, model.device).cell
     return watched(embedded_generator(model, cache_gb=tokens * cell / 1e9, **options))
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from engine_examples import assert_same_draws, learner_logp, ragged, run
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tiny_models
 import tiny_t5
+from engine_examples import assert_same_draws, learner_logp, ragged, run
 from penstock.engine import decode
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.graphs import Graphs

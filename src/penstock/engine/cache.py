@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.models.architecture import Slot
-from penstock.models.attention import LayerAttention, dot_product
+from penstock.models.attention import IndexArray, LayerAttention, Runs, Segments
 from penstock.models.relative_attention import RelativeBias
 
 STEP = 64
@@ -87,48 +87,40 @@ class CachePool:
 
 
 class PrefillPlan:
-    """Attention of prompt chunks: new keys and values go to the pool, queries see their row's cache up to themselves."""
+    """Attention of prompt chunks: new keys and values go to the pool, queries see their row's cache up to themselves.
+
+    Where no row has a beginning in the pool, the new tokens see each other alone, so that no mask is needed.
+    """
 
     def __init__(self, pool: CachePool, rows: list[int], starts: list[int], counts: list[int]) -> None:
-        device = pool.device
-        self.pool, self.calls = pool, 0
-        self.longest = max(start + count for start, count in zip(starts, counts, strict=True))
-        width = max(counts)
-        self.row_N = torch.tensor([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], device=device)
-        self.position_N = torch.tensor(
-            [start + i for start, count in zip(starts, counts, strict=True) for i in range(count)], device=device
-        )
-        cell, gather, offset = [], [], 0
-        for r, count in enumerate(counts):
-            cell += [r * width + i for i in range(count)]
-            gather += [offset + min(i, count - 1) for i in range(width)]
-            offset += count
-        self.cell_N = torch.tensor(cell, device=device)
-        self.gather = torch.tensor(gather, device=device)
-        self.rows_R = torch.tensor(rows, device=device)
-        self.shape = (len(rows), width)
-        self.query_R1Q1 = self.position_N.index_select(0, self.gather).view(len(rows), 1, width, 1)
-        self.masks: dict[int | None, Tensor] = {}
-
-    def _mask(self, window: int | None) -> Tensor:
-        """Which keys the queries of a layer see ``[R, 1, Q, K]``, where they see so many at most."""
-        if window not in self.masks:
-            place = torch.arange(self.longest, device=self.pool.device)
-            seen = place <= self.query_R1Q1
-            self.masks[window] = seen if window is None else seen & (place > self.query_R1Q1 - window)
-        return self.masks[window]
+        self.pool, self.calls, device = pool, 0, pool.device
+        start_R, count_R = np.asarray(starts, np.int64), np.asarray(counts, np.int64)
+        end_R = start_R + count_R
+        self.continued = bool(start_R.any())
+        self.row_N, self.position_N = _places(rows, start_R, end_R, device)
+        self.row_M, self.position_M = _places(rows, np.zeros_like(start_R), end_R, device)
+        offset_R1 = (np.cumsum(count_R) - count_R - start_R)[:, None]
+        self.asked = Runs(np.maximum(offset_R1 + np.arange(end_R.max()), 0), end_R, start_R)
+        self.read, self.segments = Runs.of(end_R), dict[int | None, Segments]()
 
     def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KNE: Tensor, how: LayerAttention) -> Tensor:
         keys, values = self.pool.keys[self.calls], self.pool.values[self.calls]
         self.calls += 1
-        keys[self.row_N, :, self.position_N] = key_1KND[0].transpose(0, 1).to(keys.dtype)
-        values[self.row_N, :, self.position_N] = value_1KNE[0].transpose(0, 1).to(values.dtype)
-        key = keys[self.rows_R, :, : self.longest]
-        value = values[self.rows_R, :, : self.longest]
-        heads, width = query_1HND.shape[1], query_1HND.shape[3]
-        query = query_1HND[0].index_select(1, self.gather).view(heads, *self.shape, width).transpose(0, 1)
-        out = dot_product(query, key, value, how, self._mask(how.window))
-        return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cell_N)[None]
+        query, key, value = (state[0].transpose(0, 1) for state in (query_1HND, key_1KND, value_1KNE))
+        keys[self.row_N, :, self.position_N] = key.to(keys.dtype)
+        values[self.row_N, :, self.position_N] = value.to(values.dtype)
+        if self.continued:
+            key, value = (pool[self.row_M, :, self.position_M] for pool in (keys, values))
+        if how.window not in self.segments:
+            self.segments[how.window] = Segments(self.asked, self.read, True, self.pool.device, how.window)
+        return self.segments[how.window].attend(query, key, value, how=how)[None]
+
+
+def _places(rows: Sequence[int], start_R: IndexArray, end_R: IndexArray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The cache row and the position in it of the tokens of each row, row after row."""
+    row = np.repeat(np.asarray(rows, np.int64), end_R - start_R)
+    position = np.concatenate([np.arange(start, end) for start, end in zip(start_R, end_R, strict=True)])
+    return torch.from_numpy(row).to(device), torch.from_numpy(position).to(device)
 
 
 class PoolView:

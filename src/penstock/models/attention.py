@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 
 from penstock.core.errors import ModelError
+from penstock.models.varlen import PackedRuns, kernel_of
 
 NAME = "penstock"
 
@@ -151,6 +153,12 @@ class Runs:
         length_R = np.asarray(length_R, np.int64)
         return Runs((np.cumsum(length_R) - length_R)[:, None] + np.arange(length_R.max()), length_R)
 
+    def packed(self) -> IndexArray:
+        """Packed indices of the runs' tokens, run after run."""
+        place = np.arange(self.index_RT.shape[1])
+        start_R = np.broadcast_to(self.start_R, self.length_R.shape)
+        return self.index_RT[(place >= start_R[:, None]) & (place < self.length_R[:, None])].astype(np.int64)
+
     @property
     def count_R(self) -> IndexArray:
         """Tokens of each run."""
@@ -193,9 +201,28 @@ class Segments:
     def __init__(
         self, queries: Runs, keys: Runs, causal: bool, device: torch.device | str = "cpu", window: int | None = None
     ) -> None:
-        self.causal = causal
-        waste = 0.15 if torch.device(device).type == "cpu" else 0.5
-        self.buckets: list[Bucket] = []
+        self.queries, self.keys, self.causal, self.device, self.window = queries, keys, causal, torch.device(device), window
+
+    @cached_property
+    def packed(self) -> PackedRuns:
+        """The runs one after the other, for kernels that take them so."""
+        query_N, key_M = (runs.packed() for runs in (self.queries, self.keys))
+        counts = [runs.count_R for runs in (self.queries, self.keys)]
+        starts = [np.concatenate([[0], np.cumsum(count_R)]).astype(np.int32) for count_R in counts]
+        sent = [torch.from_numpy(places).to(self.device) for places in (query_N, key_M, *starts, np.argsort(query_N))]
+        longest = int(counts[0].max()), int(counts[1].max())
+        return PackedRuns(sent[0], sent[1], (sent[2], sent[3]), longest, sent[4])
+
+    @cached_property
+    def buckets(self) -> list[Bucket]:
+        """The runs padded, for torch's own attention."""
+        return self._buckets[0]
+
+    @cached_property
+    def _buckets(self) -> tuple[list[Bucket], Tensor]:
+        queries, keys, causal, device, window = self.queries, self.keys, self.causal, self.device, self.window
+        waste = 0.15 if device.type == "cpu" else 0.5
+        buckets: list[Bucket] = []
         place_N = np.zeros(int(queries.count_R.sum()), np.int64)
         offset = 0
         for members in bucket_by_length(queries.count_R, keys.count_R, waste):
@@ -212,7 +239,7 @@ class Segments:
                 allowed &= place_R1K > place_RQ1 - (window or place_RQ.max() + 1)
             place_N[query_RQ[asked_RQ]] = offset + np.flatnonzero(asked_RQ)
             offset += query_RQ.size
-            self.buckets.append(
+            buckets.append(
                 Bucket(
                     queries=torch.from_numpy(query_RQ.reshape(-1)).to(device),
                     keys=torch.from_numpy(key_RK.reshape(-1)).to(device),
@@ -220,7 +247,7 @@ class Segments:
                     allowed=torch.from_numpy(allowed[:, None]).to(device) if hidden else None,
                 )
             )
-        self.place_N = torch.from_numpy(place_N).to(device)
+        return buckets, torch.from_numpy(place_N).to(device)
 
     def attend(
         self,
@@ -234,6 +261,13 @@ class Segments:
 
         ``masks`` are added to the scores, one a bucket, in place of the buckets' own.
         """
+        shape = (*query_NHD.shape[1:], key_MKD.shape[1])
+        kernel = kernel_of(query_NHD.device, query_NHD.dtype, shape[0], shape[2], shape[1])
+        if kernel and how.fused and masks is None and value_MKE.shape[2] == shape[1]:
+            runs = self.packed
+            states = (query_NHD[runs.query_N], key_MKD[runs.key_M], value_MKE[runs.key_M])
+            left = -1 if self.window is None else self.window - 1
+            return kernel(*states, runs, how.scale, (left, 0 if self.causal else -1))[runs.place_N]
         query_NW, key_MW, value_MW = (state.flatten(1) for state in (query_NHD, key_MKD, value_MKE))
         parts = []
         for bucket, mask in zip(self.buckets, masks or [bucket.allowed for bucket in self.buckets], strict=True):
@@ -243,7 +277,7 @@ class Segments:
             value = value_MW.index_select(0, bucket.keys).view(rows, seen, *value_MKE.shape[1:]).transpose(1, 2)
             out = dot_product(query, key, value, how, mask, self.causal and mask is None)
             parts.append(out.transpose(1, 2).reshape(rows * asked, -1))
-        return torch.cat(parts).index_select(0, self.place_N).view(-1, query_NHD.shape[1], value_MKE.shape[2])
+        return torch.cat(parts).index_select(0, self._buckets[1]).view(-1, query_NHD.shape[1], value_MKE.shape[2])
 
 
 def dot_product(
@@ -255,6 +289,8 @@ def dot_product(
     """
     rows, heads, asked, _ = query_RHQD.shape
     if how.fused:
+        if mask is not None and query_RHQD.is_cuda:
+            key_RKTD, value_RKTE = same_heads(query_RHQD, key_RKTD, value_RKTE)
         return functional.scaled_dot_product_attention(
             query_RHQD, key_RKTD, value_RKTE, mask, is_causal=causal, scale=how.scale, enable_gqa=heads != key_RKTD.shape[1]
         )
@@ -269,6 +305,12 @@ def dot_product(
     product = product if product.dtype == torch.float64 else product.float()
     weight = how.weights(product, mask).to(value_RKTE.dtype)
     return torch.matmul(weight.reshape(*query.shape[:3], seen), value_RKTE).view(rows, heads, asked, -1)
+
+
+def same_heads(query_RHQD: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+    """Keys and values ``[R, K, T, D]`` once for each head of the queries: the kernel of CUDA that takes a mask and materialises
+    no scores knows no groups."""
+    return tuple(state.repeat_interleave(query_RHQD.shape[1] // state.shape[1], 1) for state in states)
 
 
 class PackedPlan:

@@ -57,7 +57,7 @@ class RelativeBias(NamedTuple):
         found = []
         for bucket in segments.buckets:
             _, asked, seen = bucket.shape
-            positions = torch.arange(max(asked, seen), device=segments.place_N.device)
+            positions = torch.arange(max(asked, seen), device=segments.device)
             distance = positions[:seen] - positions[:asked, None]
             added = self.of(distance).permute(2, 0, 1)[None].to(dtype)
             hidden = distance > 0 if segments.causal else None if bucket.allowed is None else ~bucket.allowed
