@@ -1,5 +1,5 @@
-"""The generator's part of ``gpu.py``: prefill without whole scores (P1), few graphs in one pool (P3), only where a recording holds
-(P4), a cache under its budget (P6). On a processor it runs through and says nothing.
+"""The generator's part of ``gpu.py``: prefill without whole scores (P1), few graphs in one pool (P3), only where a recording
+holds (P4), a cache under its budget (P6). On a processor it runs through and says nothing.
 """
 
 from __future__ import annotations
