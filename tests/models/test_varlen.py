@@ -91,15 +91,15 @@ def test_the_first_candidate_that_agrees_is_found(monkeypatch):
     def broken(*arguments):
         raise RuntimeError("no such kernel")
 
-    class Elsewhere:
+    class Gpu:
         type = "cuda"
 
     monkeypatch.setattr(varlen, "CANDIDATES", (broken, wrong_end, plain))
     monkeypatch.setattr(varlen, "agrees", lambda kernel, device, *shape: agrees(kernel, CPU, *shape))
-    assert varlen.kernel_of.__wrapped__(Elsewhere(), torch.bfloat16, *HEADS) is plain
-    assert varlen.kernel_of.__wrapped__(Elsewhere(), torch.float32, *HEADS) is None
+    assert varlen.kernel_of.__wrapped__(Gpu(), torch.bfloat16, *HEADS) is plain
+    assert varlen.kernel_of.__wrapped__(Gpu(), torch.float32, *HEADS) is None
     monkeypatch.setattr(varlen, "CANDIDATES", (broken, wrong_end))
-    assert varlen.kernel_of.__wrapped__(Elsewhere(), torch.bfloat16, *HEADS) is None
+    assert varlen.kernel_of.__wrapped__(Gpu(), torch.bfloat16, *HEADS) is None
 
 
 def test_heads_that_are_repeated_attend_as_groups():

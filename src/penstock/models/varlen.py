@@ -48,7 +48,7 @@ def flash(
 
 
 CANDIDATES: tuple[Kernel, ...] = (partial(flash, enable_gqa=True), flash)
-"""The second for versions of torch that take grouped queries without being told."""
+"""The second for versions of torch that take grouped queries without that word."""
 
 
 @cache
