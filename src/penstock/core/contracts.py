@@ -54,8 +54,7 @@ class Generator(Protocol):
         ...
 
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
-        """Stop the named samples, and give up what is kept for their next turn; gives what was generated. Their ``generate``
-        returns the same, ``finish="abort"``."""
+        """Stop the named samples; gives what was generated. Their ``generate`` returns the same, ``finish="abort"``."""
         ...
 
     def stats(self) -> GeneratorStats: ...
@@ -293,12 +292,10 @@ class Reward(Protocol):
 class Env(Protocol):
     """Single-use: gives the first observation as tokens, then takes actions until done.
 
-    ``step`` returns observation tokens to append (``action_T`` false), or None when the episode is over.
-    """
+    ``step`` returns observation tokens to append (``action_T`` false), or None when the episode is over. ``more``: it may still
+    return some after the next answer, whose cache is worth keeping then."""
 
-    @property
-    def more(self) -> bool:
-        """Whether ``step`` may give an observation after the next answer: its cache is worth keeping then."""
+    more: bool
 
     def reset(self) -> IntArray: ...
 

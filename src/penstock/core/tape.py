@@ -42,26 +42,23 @@ class Tape:
     def begin(self, ordinal: int) -> str:
         """A group begins; gives its origin, a name that no other group of the run has."""
         origin, self._begun = f"{self.name}/{self._begun}", self._begun + 1
-        self._note("begin", origin, ordinal)
+        self.note("begin", origin, ordinal)
         return origin
 
     def submit(self, key: SampleKey) -> None:
         """A request enters the engine."""
-        self._note("submit", [*key.prompt, key.sample])
+        self.note("submit", [*key.prompt, key.sample])
 
     def load(self, version: Version, learner_epoch: int) -> None:
         """Weights enter the engine."""
-        self._note("load", version, learner_epoch)
-
-    def forget(self, key: SampleKey) -> None:
-        """What was kept of a sample between two turns is given up."""
-        self._note("forget", [*key.prompt, key.sample])
+        self.note("load", version, learner_epoch)
 
     def drop(self, origin: str) -> None:
         """A group is given up."""
-        self._note("drop", origin)
+        self.note("drop", origin)
 
-    def _note(self, *what: Any) -> None:
+    def note(self, *what: Any) -> None:
+        """A line of the tape."""
         if self._file is not None:
             self._lines.append(json.dumps([self.turn, *what]))
 

@@ -232,7 +232,7 @@ class Request:
     sampling: Sampling
     resume: Sample | None = None
     keep: bool = False
-    """Whether a request of the same key may follow that begins with this one's sample: its cache is worth keeping then."""
+    """Whether a request of this key may follow that begins with this one's sample: its cache is kept, until an ``abort``."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class EmbeddedGenerator(Engine):
     def forget(self, key: SampleKey) -> None:
         """Give up what was kept of a conversation."""
         if self.memory.forget(key):
-            self.tape.forget(key)
+            self.tape.note("forget", [*key.prompt, key.sample])
 
     def pause(self) -> None:
         """Draw no more tokens until ``resume``; weights may change meanwhile, and requests may come, be aborted or leave."""

@@ -47,11 +47,7 @@ class Turns:
         self.tokens_T, self.dialogue, self.columns = np.asarray(tokens_T, np.int32), dialogue, dict(columns or {})
         self._turns = 1 if dialogue is None else dialogue.turns
         self._turn = -1
-
-    @property
-    def more(self) -> bool:
-        """Whether the dialogue may answer once more."""
-        return self._turn + 1 < self._turns
+        self.more = self._turns > 1
 
     def reset(self) -> IntArray:
         """The prompt's tokens."""
@@ -65,6 +61,7 @@ class Turns:
         if not 0 <= self._turn < self._turns:
             raise EnvError(f"step was called on {'an unasked' if self._turn < 0 else 'a finished'} prompt; call reset first")
         turn, self._turn = self._turn, self._turn + 1
+        self.more = self._turn + 1 < self._turns
         if self.dialogue is None or self._turn == self._turns:
             return None
         dialogue = self.dialogue
