@@ -29,11 +29,11 @@ def group(origin: str, *errors: str | None) -> Group:
 
 def test_a_line_says_the_turn_before_which_something_came(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "generator-0.0.jsonl")
-    tape.load(3, 1)
+    tape.note("load", 3, 1)
     origin = tape.begin(7)
     tape.submit(SampleKey(KEY, 2))
     tape.turn += 5
-    tape.drop(origin)
+    tape.note("drop", origin)
     tape.close()
     assert list(read_lines(tmp_path / "generator-0.0.jsonl")) == [
         [0, "load", 3, 1],
@@ -78,7 +78,7 @@ def test_a_tape_without_a_file_counts_and_writes_nothing(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     tape = Tape()
     assert tape.begin(0) != tape.begin(0)
-    tape.load(0, 0)
+    tape.note("load", 0, 0)
     tape.close()
     NO_LEASES.note(0, [group("generator-0.0/0", None)])
     assert list(tmp_path.iterdir()) == []

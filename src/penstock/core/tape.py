@@ -49,16 +49,8 @@ class Tape:
         """A request enters the engine."""
         self.note("submit", [*key.prompt, key.sample])
 
-    def load(self, version: Version, learner_epoch: int) -> None:
-        """Weights enter the engine."""
-        self.note("load", version, learner_epoch)
-
-    def drop(self, origin: str) -> None:
-        """A group is given up."""
-        self.note("drop", origin)
-
     def note(self, *what: Any) -> None:
-        """A line of the tape."""
+        """Anything else that happens to the engine: ``load`` of weights, ``drop`` of a group, ``forget`` of what was kept."""
         if self._file is not None:
             self._lines.append(json.dumps([self.turn, *what]))
 

@@ -115,7 +115,7 @@ class EmbeddedGenerator(Engine):
             require_newer(update, (self.learner_epoch, self.version))  # another may have come meanwhile
         else:
             tensors = verified(dict(self.model.policy_weights()), update)
-        self.tape.load(update.version, update.learner_epoch)
+        self.tape.note("load", update.version, update.learner_epoch)
         switch(self.model, tensors, update.owned)
         self.learner_epoch, self.version = update.learner_epoch, update.version
         self._renew_cache(update.kv)

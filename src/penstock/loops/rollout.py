@@ -125,7 +125,7 @@ async def rollout(
             for ticket in await stream.revoked():
                 if ticket in running:
                     if ticket in origins:
-                        roll.tape.drop(origins[ticket])
+                        roll.tape.note("drop", origins[ticket])
                     running[ticket].cancel()
 
     revoking = asyncio.create_task(cancel_revoked())

@@ -64,5 +64,5 @@ class ForeignGenerator:
 
     def _took(self, update: WeightUpdate) -> None:
         """From now on tokens are of an update's version."""
-        self.tape.load(update.version, update.learner_epoch)
+        self.tape.note("load", update.version, update.learner_epoch)
         self.learner_epoch, self.version = update.learner_epoch, update.version

@@ -173,7 +173,7 @@ class LocalOnline(OnlineRuntime):
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         parts, generator = self.parts, self.generator
         generator.version = start
-        generator.tape.load(start, 0)
+        generator.tape.note("load", start, 0)
         channel = RefreshingChannel(parts.learner, AliasChannel([generator], parts.stage.kv))
         before = generator.stats()
         spans, leases = self.context.recorder.role("learner"), LeaseLog(self.context.schedule, threads())
