@@ -62,10 +62,8 @@ class LanguageModel(nn.Module):
             for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
                 setattr(module, name, 0.0)
         self.network = network
-        own = network.config
-        self.config: Any = (
-            own if own.is_encoder_decoder else own.get_text_config()
-        )  # of the decoder, of a network of more parts
+        own = network.config  # a network of more parts has one for each
+        self.config: Any = own if own.is_encoder_decoder else own.get_text_config()
         self.text = text
         self.head: Head = head
         self.value_head: ValueHead | None = None
