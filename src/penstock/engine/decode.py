@@ -65,8 +65,9 @@ class DecodeState:
 
 
 RECORDABLE = frozenset((
-    "cohere", "gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mt5", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
-    "t5", "umt5",
+    "arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox",
+    "granite", "helium", "hunyuan_v1_dense", "llama", "ministral", "mistral", "mt5", "olmo", "olmo2", "olmo3", "phi", "phi3",
+    "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "t5", "umt5",
 ))  # fmt: skip
 """Model types whose forward pass takes the same path whatever the data, so that one recording holds for all steps. A type is
 here if a test has compared its recorded step with the plain one."""
