@@ -44,11 +44,9 @@ def in_two_waves(model):
 WINDOW = {"sliding_window": 16}
 SOME_LAYERS = WINDOW | {"use_sliding_window": True, "max_window_layers": 1}
 """Windows that the test's rows outgrow, where a type has them."""
-WINDOWED = {
-    "cohere2": WINDOW, "exaone4": WINDOW, "gemma2": WINDOW | {"query_pre_attn_scalar": 8}, "ministral": WINDOW,
-    "mistral": WINDOW, "gemma3_text": WINDOW | {"query_pre_attn_scalar": 8}, "olmo3": WINDOW, "phi3": WINDOW, "qwen2": SOME_LAYERS,
-    "qwen3": SOME_LAYERS, "starcoder2": WINDOW,
-}  # fmt: skip
+WINDOWED = dict.fromkeys(("cohere2", "exaone4", "ministral", "mistral", "olmo3", "phi3", "starcoder2"), WINDOW)
+WINDOWED |= dict.fromkeys(("gemma2", "gemma3_text"), WINDOW | {"query_pre_attn_scalar": 8})
+WINDOWED |= dict.fromkeys(("qwen2", "qwen3"), SOME_LAYERS)
 SEEN_OFTEN = {"gemma2", "gemma3_text", "gpt2", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "t5"}
 
 
