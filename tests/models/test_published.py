@@ -113,10 +113,18 @@ def test_a_plain_example_is_the_text_as_its_tokenizer_reads_it_and_an_end(folder
         assert row.tokens_T.tolist() == [*whole, ours.end]
 
 
-def test_a_sentence_piece_completion_gets_no_space_of_its_own():
-    """Vocabularies that put a space before every text would put one before every completion."""
+@pytest.mark.parametrize(("prompt", "completion"), [("what is", " the sum"), ("3 + 4 =", "7"), ("the", "\nfox"), ("a", "")])
+def test_what_follows_a_text_gets_no_space_of_its_own(prompt, completion):
+    """SentencePiece vocabularies put a space before every text; it must not come before every completion."""
     made = published.tokenizer_of(published.FAMILIES["gemma-3"])
     made.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     text = Text(made)
-    first, second = text.pair("what is", "the sum")
-    assert [*first, *second] == made("what isthe sum")["input_ids"]
+    first, second = text.pair(prompt, completion)
+    whole = made(prompt + completion)["input_ids"]
+    assert whole[: len(first)] != first or [*first, *second] == whole  # unless characters merge across the border
+    assert (made.decode(second), text.following(completion)) == (completion, second)
+
+
+@pytest.mark.parametrize("name", sorted(published.FAMILIES))
+def test_other_vocabularies_have_no_space_to_leave_out(name):
+    assert not Text(published.tokenizer_of(published.FAMILIES[name])).spaced

@@ -42,8 +42,8 @@ class Text:
         self.before, after = _around(tokenizer)
         """Tokens that the tokenizer puts before a text, such as a beginning of sequence."""
         self.after = after if encoder else []
-        line, inside = self.encode("\n"), self.encode("\na")
-        self.spaced = inside[: len(line)] == line and inside[len(line) :] != self.encode("a")
+        self._line, inside = self.encode("\n"), self.encode("\na")
+        self.spaced = inside != [*self._line, *self.encode("a")] and inside[: len(self._line)] == self._line
         """Whether the tokenizer begins every text as if a space came before it (SentencePiece's dummy prefix)."""
         self._asked: tuple[Any, str] = (None, "")
         """The conversation that was rendered last, and how it reads."""
@@ -77,17 +77,19 @@ class Text:
         before = [] if self.before == tokens[: len(self.before)] else self.before
         return [*before, *tokens, *self.after] or [self.end]
 
+    def following(self, text: str) -> list[int]:
+        """Tokens of a text that comes after another, without the space that a tokenizer may begin every text with."""
+        after = self.encode("\n" + text) if self.spaced else []
+        known = len(self._line)
+        return after[known:] if self.spaced and after[:known] == self._line else self.encode(text)
+
     def pair(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
         """Tokens of a prompt and of what follows it.
 
-        The prompt's are those that a generator is given. The completion's are its own, or, of a tokenizer that begins every
-        text with a space, what is left of both encoded together, unless characters would merge across the border.
+        Both are encoded apart, because a generator too is given the prompt's tokens alone; encoded together, characters could
+        merge across the border.
         """
-        first = self.prompt(prompt)
-        if self.encoder or not self.spaced:
-            return first, self.encode(completion)
-        whole = self.prompt(prompt + completion)
-        return first, whole[len(first) :] if whole[: len(first)] == first else self.encode(completion)
+        return self.prompt(prompt), self.encode(completion) if self.encoder else self.following(completion)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of tokens; special tokens are left out."""

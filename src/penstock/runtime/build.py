@@ -174,7 +174,7 @@ def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogu
         ) from error
     threads = ThreadPoolExecutor(EPISODES, "environment")
     called = partial(function, **spec.options) if spec.options else function
-    return Dialogue(spec.function, called, text.encode, threads, spec.turns, spec.deadline)
+    return Dialogue(spec.function, called, text.following, threads, spec.turns, spec.deadline)
 
 
 def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:
