@@ -113,6 +113,16 @@ def test_padded_steps_of_graphs_draw_the_same(kind, text):
     assert graphs.captures > 1
 
 
+def test_graphs_go_with_caches_that_are_resized(text):
+    """Under a budget rows come and go with the room for them, and padded rows with them."""
+    model = built("qwen2", text)
+    requests = ragged(12, longest=40, max_new_tokens=80)
+    generator, graphs = with_graphs(model, max_running=12, chunk=64, cache_gb=500 * 256 / 1e9)
+    assert_same_draws(run(generator, requests), run(embedded_generator(model, max_running=12), requests))
+    assert generator.preemptions > 0
+    assert graphs.pools > 1
+
+
 @pytest.mark.parametrize("changes", [{"rope_parameters": ROPE}, {}])
 def test_graphs_are_captured_only_where_a_recording_holds(text, changes):
     generator, graphs = with_graphs(built("llama", text, **changes), max_running=2)

@@ -26,6 +26,16 @@ def test_a_stage_takes_what_stands_in_memory_and_what_its_batch_needs() -> None:
     assert found == held | {"total": sum(held.values())}
 
 
+def test_a_cache_takes_no_more_than_the_engine_may() -> None:
+    run = quickstart()
+    shape = shape_behind(run.stages[-1].model, run)
+    assert shape is not None
+    found = [stage_memory(run.stages[-1], shape, gb) for gb in (0.0, 0.001, 99.0)]
+    held = [{what: count for what, count, _ in taken}["cache"] for taken in found]
+    assert held == [held[0], 1e6, held[0]]
+    assert held[0] > 1e6
+
+
 def test_a_step_moves_weights_to_every_generator_and_answers_three_times() -> None:
     run = replace(quickstart(), runtime="procs")
     run = replace(run, roles=replace(run.roles, generators=2, references=0))

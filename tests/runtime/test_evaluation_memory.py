@@ -6,10 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch
 
 from penstock.algos import GRPO
+from penstock.config.engines import Embedded
+from penstock.config.keeping import RolesSpec
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Online, RewardSpec, Run
+from penstock.core.errors import SpecError
 from penstock.core.types import Sampling
 from penstock.runtime.build import Models
 from penstock.runtime.stages import prepare
@@ -28,9 +32,20 @@ def test_the_cache_of_an_evaluation_is_given_back(tmp_path: Path) -> None:
         algorithm=GRPO(), sampling=Sampling(max_new_tokens=4), samples=2, batch=2, steps=1,
     )  # fmt: skip
     models = Models(lambda name: tmp_path / name, torch.device("cpu"), 0)
-    ready: Any = prepare(stage, Run(name="r", stages=(stage,), device="cpu", threads=1), models, tmp_path)
+    ready: Any = prepare(
+        stage,
+        Run(name="r", stages=(stage,), device="cpu", threads=1, roles=RolesSpec(engine=Embedded(cache_gb=0.5))),
+        models,
+        tmp_path,
+    )
     metrics, _ = asyncio.run(cast(Any, ready.evaluate)())
     engine = ready.parts.roll.generator
     assert metrics["evaluation/length"] > 0
     assert engine.stats().generated_tokens > 0
     assert engine.memory.bytes == 0
+    assert engine.memory.budget == ready.generator.memory.budget == 500_000_000  # of the evaluation and of the stage
+
+
+def test_a_cache_of_less_than_nothing_is_refused() -> None:
+    with pytest.raises(SpecError, match="cache_gb=-1 is negative"):
+        Embedded(cache_gb=-1)

@@ -93,11 +93,12 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.dtype}"))
     if sized is not None:
-        found += [(f"memory: {what}", text) for what, _, text in stage_memory(stage, sized)]
+        cache_gb = made.roles.engine.cache_of_ours()
+        found += [(f"memory: {what}", text) for what, _, text in stage_memory(stage, sized, cache_gb)]
         if made.runtime != "local" and stage.uses_stream:
             weights = footprint(sized, learner).weights
             sent = FLOAT_BYTES * trained_parameters(sized, learner) if sends_adapters(made, stage) else weights
-            found.append(("memory: a generator", f"about {size_text(weights + cache(stage, sized))} of its own"))
+            found.append(("memory: a generator", f"about {size_text(weights + cache(stage, sized, cache_gb))} of its own"))
             found += [("moved a step", f"{what} {size_text(count)} {way}") for what, count, way in moved(stage, made, sent)]
     return found
 

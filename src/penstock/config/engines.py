@@ -28,6 +28,8 @@ class Engine:
 
     repeats: ClassVar[bool] = False
     """Whether its turns can be replayed."""
+    in_process: ClassVar[bool] = False
+    """Whether it can run where the learner is."""
 
     @property
     def devices(self) -> int:
@@ -68,6 +70,7 @@ class Embedded(Engine):
     """Penstock's own engine, inside the generator's process (``docs/backends.md``)."""
 
     repeats: ClassVar[bool] = True
+    in_process: ClassVar[bool] = True
 
     cache_gb: float = 0.0
     """Gigabytes (10⁹ bytes) that a generator's cache may take; 0: half of a GPU's free memory, 4 on a processor. Sequences

@@ -287,7 +287,7 @@ class Run:
             "none; set checkpoint.every to 1 or more",
         )
         require(
-            self.runtime != "local" or self.roles == RolesSpec(),
+            self.runtime != "local" or (self.roles.engine.in_process and self.roles == RolesSpec(engine=self.roles.engine)),
             'roles are processes, and runtime="local" has one for all; set runtime="procs" or runtime="ray"',
         )
         require(

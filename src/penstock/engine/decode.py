@@ -141,7 +141,8 @@ class DecodeStep:
         self._positions = torch.arange(0, device=own.device)
 
     def forget(self) -> None:
-        """Drop captured graphs: something they point at has moved."""
+        """Drop captured graphs: something they point at has moved, or has another number of rows."""
+        self._cells = None
         if self.graphs is not None:
             self.graphs.clear()
 

@@ -121,7 +121,7 @@ Taken = tuple[str, float, str]
 """What takes memory, its bytes, and how they are said."""
 
 
-def stage_memory(stage: Online | Offline, shape: Shape) -> list[Taken]:
+def stage_memory(stage: Online | Offline, shape: Shape, cache_gb: float = 0.0) -> list[Taken]:
     """What weights, optimizer, reference, activations and cache of a stage take, what each rank holds where there are several,
     and the total. Activations are a rule of thumb."""
     learner, reference = stage.learner, stage.algorithm.reference
@@ -140,7 +140,7 @@ def stage_memory(stage: Online | Offline, shape: Shape) -> list[Taken]:
         ("activations", activations, f"about {size_text(activations)} at a full micro-batch"),
     ]
     if isinstance(stage, Online):
-        held = cache(stage, shape)
+        held = cache(stage, shape, cache_gb)
         found.append(("cache", held, f"{size_text(held)} for {stage.max_running} rows, and the prompts once each"))
     total = sum(count for _, count, _ in found)
     return [*found, *rank_memory(learner, shape, activations), ("total", total, f"about {size_text(total)}")]
@@ -161,9 +161,10 @@ def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> list[
     return found
 
 
-def cache(stage: Online, shape: Shape) -> float:
-    """Bytes of a generator's cache for answers."""
-    return float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
+def cache(stage: Online, shape: Shape, cache_gb: float = 0.0) -> float:
+    """Bytes of a generator's cache for answers, at most the engine's ``cache_gb`` where one is set."""
+    wished = float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
+    return min(wished, cache_gb * 1e9 or wished)
 
 
 def size_text(count: float) -> str:
