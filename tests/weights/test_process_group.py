@@ -106,9 +106,9 @@ async def reach(learner, folder, version, names):
 )
 def test_nobody_waits_for_a_member_whose_generator_is_known_to_have_left(folder, members, left, expected):
     async def two_rounds():
-        learner = Learner(folder, generators=len(members))
+        learner = Learner(folder, generators=len(members), seconds=60.0)
         await reach(learner, folder, 1, members)
-        learner.board.following = left
+        learner.board.following, learner.publisher.seconds = left, SECONDS
         await reach(learner, folder, 2, members[:1])
         learner.publisher.close()
         return learner.publisher.expected
