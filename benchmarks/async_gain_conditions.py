@@ -21,7 +21,7 @@ class Conditioned(EmbeddedGenerator):
     def __init__(self, conditions: Conditions, model: Any, **options: Any) -> None:
         super().__init__(model, **options)
         self.conditions = conditions
-        self.text.end = -1
+        self.text.ends = frozenset()
 
     async def generate(self, request: Request) -> Sample:
         length = self.conditions.length(request.key)

@@ -70,7 +70,7 @@ def embedded(options: argparse.Namespace) -> dict[str, Any]:
     from penstock.models.files import load_model
 
     model = load_model(options.model)
-    model.text.end = -1  # every sample runs to its full length
+    model.text.ends = frozenset()  # every sample runs to its full length
     prompts, turn = prompts_of(model.text, max(COUNTS)), iter(range(10**6))
 
     @functools.cache
@@ -96,7 +96,7 @@ def over_vllm(options: argparse.Namespace, own_sampler: bool) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             spec = VLLM(options={"enable_prefix_caching": False})
             async with opened(spec, EngineStart(Path(options.model), None, max(COUNTS), Path(folder) / "shared")) as found:
-                found.text.end = -1
+                found.text.ends = frozenset()
                 prompts, loop, turn = prompts_of(found.text, max(COUNTS)), asyncio.get_running_loop(), iter(range(10**6))
 
                 def measure(count: int) -> tuple[float, list[float]]:

@@ -66,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     model = load_model(chosen.model)
     pad = model.text.pad
-    model.text.end = -1  # every sample runs to its full length, so that all arms draw the same number of tokens
+    model.text.ends = frozenset()  # every sample runs to its full length, so that all arms draw the same number of tokens
     rows = [json.loads(line)["question"] for line in DATA.read_text(encoding="utf-8").splitlines()[:128]]
     prompts = [np.asarray(model.text.encode(row)[:96], np.int32) for row in rows]
     for count in (1, 16, 128):

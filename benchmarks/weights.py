@@ -50,7 +50,7 @@ Window = tuple[float, float]
 def model_of(preset: str) -> LanguageModel:
     """A preset with random weights whose samples run to their full length."""
     model = build_model(ModelSpec(preset=preset, vocabulary=300, context=CONTEXT), CORPUS, seed=0)  # type: ignore[arg-type]
-    model.text.end = -1
+    model.text.ends = frozenset()
     return model
 
 
