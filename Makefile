@@ -56,8 +56,8 @@ quickstart: setup
 	$(BIN)/penstock train quickstart
 
 lint: develop
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 
 test: lint

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from engine_examples import drawn, ragged, run
 
 import tiny_models
+from engine_examples import drawn, ragged, run
 from penstock.core.errors import GenerationError, SpecError
 from penstock.core.types import Sampling
 from penstock.engine.generator import EmbeddedGenerator

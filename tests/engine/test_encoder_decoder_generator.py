@@ -5,6 +5,12 @@ import copy
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+import tiny_models
+import tiny_t5
 from engine_examples import (
     assert_each_token_is_its_versions,
     assert_same_draws,
@@ -15,12 +21,6 @@ from engine_examples import (
     run,
     started,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import naive
-import tiny_models
-import tiny_t5
 from penstock.core.errors import GenerationError
 from penstock.core.types import WeightUpdate
 from penstock.engine.encoder_decoder import EncoderDecoderGenerator, embedded_generator

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from engine_examples import ragged, run, started
 
+from engine_examples import ragged, run, started
 from penstock.core.errors import WeightError
 from penstock.core.spans import Spans
 from penstock.core.types import WeightUpdate

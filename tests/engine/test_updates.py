@@ -5,9 +5,9 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, resumed, run, started
 
 import tiny_models
+from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, resumed, run, started
 from penstock.algos.sft import SFT
 from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Denominator
