@@ -15,7 +15,7 @@ from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
 from penstock.rewards.math import MathReward
 from penstock.rewards.runner import Mixture
-from penstock.rewards.threads import DeadlineError
+from penstock.sandbox.threads import DeadlineError
 
 HANGS = "$9^{9^{9^{9}}}$"
 

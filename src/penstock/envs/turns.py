@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from penstock.core.errors import EnvError
+from penstock.core.errors import EnvError, PenstockError
 from penstock.core.types import IntArray, Sample
+from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
 
 TurnFunction = Callable[..., Any]
 """``(sample, columns, turn) -> str or None``, plain or ``async``: what the environment says to the policy's latest turn, which
@@ -21,12 +19,13 @@ counts from 0, or None where the episode is over. ``sample.text`` is that turn's
 
 @dataclass(frozen=True)
 class Dialogue:
-    """What all episodes of a stage have in common. Plain functions run in threads of ``executor``."""
+    """What all episodes of a stage have in common. Plain functions run in ``threads``; the deadline of a call
+    counts from when one begins to work on it."""
 
     name: str
     function: TurnFunction
     encode: Callable[[str], Sequence[int]]
-    executor: Executor
+    threads: Threads
     turns: int
     deadline: float
 
@@ -39,6 +38,7 @@ class Turns:
     Raises:
         EnvError: the prompt has no tokens, or the verbs are called in another order; or the function raised, took longer than
             its deadline, or gave neither text nor None, which names it and the turn.
+        StuckError: so many calls never came back that the run has to stop.
     """
 
     def __init__(self, tokens_T: IntArray, dialogue: Dialogue | None = None, columns: Mapping[str, Any] | None = None) -> None:
@@ -78,13 +78,15 @@ class Turns:
     async def _ask(self, dialogue: Dialogue, sample: Sample, turn: int) -> Any:
         function, deadline = dialogue.function, dialogue.deadline
         try:
-            async with asyncio.timeout(deadline):
-                if inspect.iscoroutinefunction(function):
-                    return await function(sample, self.columns, turn)
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(dialogue.executor, function, sample, self.columns, turn)
-        except TimeoutError:
+            if is_asynchronous(function):
+                return await bounded(function(sample, self.columns, turn), deadline)
+            return await dialogue.threads.run(lambda: function(sample, self.columns, turn), deadline)
+        except StuckError as error:
+            raise StuckError(f'environment "{dialogue.name}": {error}') from error
+        except DeadlineError:
             raise EnvError(_failed(dialogue, turn, f"took longer than {deadline:g} s", "raise environment.deadline")) from None
+        except PenstockError as error:
+            raise EnvError(_failed(dialogue, turn, "failed", str(error))) from error
         except Exception as error:
             raise EnvError(_failed(dialogue, turn, f"raised {type(error).__name__}", str(error))) from error
 

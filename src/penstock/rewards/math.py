@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RewardError, SpecError
 from penstock.rewards.exact import expected
-from penstock.rewards.threads import DeadlineError
+from penstock.sandbox.threads import DeadlineError
 
 if TYPE_CHECKING:
     from penstock.core.types import Sample

@@ -16,7 +16,7 @@ from penstock.core.types import Group, IntArray, Prompt, Row, Sample, Unit
 from penstock.data.render import Message, assistant
 from penstock.data.texts import answer_text, arguments_of, prompt_text, reader
 from penstock.models.text import Text
-from penstock.rewards.threads import Threads
+from penstock.sandbox.threads import Threads
 
 Prepare = Callable[[Sample, Prompt], IntArray]
 MARK = "QZ7JX"

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from penstock.config.run import RewardSpec
 from penstock.core.contracts import RewardFunction
-from penstock.core.errors import RewardError, SpecError
+from penstock.core.errors import PenstockError, RewardError, SpecError
 from penstock.core.types import LARGEST_REWARD, STEP_ENDS, Group, Sample
 from penstock.data.resolve import resolve
 from penstock.rewards import exact, length
-from penstock.rewards.threads import DeadlineError, StuckError, Threads
+from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
 
 BUILT_IN: Mapping[str, RewardFunction] = {
     "exact_match": exact.exact_match,
@@ -97,8 +97,8 @@ class Mixture:
         else:
             function = resolve(spec.function, base)
         whole_group = _takes_group(function, spec)
-        asynchronous = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-        return _Part(name, function, spec.weight, spec.deadline, dict(spec.options), whole_group, asynchronous)
+        options, asynchronous = dict(spec.options), is_asynchronous(function)
+        return _Part(name, function, spec.weight, spec.deadline, options, whole_group, asynchronous)
 
     def _math(self, spec: RewardSpec) -> RewardFunction:
         from penstock.rewards.math import MathReward
@@ -154,13 +154,13 @@ class Mixture:
         own = dict(columns)  # a reward that changes its columns must not change what siblings see
         try:
             if part.asynchronous:
-                return await _bounded(part.function(subject, own, **part.options), part.deadline)
+                return await bounded(part.function(subject, own, **part.options), part.deadline)
             return await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline)
         except StuckError as error:
             raise StuckError(f'reward "{part.name}" on prompt {key}: {error}') from error
         except DeadlineError as error:
             return _failure(part, str(error), key)
-        except RewardError as error:
+        except PenstockError as error:
             return _failure(part, "failed", key, str(error))
         except Exception as error:
             return _failure(part, f"raised {type(error).__name__}", key, f"{error}{_line(error)}")
@@ -221,20 +221,6 @@ def _takes_group(function: Callable[..., Any], spec: RewardSpec) -> bool:
             f"with options {dict(spec.options)}: {error}"
         ) from error
     return next(iter(signature.parameters)) == "group"
-
-
-async def _bounded(call: Any, deadline: float | None) -> Any:
-    """Await a coroutine for at most ``deadline`` seconds; one that ignores its cancellation is left behind."""
-    task = asyncio.ensure_future(call)
-    try:
-        await asyncio.wait({task}, timeout=deadline)
-    finally:
-        finished = task.done()
-        if not finished:
-            task.cancel()
-    if not finished:
-        raise DeadlineError(deadline or 0)
-    return task.result()
 
 
 def _at(action_T: NDArray[np.bool_], ends_A: NDArray[np.bool_]) -> NDArray[np.bool_]:

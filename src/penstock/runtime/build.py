@@ -7,7 +7,6 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,11 +41,13 @@ from penstock.rewards.ensemble import combined
 from penstock.rewards.model import ModelReward, read_by
 from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
+from penstock.sandbox.threads import Threads
 from penstock.train.learner import Scoring
 from penstock.train.ranks import AnyLearner
 
-EPISODES = 256
-"""Threads in which plain functions of an environment may wait at a time; asynchronous ones need none."""
+EPISODES, STUCK = 256, 64
+"""Threads in which plain functions of an environment may wait at a time (asynchronous ones need none), and how many more may be
+stuck in calls that passed their deadline before the run stops."""
 
 
 class Models:
@@ -172,7 +173,7 @@ def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogu
             f'environment "{spec.function}" cannot be called as function(sample, columns, turn, **options) with options '
             f"{dict(spec.options)}: {error}"
         ) from error
-    threads = ThreadPoolExecutor(EPISODES, "environment")
+    threads = Threads("environment", EPISODES, STUCK)
     called = partial(function, **spec.options) if spec.options else function
     return Dialogue(spec.function, called, text.following, threads, spec.turns, spec.deadline)
 

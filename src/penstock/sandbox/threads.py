@@ -1,14 +1,15 @@
-"""Daemon threads with a deadline for functions that may hang, so that a hung one costs a thread and never the run."""
+"""Deadlines for functions that may hang: plain ones run in daemon threads, so that a hung one costs a thread, not the run."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.core.errors import RewardError
+from penstock.core.errors import PenstockError
 
 
 class DeadlineError(Exception):
@@ -18,7 +19,7 @@ class DeadlineError(Exception):
         super().__init__(f"timed out after {seconds:g} s")
 
 
-class StuckError(RewardError):
+class StuckError(PenstockError):
     """Too many threads are stuck in functions that passed their deadline; a run cannot go on like this."""
 
 
@@ -76,7 +77,7 @@ class Threads:
                     failed = False
                 except BaseException as error:
                     # A thread must survive what would end the process: sys.exit() in a reward fails that reward.
-                    outcome = error if isinstance(error, Exception) else RewardError(f"raised {type(error).__name__}")
+                    outcome = error if isinstance(error, Exception) else PenstockError(f"raised {type(error).__name__}")
                     failed = True
                 try:
                     loop.call_soon_threadsafe(self._finish, worker, answer, outcome, failed)
@@ -121,3 +122,26 @@ class Threads:
         """Let idle threads end; stuck ones die with the process."""
         while self._idle:
             self._idle.pop().jobs.put(None)
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine: a function, or an object with such a ``__call__``."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def bounded(call: Any, deadline: float | None) -> Any:
+    """Await a coroutine for at most ``deadline`` seconds; one that ignores its cancellation is left behind.
+
+    Raises:
+        DeadlineError: the deadline passed.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task}, timeout=deadline)
+    finally:
+        finished = task.done()
+        if not finished:
+            task.cancel()
+    if not finished:
+        raise DeadlineError(deadline or 0)
+    return task.result()

@@ -1,0 +1,1 @@
+"""Running code that may hang or fail: rewards and tools."""
