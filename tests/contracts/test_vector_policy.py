@@ -64,7 +64,7 @@ class VectorPolicy(Policy):
     def module(self) -> Gaussian:
         return self.net
 
-    def lay_out(self, units, budget):
+    def lay_out(self, units, budget, coupled=True):
         batches, waiting, first = [], [], 0
         for unit in units:
             if waiting and sum(len(row.action_T) for _, one in waiting for row in one) + len(unit) * STEPS > budget:

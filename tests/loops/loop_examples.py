@@ -84,8 +84,8 @@ class CountingLearner:
         self.calls.append("step")
         return {"gradient_norm": 1.0}
 
-    def lay_out(self, units):
-        return lay_out(units, self.budget, True)
+    def lay_out(self, units, coupled=True):
+        return lay_out(units, self.budget, True, coupled=coupled)
 
     def score(self, units, needs):
         raise AssertionError("nothing here needs scores")

@@ -120,6 +120,24 @@ def test_the_budget_holds_unless_a_single_unit_is_longer(units, budget, share):
 
 
 @given(*LAYOUTS)
+def test_uncoupled_rows_hold_the_budget_unless_one_row_is_longer(units, budget, share):
+    batches = lay_out(units, budget, share, coupled=False)
+    assert sorted(row_id for batch in batches for row_id in batch.row_ids) == list(range(len(flat(units))))
+    for batch in batches:
+        assert len(batch.tokens_N) <= budget or len(batch.row_ids) == 1
+        for b, row_id in enumerate(batch.row_ids):
+            assert batch.tokens_N[batch.gather_BT[b, : batch.length_B[b]]].tolist() == flat(units)[row_id].tokens_T.tolist()
+
+
+def test_parts_of_a_group_repeat_its_prompt():
+    """5 rows of 4 tokens on a prompt of 6, budget 14: 6 + 2 · 4 tokens, twice, and a row by itself."""
+    unit = tuple(row([9] * 6 + [i] * 4, range(6, 10)) for i in range(5))
+    batches = lay_out([unit], 14, True, coupled=False)
+    assert [(len(batch.tokens_N), batch.row_ids) for batch in batches] == [(14, (0, 1)), (14, (2, 3)), (10, (4,))]
+    assert [len(batch.tokens_N) for batch in lay_out([unit], 14, True)] == [26]
+
+
+@given(*LAYOUTS)
 def test_fields_and_results_come_back_in_input_order(units, budget, share):
     batches = lay_out(units, budget, share)
     numbers = ({"logp": b.fields["logp"], "score": b.fields["advantage"]} for b in batches)

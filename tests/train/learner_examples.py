@@ -58,11 +58,16 @@ def learner_of(model: LanguageModel, *, total_steps: int = 10, temperature: floa
 
 
 def accumulate(
-    learner: DeviceLearner, units: Sequence[Unit], loss: Any = None, budget: int = 4096, share: bool = True
+    learner: DeviceLearner,
+    units: Sequence[Unit],
+    loss: Any = None,
+    budget: int = 4096,
+    share: bool = True,
+    coupled: bool = True,
 ) -> float:
     """Accumulate all micro-batches; gives the summed loss."""
     denominator = Denominator.of(units)
-    batches = lay_out(units, budget, share)
+    batches = lay_out(units, budget, share, coupled=coupled)
     return sum(learner.accumulate(batch, loss or WeightedLoss(), denominator)["loss"] for batch in batches)
 
 

@@ -11,9 +11,10 @@ from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gr
 
 import naive
 import tiny_models
-from penstock.algos.rloo import LeaveOneOut
+from penstock.algos import DPO, GRPO, SFT, BradleyTerry, LeaveOneOut, OnlineDPO
 from penstock.core.contracts import Denominator
 from penstock.core.types import Row
+from penstock.loops.learn import Trainer
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.train.learner import Scoring
@@ -91,11 +92,17 @@ def test_sharing_a_prefix_changes_no_gradient(architecture, tiny):
 
 
 @settings(max_examples=15)
-@given(budget=st.integers(16, 120), seed=st.integers(0, 5), share=st.booleans(), order=st.permutations(range(4)))
-def test_neither_budget_nor_sharing_nor_order_changes_the_gradient(fresh, budget, seed, share, order):
+@given(
+    budget=st.integers(16, 120),
+    seed=st.integers(0, 5),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    order=st.permutations(range(4)),
+)
+def test_neither_budget_nor_sharing_nor_splitting_nor_order_changes_the_gradient(fresh, budget, seed, flags, order):
+    share, coupled = flags
     units = some_units(seed, groups=(2, 1, 3, 2))
     found, expected = fresh(), fresh()
-    one = accumulate(learner_of(found), [units[place] for place in order], budget=budget, share=share)
+    one = accumulate(learner_of(found), [units[place] for place in order], budget=budget, share=share, coupled=coupled)
     whole = accumulate(learner_of(expected), units, budget=100_000, share=False)
     assert one == pytest.approx(whole, abs=1e-5)
     assert_same_gradients(gradients(found), gradients(expected))
@@ -105,6 +112,34 @@ def test_neither_budget_nor_sharing_nor_order_changes_the_gradient(fresh, budget
 def fresh(built):
     """``tiny`` for property tests, whose fixtures must outlive an example."""
     return lambda: copy.deepcopy(built["qwen2"])
+
+
+def test_the_budget_bounds_the_micro_batches_of_a_group(tiny):
+    """A group of 16 rows of 24 tokens is 264 packed tokens: it was one micro-batch whatever the budget."""
+    prompt = np.arange(20, 28, dtype=np.int32)
+    rng = np.random.default_rng(0)
+    unit = tuple(tiny_models.row(prompt, tiny_models.tokens(rng, 16), **policy_fields(rng, 16)) for _ in range(16))
+    sizes, norms = [], []
+    for budget in (4096, 64):
+        learner = learner_of(tiny(), token_budget=budget)
+        seen = learner.outputs
+        learner.outputs = lambda batch, needs, seen=seen: (sizes.append(len(batch.tokens_N)), seen(batch, needs))[1]
+        norms.append(Trainer(learner, GRPO().loss()).step([unit])["gradient_norm"])
+    assert sizes == [264, *[56] * 5, 24]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def policy_fields(rng, length):
+    return {name: rng.normal(size=length).astype(np.float32) for name in ("advantage", "old_logp")} | {
+        "weight": np.ones(length, np.float32)
+    }
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "coupled"), [(GRPO(), False), (SFT(), False), (DPO(), True), (OnlineDPO(), True), (BradleyTerry(), True)]
+)
+def test_an_algorithm_says_whether_rows_are_coupled(algorithm, coupled):
+    assert algorithm.loss().coupled is coupled
 
 
 def test_metrics_of_micro_batches_add_up_to_those_of_the_batch(tiny):

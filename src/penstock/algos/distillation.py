@@ -60,6 +60,7 @@ class Distillation(FromSamples):
         return [tuple(labelled_row(t, weight=np.ones(len(t))) for t in group) for group in found]
 
     loss_reads: ClassVar[frozenset[str]] = frozenset({"divergence"})
+    coupled: ClassVar[bool] = False
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The mean divergence over the batch's action tokens; reads the per-action field ``weight``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -87,6 +87,9 @@ class PolicyOptimization(FromSamples):
             f"clip={self.clip} is for ratios of tokens; the geometric mean of an answer's stays within thousandths of 1 and "
             "would never be cut; set clip=(3e-4, 4e-4), the paper's",
         )
+
+    coupled: ClassVar[bool] = False
+    """What samples of a prompt have in common is in their labels."""
 
     @property
     def needs(self) -> frozenset[str]:

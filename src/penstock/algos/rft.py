@@ -7,7 +7,7 @@ Dong et al. 2023 (RAFT, arXiv 2304.06767), Yuan et al. 2023 (RFT, arXiv 2308.018
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,6 +42,8 @@ class RFT(FromSamples):
     least: float | None = None
     """Reward that a sample needs as well, such as 1 for a verifier. None: no bound, but a prompt whose samples were all
     rewarded alike is left out, as nothing says that they are good."""
+
+    coupled: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(

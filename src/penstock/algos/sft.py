@@ -44,6 +44,7 @@ class SFT(FromCompletions):
     """Which of the assistant's turns in a conversation are learned."""
 
     truncates: ClassVar[bool] = True
+    coupled: ClassVar[bool] = False
 
     @property
     def every_turn(self) -> bool:

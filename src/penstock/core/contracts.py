@@ -132,8 +132,9 @@ class Policy(Protocol):
         """Names of the outputs with one number a row; all others have an entry an action."""
         return frozenset()
 
-    def lay_out(self, units: Sequence[Unit], budget: int) -> Sequence[Batch]:
-        """Units as micro-batches, never above the budget unless one unit is by itself; units are not split."""
+    def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> Sequence[Batch]:
+        """Units as micro-batches under a budget, split between rows only where these are not ``coupled``; what cannot be
+        split and is larger is by itself."""
         ...
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> Outputs:
@@ -199,6 +200,11 @@ class Loss(Protocol):
         """Names of the outputs to compute."""
         ...
 
+    @property
+    def coupled(self) -> bool:
+        """Whether the rows of a unit must be in one micro-batch, because their losses depend on each other."""
+        ...
+
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...
 
 
@@ -237,8 +243,8 @@ class Holder(Protocol):
 class Learner(Holder, Protocol):
     """The training contract. Its state is everything that a resume needs."""
 
-    def lay_out(self, units: Sequence[Unit]) -> Sequence[Batch]:
-        """Units as micro-batches of its policy, under its budget."""
+    def lay_out(self, units: Sequence[Unit], coupled: bool = True) -> Sequence[Batch]:
+        """Units as micro-batches of its policy, under its budget; see :meth:`Policy.lay_out`."""
         ...
 
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:

@@ -105,7 +105,7 @@ class Trainer:
         units, loss = watch.measured(units, self.loss) if watch else (units, self.loss)
         denominator = Denominator.of(units)
         totals: Metrics = {}
-        for batch in self.learner.lay_out(units):
+        for batch in self.learner.lay_out(units, loss.coupled):
             totals = added(totals, self.learner.accumulate(batch, loss, denominator))
         totals = added(totals, self.learner.flush())
         totals = watch.judged(totals) if watch else totals

@@ -49,9 +49,9 @@ class LanguagePolicy(Policy):
     def per_row(self) -> frozenset[str]:
         return outputs.per_row()
 
-    def lay_out(self, units: Sequence[Unit], budget: int) -> list[TokenBatch]:
-        """Units as packed micro-batches of at most ``budget`` tokens each; a unit that is longer gets one of its own."""
-        return lay_out(units, budget, self.share_prefix, self.padding)
+    def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[TokenBatch]:
+        """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`."""
+        return lay_out(units, budget, self.share_prefix, self.padding, coupled)
 
     def tensors(self, batch: TokenBatch) -> Any:
         """What one pass reads: a namespace with the batch's indices as tensors under the same names, and the plan."""

@@ -7,7 +7,7 @@ rows of a unit have in common is packed once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,14 +61,26 @@ class _Measured:
     longest: int
     packed: int
 
+    @classmethod
+    def of(cls, unit: Unit, first_row: int, prefix: int) -> _Measured:
+        lengths = [len(row.tokens_T) for row in unit]
+        return cls(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(unit) - 1))
 
-def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, padding: float = 0.05) -> list[TokenBatch]:
+    def part(self, start: int, end: int) -> _Measured:
+        """The rows from ``start`` to ``end``; a single one shares nothing."""
+        return self.of(self.unit[start:end], self.first_row + start, self.prefix if end - start > 1 else 0)
+
+
+def lay_out(
+    units: Sequence[Unit], token_budget: int, share_prefix: bool, padding: float = 0.05, coupled: bool = True
+) -> list[TokenBatch]:
     """Lay units out as micro-batches of at most ``token_budget`` packed tokens each, longest rows first.
 
-    A unit is never split; one that is longer than the budget gets a micro-batch of its own. A micro-batch is also closed
-    when the next, shorter unit would make more than the share ``padding`` of its attention cells padding, on top of what
-    each unit has by itself; 1 switches that off, for fewer and fuller micro-batches where attention is cheap. ``row_ids``
-    of a batch are positions in the flattened input, by which results go back in input order.
+    Where the rows of a unit are ``coupled`` it is never split; one that is longer than the budget gets a micro-batch of its
+    own. Else it is split between rows, and each part repeats the shared prefix; a longer row is by itself. A micro-batch is
+    also closed when the next, shorter unit would make more than the share ``padding`` of its attention cells padding, on top
+    of what each unit has by itself; 1 switches that off, for fewer and fuller micro-batches where attention is cheap.
+    ``row_ids`` of a batch are positions in the flattened input, by which results go back in input order.
 
     Raises:
         DataError: an empty unit or row, an action on a row's first token (nothing predicts it), or fields that differ
@@ -76,7 +88,8 @@ def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, paddin
     """
     measured, first_row = [], 0
     for unit in units:
-        measured.append(_measure(unit, first_row, share_prefix))
+        whole = _measure(unit, first_row, share_prefix)
+        measured += [whole] if coupled or whole.packed <= token_budget else _parts(whole, token_budget)
         first_row += len(unit)
     _check_fields([row for unit in units for row in unit])
     batches: list[TokenBatch] = []
@@ -104,9 +117,17 @@ def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
         require_steps(f"row {first_row + offset}", len(row.action_T), row.columns)
         if row.action_T[0]:
             raise DataError(f"row {first_row + offset}: its first token is an action, but no token before predicts it")
-    prefix = shared_prefix(unit) if share_prefix else 0
-    lengths = [len(row.tokens_T) for row in unit]
-    return _Measured(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(unit) - 1))
+    return _Measured.of(unit, first_row, shared_prefix(unit) if share_prefix else 0)
+
+
+def _parts(whole: _Measured, budget: int) -> Iterator[_Measured]:
+    """A unit as parts of consecutive rows of at most ``budget`` packed tokens each, unless it is one row."""
+    start, packed = 0, whole.prefix
+    for row, length in enumerate([*(len(row.tokens_T) for row in whole.unit), budget + whole.prefix + 1]):
+        if row > start and packed + length - whole.prefix > budget:
+            yield whole.part(start, row)
+            start, packed = row, whole.prefix
+        packed += length - whole.prefix
 
 
 def shared_prefix(unit: Unit) -> int:

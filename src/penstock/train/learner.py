@@ -30,13 +30,13 @@ class Scoring:
         """Whether it gives the critic's values as well, from the same pass."""
         return self.policy.gives_values
 
-    def lay_out(self, units: Sequence[Unit]) -> Sequence[Batch]:
-        """Units as the policy's micro-batches under this budget."""
-        return self.policy.lay_out(units, self.budget)
+    def lay_out(self, units: Sequence[Unit], coupled: bool = True) -> Sequence[Batch]:
+        """Units as the policy's micro-batches under this budget, split between rows unless these are ``coupled``."""
+        return self.policy.lay_out(units, self.budget, coupled)
 
     def score(self, units: Sequence[Unit], needs: frozenset[str]) -> Scores:
         """The outputs named in ``needs``, one entry a row, in order of ``units``."""
-        batches = self.lay_out(units)
+        batches = self.lay_out(units, coupled=False)
         return by_row(units, batches, needs, self.policy.per_row, self.numbers_of(batches, needs))
 
     def numbers_of(self, batches: Sequence[Batch], needs: frozenset[str]) -> Iterator[Mapping[str, FloatArray]]:
