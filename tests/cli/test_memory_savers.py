@@ -21,11 +21,13 @@ from penstock.config.run import ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.models.files import load_model, save_model
 from penstock.models.language_model import LanguageModel
-from penstock.models.language_policy import AdapterOffPolicy, SharedTrunkPolicy
+from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
 from penstock.models.scratch import build_model
 from penstock.runtime.build import Models
 from penstock.runtime.local import alongside
 from penstock.runtime.stages import StageRuntime, prepare
+from penstock.train.learner import LearnerPlan, Scoring
+from penstock.train.ranks import learner_of
 
 FROZEN = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1, critic="branch")
 SAVERS = {
@@ -183,3 +185,26 @@ def test_a_named_reference_is_loaded_and_shares_what_is_equal(models: Models) ->
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     assert not isinstance(reference, SharedTrunkPolicy)
     assert tiny_models.bytes_held([model, reference.model]) == tiny_models.bytes_held([model]) + trained
+
+
+@pytest.mark.parametrize("saver", [None, "frozen"])
+@pytest.mark.parametrize("named", [False, True])
+def test_the_reference_computes_as_the_learner_does(saver: str | None, named: bool, models: Models) -> None:
+    """Before any update the KL to where the policy starts is exactly 0, in bfloat16 as well."""
+    frozen = LearnerSpec(dtype="bfloat16", critic="shared", unfrozen_layers=1 if saver else -1)
+    stage, loading = ppo(frozen, reference=ModelSpec(path=models.path("@sft")) if named else None), replica(models)
+    model = loading.load(stage.model, ())
+    reference = Scoring(loading.reference(stage, model))
+    learner = learner_of(LanguagePolicy(model, stage.sampling.temperature), stage.learner, LearnerPlan(total_steps=1))
+    row = tiny_row(9)
+    units = [(replace(row, action_T=np.arange(9) > 2),)]
+    ours, theirs = (each.score(units, frozenset({"logp"}))["logp"][0] for each in (learner, reference))
+    assert ours.tolist() == theirs.tolist()
+
+
+def test_a_frozen_reward_model_computes_in_the_learners_type(models: Models) -> None:
+    loading = replica(models)
+    loading.compute = "bfloat16"
+    scorer = loading.scorer("@reward").policy.model
+    assert {p.dtype for p in scorer.network.base_model.parameters()} == {torch.bfloat16}
+    assert scorer.network.score.weight.dtype == torch.float32

@@ -26,6 +26,7 @@ from penstock.core.errors import SpecError
 
 HELP = ("-h", "--help")
 Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["float32", "bfloat16"]
 
 
 def called(name: str) -> Any:

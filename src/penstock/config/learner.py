@@ -7,6 +7,9 @@ from typing import Literal
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.strategies import STRATEGIES, OneDevice, refuse
 
+Dtype = Literal["float32", "bfloat16"]
+"""Arithmetic of a model."""
+
 
 @spec
 class LoRA:
@@ -49,7 +52,7 @@ class LearnerSpec:
     """Packed tokens of a micro-batch; a longer single unit gets a micro-batch of its own."""
     share_prefix: bool = True
     """Compute the prompt of a group once for all its samples."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     """Arithmetic of forward and backward; masters and optimizer stay float32."""
     gradient_checkpointing: bool = False
     critic: Literal["none", "shared", "separate", "branch"] = "none"

@@ -27,6 +27,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from penstock.config.learner import Dtype
 from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
 from penstock.models.attention import eager_attention, quiet_transformers
@@ -114,11 +115,11 @@ def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]
     return ends, encoder
 
 
-def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32) -> LanguageModel:
+def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> LanguageModel:
     """A model from a local folder or a hub name.
 
     A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
-    decoder or an encoder-decoder is said by its configuration.
+    decoder or an encoder-decoder is said by its configuration. Its weights are converted to ``dtype``, in which it computes.
 
     Raises:
         ModelError: no such folder or name, pickled weights, no tokenizer, or an architecture that is not supported.
@@ -130,7 +131,7 @@ def load_model(path: str, head: Head = "lm", dtype: torch.dtype = torch.float32)
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"{folder.absolute()}: no such folder")
     text = load_text(str(folder) if local else path)
-    network = _load_network(str(folder) if local else path, head, dtype, text)
+    network = _load_network(str(folder) if local else path, head, getattr(torch, dtype), text)
     model = _made(path, network, text, head)
     if not local:
         return model

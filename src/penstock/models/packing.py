@@ -86,7 +86,8 @@ def lay_out(
         DataError: an empty unit or row, an action on a row's first token (nothing predicts it), or fields that differ
             between rows or have the wrong length; names the row and the field.
     """
-    measured, first_row = [], 0
+    measured: list[_Measured] = []
+    first_row = 0
     for unit in units:
         whole = _measure(unit, first_row, share_prefix)
         measured += [whole] if coupled or whole.packed <= token_budget else _parts(whole, token_budget)

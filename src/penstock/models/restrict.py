@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from penstock.config.learner import LearnerSpec
+from penstock.config.learner import Dtype, LearnerSpec
 from penstock.models.branches import critic_branch
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel
@@ -38,7 +39,7 @@ def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:
     if spec.unfrozen_layers >= 0 and model.border is None:
         freeze_below(model, spec.unfrozen_layers)
     if spec.dtype == "bfloat16":
-        to_compute_type(model, torch.bfloat16)
+        to_compute_type(model, spec.dtype)
 
 
 def add_critic(model: LanguageModel, spec: LearnerSpec) -> None:
@@ -50,9 +51,16 @@ def add_critic(model: LanguageModel, spec: LearnerSpec) -> None:
 
 
 @torch.no_grad()
-def to_compute_type(model: LanguageModel, dtype: torch.dtype) -> None:
+def to_compute_type(model: LanguageModel, dtype: Dtype) -> None:
     """Convert the trunks' parameters; buffers (rotary frequencies) and the value head stay float32."""
     for module in (model.network, model.critic_trunk):
-        for parameter in module.parameters() if module is not None else ():
-            if parameter.is_floating_point():  # not the bytes of a matrix in 4 bits
-                parameter.data = parameter.data.to(dtype)
+        if module is not None:
+            convert(module, dtype)
+
+
+@torch.no_grad()
+def convert(module: nn.Module, dtype: Dtype) -> None:
+    """Convert a module's parameters, but not its buffers."""
+    for parameter in module.parameters():
+        if parameter.is_floating_point():  # not the bytes of a matrix in 4 bits
+            parameter.data = parameter.data.to(getattr(torch, dtype))

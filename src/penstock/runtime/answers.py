@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos.best_of import choose
+from penstock.config.learner import Dtype
 from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
 from penstock.core.types import Group, Prompt, PromptKey, Request, SampleKey
@@ -20,7 +21,14 @@ from penstock.train.device import set_up
 
 
 def answer(
-    name: str, texts: Sequence[str], sampling: Any, samples: int, chat: bool, device: str, best_by: str = ""
+    name: str,
+    texts: Sequence[str],
+    sampling: Any,
+    samples: int,
+    chat: bool,
+    device: str,
+    best_by: str = "",
+    dtype: Dtype = "float32",
 ) -> list[tuple[str, list[str]]]:
     """(prompt, answers) of each prompt; the one that ``best_by`` scores highest, if a reward is named.
 
@@ -32,9 +40,10 @@ def answer(
         chat: prompts are a user's messages, put into the model's chat template.
         device: where the model runs.
         best_by: the function of a reward.
+        dtype: arithmetic of the model.
     """
     where = set_up(device, 0)
-    model = load_model(name).to(where)
+    model = load_model(name, dtype=dtype).to(where)
     prompts = [
         Prompt(PromptKey("prompt", 0, i), text, ({"role": "user", "content": text},) if chat else ())
         for i, text in enumerate(texts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos.process_reward import marks, step_tokens
+from penstock.config.learner import Dtype
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm
@@ -31,7 +32,7 @@ from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
-from penstock.models.restrict import restrict
+from penstock.models.restrict import convert, restrict, to_compute_type
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
 from penstock.net import wire
@@ -59,6 +60,8 @@ class Models:
         self.seed = seed
         self.policy: LanguageModel | None = None
         """The model that is being trained; what is loaded with it may share its frozen part."""
+        self.compute: Dtype = "float32"
+        """Arithmetic of reward models: the learner's, once a stage has said what that is."""
 
     def path(self, name: str) -> str:
         return str(self.stage_folder(name[1:])) if name.startswith("@") else name
@@ -77,14 +80,16 @@ class Models:
         Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with
         adapters it is the model without them.
         """
-        spec = stage.reference
+        spec, compute = stage.reference, stage.learner.dtype
         other = None
         if spec is not None and (spec.path != stage.model.path or not spec.path):
-            other = load_model(self.path(spec.path)).to(self.device).requires_grad_(False)
+            other = self._frozen(spec.path, compute)
         if stage.learner.lora is not None and other is None:
             return AdapterOffPolicy(start, temperature)
         if stage.learner.unfrozen_layers < 0:
-            return LanguagePolicy((other or copy.deepcopy(start)).requires_grad_(False), temperature)
+            frozen = other or copy.deepcopy(start).requires_grad_(False)
+            to_compute_type(frozen, compute)
+            return LanguagePolicy(frozen, temperature)
         restrict(start, stage.learner)
         if other is None:
             return SharedTrunkPolicy(start, reference_branch(start), temperature)
@@ -95,11 +100,19 @@ class Models:
         """The frozen model of a stage, in a process that trains nothing."""
         spec = stage.reference or stage.model
         model = load_model(self.path(spec.path)).to(self.device) if spec.path else self.load(stage.model, corpus)
+        to_compute_type(model, stage.learner.dtype)
         return Scoring(LanguagePolicy(model.requires_grad_(False), stage.sampling.temperature))
 
+    def _frozen(self, path: str, compute: Dtype) -> LanguageModel:
+        model = load_model(self.path(path)).to(self.device).requires_grad_(False)
+        to_compute_type(model, compute)
+        return model
+
     def scorer(self, name: str) -> Scoring:
-        """A frozen reward model; what it has in common with the frozen part of ``policy`` is held once."""
+        """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
+        held once."""
         model = load_model(self.path(name), "score").to(self.device).requires_grad_(False)
+        convert(model.network.base_model, self.compute)
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)
         return Scoring(LanguagePolicy(model))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.engines import VLLM, Embedded, Served, SGLang
+from penstock.config.learner import Dtype
 from penstock.core.errors import SpecError
 from penstock.models.text import Text
 
@@ -37,6 +38,8 @@ class EngineStart:
     max_running: int
     shared: Path
     adapters: bool = False
+    dtype: Dtype = "float32"
+    """Arithmetic of an embedded engine, the learner's."""
 
 
 @singledispatch
@@ -57,7 +60,7 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
     from penstock.models.files import load_model
     from penstock.weights.snapshot import sums_of
 
-    model = load_model(str(start.folder)).to(start.device)
+    model = load_model(str(start.folder), dtype=start.dtype).to(start.device)
 
     async def sums() -> list[str]:
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]

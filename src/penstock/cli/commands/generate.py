@@ -11,7 +11,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from penstock.cli.command import Command, Device, called, require
+from penstock.cli.command import Command, Device, Dtype, called, require
 from penstock.core.errors import DataError, ModelError, SpecError
 
 
@@ -41,6 +41,8 @@ class Generate(Command):
     """Put each prompt as a user's message into the model's chat template."""
     device: Device = "auto"
     """Where the model runs."""
+    dtype: Dtype = "float32"
+    """Arithmetic of the model; bfloat16 is what GPUs are fast in."""
     best_by: Annotated[str, called("REWARD")] = ""
     """Show only the best of the samples: by model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION."""
     corrections: Annotated[str, called("STORE")] = ""
@@ -70,7 +72,7 @@ class Generate(Command):
             seed=self.seed,
         )
         asked = with_corrections(texts, self)
-        found = answer(model_path(self.model), asked, sampling, self.samples, self.chat, self.device, self.best_by)
+        found = answer(model_path(self.model), asked, sampling, self.samples, self.chat, self.device, self.best_by, self.dtype)
         for text, (_, answers) in zip(texts, found, strict=True):
             for reply in answers:
                 shown = f"{text}{reply}" if not self.chat else reply

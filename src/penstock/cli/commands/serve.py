@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
-from penstock.cli.command import Command, Device, address, called
+from penstock.cli.command import Command, Device, Dtype, address, called
 from penstock.cli.commands.generate import model_path
 from penstock.core.errors import SpecError
 
@@ -46,6 +46,8 @@ class Serve(Command):
     """What the API calls the model (default: the folder's name)."""
     device: Device = "auto"
     """Where the model runs."""
+    dtype: Dtype = "float32"
+    """Arithmetic of the model; bfloat16 is what GPUs are fast in."""
 
     def __post_init__(self) -> None:
         numbers = {"port": self.port, "queue": self.queue, "cache-gb": self.cache_gb, "max-running": self.max_running}
@@ -81,8 +83,7 @@ def service_of(path: str, name: str, command: Serve) -> Service:
     from penstock.serve.service import Limits, Service
     from penstock.train.device import set_up
 
-    where = set_up(command.device, 0)
-    model = load_model(path).to(where)
+    model = load_model(path, dtype=command.dtype).to(set_up(command.device, 0))
     return Service(
         name=name,
         engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),

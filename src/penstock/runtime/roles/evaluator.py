@@ -30,8 +30,9 @@ async def run(bootstrap: Bootstrap) -> None:
     run, stage = bootstrap.run, bootstrap.online
     folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
     device = set_up(run.device, bootstrap.threads)
-    model = load_model(str(bootstrap.stage_start(stage.name))).to(device)
+    model = load_model(str(bootstrap.stage_start(stage.name)), dtype=stage.learner.dtype).to(device)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
+    models.compute = stage.learner.dtype
     rewards = StageRewards(stage.rewards, models, model.text, base)
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
     engine = embedded_generator(model, max_running=stage.max_running, cache_gb=run.roles.engine.cache_of_ours(), version=-1)

@@ -36,6 +36,7 @@ async def run(bootstrap: Bootstrap) -> None:
         stage.max_running,
         weights.with_name(f"{weights.name}-{bootstrap.name}"),
         sends_adapters(run, stage),
+        stage.learner.dtype,
     )
     async with opened(run.roles.engine, start) as found:
         await generate(bootstrap, found)

@@ -21,6 +21,7 @@ async def run(bootstrap: Bootstrap) -> None:
     device = set_up(made.device, bootstrap.threads)
     text = load_text(str(bootstrap.stage_start(stage.name)))
     models = Models(lambda earlier: folder.stage_model(made, earlier), device, made.seed)
+    models.compute = stage.learner.dtype
     rewards = StageRewards(stage.rewards, models, text, bootstrap.base)
     rewards.spans = Spans(folder.spans / f"{bootstrap.name}.jsonl", bootstrap.name)
 

@@ -61,6 +61,7 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     """Load and build what the stage needs. Every row that will be trained on is looked at."""
     algorithm: FromData = stage.algorithm
     head: Head = "score" if "score" in algorithm.heads else "lm"
+    models.compute = stage.learner.dtype
     model = models.load(stage.model, corpus_of(stage.data, base), head)
     seed = seed_of(run.seed, stage.name)
     units = Units(stage.data, base, seed, algorithm, model.text, model.context)

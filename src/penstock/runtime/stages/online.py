@@ -58,6 +58,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     ``elsewhere``: the other roles are processes.
     """
     algorithm: FromSamples = stage.algorithm
+    models.compute = stage.learner.dtype
     model = models.load(stage.model, corpus_of(stage.data, base))
     model.add_heads(algorithm.heads)
     taught = algorithm.teacher
