@@ -205,8 +205,8 @@ def trained(model: LanguageModel) -> list[float]:
     units, losses = [tuple(rows())], []
     (batch,) = learner.lay_out(units)
     for _ in range(4):
-        losses.append(learner.accumulate(batch, Likelihood(), Denominator.of(units))["loss"])
-        learner.step()
+        learner.accumulate(batch, Likelihood(), Denominator.of(units))
+        losses.append(learner.step()["loss"])
     return losses
 
 

@@ -17,7 +17,6 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.contracts import Denominator, Learner, State
 from penstock.core.errors import TrainingError
-from penstock.core.types import added
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.train.fleet import fleet_of
@@ -130,11 +129,9 @@ def units_of(seed=0, groups=(3, 1, 2)):
 
 def train(learner, units, *, budget=4096, share=True, loss=None):
     """One optimizer step over all micro-batches; gives the summed metrics and those of the step."""
-    totals = {}
     for batch in lay_out(units, budget, share):
-        for name, value in learner.accumulate(batch, loss or Likelihood(), Denominator.of(units)).items():
-            totals[name] = totals.get(name, 0.0) + value
-    return added(totals, learner.flush()), learner.step()
+        learner.accumulate(batch, loss or Likelihood(), Denominator.of(units))
+    return learner.flush(), learner.step()
 
 
 def weights(learner):

@@ -14,7 +14,7 @@ import torch
 from penstock.config.run import NO_SCALING
 from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import State
-from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample, SampleKey, Sampling
+from penstock.core.types import Group, IntArray, Metrics, Prompt, PromptKey, Row, Sample, SampleKey, Sampling, added
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.turns import Turns
@@ -71,14 +71,16 @@ class CountingLearner:
     def __init__(self, budget: int = 4096) -> None:
         self.calls: list[Any] = []
         self.budget = budget
+        self.found: Metrics = {}
 
     def accumulate(self, batch, loss, denominator):
         rows = len(batch.row_ids)
         self.calls.append(("accumulate", rows, denominator.rows))
-        return {"share": rows / denominator.rows, "max/peak": float(rows)}
+        self.found = added(self.found, {"share": rows / denominator.rows, "max/peak": float(rows)})
 
     def flush(self):
-        return {}
+        found, self.found = self.found, {}
+        return found
 
     def step(self):
         self.calls.append("step")

@@ -68,7 +68,9 @@ def accumulate(
     """Accumulate all micro-batches; gives the summed loss."""
     denominator = Denominator.of(units)
     batches = lay_out(units, budget, share, coupled=coupled)
-    return sum(learner.accumulate(batch, loss or WeightedLoss(), denominator)["loss"] for batch in batches)
+    for batch in batches:
+        learner.accumulate(batch, loss or WeightedLoss(), denominator)
+    return learner.flush()["loss"]
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:

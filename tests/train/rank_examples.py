@@ -17,7 +17,7 @@ from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Denominator, State
-from penstock.core.types import Metrics, Unit, added
+from penstock.core.types import Metrics, Unit
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
@@ -57,10 +57,9 @@ def units_for(algorithm: str, seed: int, model: LanguageModel) -> list[Unit]:
 
 def train(learner: Any, units: Sequence[Unit], loss: Any, budget: int = BUDGET) -> Metrics:
     """One optimizer step; metrics of the loss and of the step."""
-    totals: Metrics = {}
     for batch in lay_out(units, budget, True):
-        totals = added(totals, learner.accumulate(batch, loss, Denominator.of(units)))
-    return added(totals, learner.flush()) | learner.step()
+        learner.accumulate(batch, loss, Denominator.of(units))
+    return learner.flush() | learner.step()
 
 
 def ranks_of(count: int) -> Any:

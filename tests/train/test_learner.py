@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import naive
 import tiny_models
+from penstock.algos import GRPO, SFT, gspo
 from penstock.core.contracts import Denominator
-from penstock.core.errors import CheckpointError, TrainingError
+from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.train.learner import Scoring
 from penstock.train.schedule import rate_at
 
@@ -393,3 +396,46 @@ def test_frozen_parameters_stay_and_are_not_in_the_state(tiny):
     learner.step()
     assert_equal_bits(weights_of(frozen), before)
     assert not any("layers.0." in name for name in learner.state().arrays)
+
+
+class Reads(TorchDispatchMode):
+    """Counts what makes a host wait for its device: numbers that are read, and shapes that depend on values."""
+
+    NAMES = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero"})
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.name().split(".")[0] in self.NAMES
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("algorithm", [SFT(), GRPO(), gspo()], ids=lambda one: type(one.loss().algorithm).__name__)
+def test_micro_batches_are_not_waited_for(algorithm, tiny):
+    """A loss and its metrics stay on the device until the step: micro-batches cost no synchronisation."""
+    learner = learner_of(tiny())
+    prompt, rng, one = np.arange(20, 28, dtype=np.int32), np.random.default_rng(0), np.ones(4, np.float32)
+    given = {"weight": one, "advantage": one, "old_logp": -one}
+    units = [(tiny_models.row(prompt, tiny_models.tokens(rng, 4), **given),) for _ in range(4)]
+    with Reads() as reads:
+        for batch in (lay_out([unit], 4096, True)[0] for unit in units):
+            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
+        assert reads.count == 0
+        learner.step()
+    assert reads.count > 0
+
+
+def test_a_loss_that_is_not_finite_is_refused_before_the_step(tiny):
+    model, units = tiny(), some_units()
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    learner = learner_of(model)
+    for batch, scale in zip(lay_out(units, 24, True), (float("nan"), *[1.0] * 9), strict=False):
+        batch.fields["weight"][:] *= scale
+        learner.accumulate(batch, WeightedLoss(), Denominator.of(units))
+    with pytest.raises(NonFiniteError, match="the loss is nan at optimizer step 0; the step was not taken"):
+        learner.flush()
+    with pytest.raises(TrainingError, match="without any gradient"):
+        learner.step()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_parameters())

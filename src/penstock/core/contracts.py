@@ -247,13 +247,15 @@ class Learner(Holder, Protocol):
         """Units as micro-batches of its policy, under its budget; see :meth:`Policy.lay_out`."""
         ...
 
-    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
-        """Forward and backward one micro-batch; gradients add up until ``step``. A learner on several ranks may wait until
-        each has one, and gives the metrics of all with the last."""
+    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> None:
+        """Forward and backward one micro-batch; gradients add up until ``step``. What came of it is not waited for, and a
+        learner on several ranks may keep it until each has one."""
         ...
 
     def flush(self) -> Metrics:
-        """Carry out the micro-batches that still wait; gives their metrics. ``step`` does it as well."""
+        """Carry out the micro-batches that still wait; gives the metrics of all since the last flush. ``step`` does it as well.
+
+        Raises NonFiniteError where a loss is not finite; gradients gathered so far are dropped."""
         ...
 
     def step(self) -> Metrics:

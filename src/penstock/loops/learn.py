@@ -16,7 +16,7 @@ from penstock.core.errors import CheckpointError, TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import Group, Metrics, Unit, Version, added
+from penstock.core.types import Group, Metrics, Unit, Version
 from penstock.loops.columns import filled
 from penstock.loops.look import Seen, due, look
 from penstock.rewards.scaling import Moments, scaled
@@ -104,10 +104,9 @@ class Trainer:
         """
         units, loss = watch.measured(units, self.loss) if watch else (units, self.loss)
         denominator = Denominator.of(units)
-        totals: Metrics = {}
         for batch in self.learner.lay_out(units, loss.coupled):
-            totals = added(totals, self.learner.accumulate(batch, loss, denominator))
-        totals = added(totals, self.learner.flush())
+            self.learner.accumulate(batch, loss, denominator)
+        totals = self.learner.flush()
         totals = watch.judged(totals) if watch else totals
         return totals | self.learner.step()
 

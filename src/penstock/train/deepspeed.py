@@ -96,7 +96,7 @@ class ZeroPart(Part):
         self.engine.backward(value * self.world.size)
         self._gathered += 1
 
-    def step(self) -> Metrics:
+    def optimise(self) -> Metrics:
         """One step of DeepSpeed's optimizer.
 
         Raises:

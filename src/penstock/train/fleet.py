@@ -20,7 +20,7 @@ from penstock.core import errors
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RanksLost, TrainingError
 from penstock.train import world
 from penstock.train.launcher import Launcher, RankHandle
-from penstock.train.verbs import Parts
+from penstock.train.verbs import UNANSWERED, Parts
 
 SECONDS = 600.0
 """How long one verb may take on any rank before the learner gives up."""
@@ -76,7 +76,9 @@ class Fleet:
         return joined
 
     def call(self, verb: str, mine: dict[str, Any], others: Sequence[dict[str, Any]] | None = None) -> list[Any]:
-        """Carry a verb out on all ranks; gives their answers in order. ``others`` are the arguments of ranks 1 ….
+        """Carry a verb out on all ranks; gives their answers in order, if it has any.
+
+        ``others`` are the arguments of ranks 1 ….
 
         Raises:
             RanksLost: a rank died, failed or did not answer; the fleet is closed.
@@ -98,7 +100,7 @@ class Fleet:
                 raise
             except BaseException as error:
                 raise self._fail(verb, error) from error
-            return [found, *self._answers(verb, self.seconds)]
+            return [found, *(self._answers(verb, self.seconds) if verb not in UNANSWERED else ())]
 
     def _answers(self, verb: str, seconds: float, refused: bool = False) -> list[Any]:
         answers = [self._heard(rank, handle, verb, seconds) for rank, handle in enumerate(self.handles, 1)]

@@ -104,11 +104,11 @@ class ShardedPart(Part):
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def step(self) -> Metrics:
+    def optimise(self) -> Metrics:
         assert isinstance(self.masters, ShardMasters)
         self.masters.collect()
         self.settle()
-        return super().step()
+        return super().optimise()
 
     @torch.no_grad()
     def whole(self, name: str) -> Tensor:

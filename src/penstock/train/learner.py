@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from torch import Tensor
 from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Batch, Denominator, Loss, LossOutput, Outputs, Policy, Scores, State
 from penstock.core.errors import CheckpointError, NonFiniteError
-from penstock.core.types import FloatArray, Metrics, Unit
+from penstock.core.types import FloatArray, Metrics, Unit, added
 from penstock.train.optimizer import Masters
 from penstock.train.schedule import rate_at
 
@@ -91,6 +93,8 @@ class DeviceLearner(Scoring):
         self.spec, self.plan = spec, plan
         self.masters = self._made_ready()
         self.updates = 0
+        self.noted: list[LossOutput] = []
+        """Loss and metrics of each micro-batch since the last flush, on the device."""
         self.noise = torch.Generator().manual_seed(plan.seed)
 
     def _made_ready(self) -> Masters:
@@ -98,23 +102,16 @@ class DeviceLearner(Scoring):
         self.policy.prepare(self.spec, self.plan.seed)
         return Masters(self.policy.module, self.spec)
 
-    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
-        """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator).
-
-        Raises:
-            NonFiniteError: the loss is not finite; gradients gathered so far are dropped.
-        """
+    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> None:
+        """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator)."""
         with self.policy.dropout(self.spec, self.noise):
-            value, metrics = self.loss_of(batch, loss, denominator)
-        if not torch.isfinite(value):
-            self.masters.drop()
-            raise NonFiniteError(f"the loss is {value.item()} at optimizer step {self.updates}; the step was not taken")
+            value, metrics = self.loss_of(self.outputs(batch, loss.needs), batch, loss, denominator)
         value.backward()
-        return {"loss": float(value.detach())} | {name: float(metric) for name, metric in metrics.items()}
+        self.noted.append((value.detach(), metrics))
 
-    def loss_of(self, batch: Batch, loss: Loss, denominator: Denominator) -> LossOutput:
+    def loss_of(self, outputs: Outputs, batch: Batch, loss: Loss, denominator: Denominator) -> LossOutput:
         """A micro-batch's share of the loss, and its metrics."""
-        outputs, seen = self.outputs(batch, loss.needs), on_device(batch, self.policy.device)
+        seen = on_device(batch, self.policy.device)
         return loss(outputs, seen.fields, seen, denominator)
 
     def refresh(self) -> None:
@@ -124,11 +121,34 @@ class DeviceLearner(Scoring):
         """There is nothing to give up."""
 
     def flush(self) -> Metrics:
-        """Nothing waits: a micro-batch is carried out when it comes."""
-        return {}
+        """Metrics of the micro-batches since the last flush.
+
+        Raises:
+            NonFiniteError: a loss is not finite; gradients gathered so far are dropped.
+        """
+        value, found = self.read()
+        if not math.isfinite(value):
+            self.masters.drop()
+            raise NonFiniteError(f"the loss is {value} at optimizer step {self.updates}; the step was not taken")
+        return found
+
+    def read(self) -> tuple[float, Metrics]:
+        """Summed losses and metrics of the micro-batches since the last time: one synchronisation with the device."""
+        noted, self.noted = self.noted, []
+        values = numbers_of([tensor for value, metrics in noted for tensor in (value, *metrics.values())])
+        total, found = 0.0, Metrics()
+        for _, metrics in noted:
+            value, *more = itertools.islice(values, 1 + len(metrics))
+            total += value
+            found = added(found, {"loss": value} | dict(zip(metrics, more, strict=True)))
+        return total, found
 
     def step(self) -> Metrics:
-        """Clip, optimise, advance the schedule; gives gradient norm and learning rate."""
+        """Clip, optimise, advance the schedule; gives gradient norm and learning rate, and what :meth:`flush` gives."""
+        return self.flush() | self.optimise()
+
+    def optimise(self) -> Metrics:
+        """The step itself, once the losses are known to be finite."""
         rate = rate_at(self.spec, self.updates, self.plan.total_steps)
         norm = self.masters.step(rate)
         self.updates += 1
@@ -154,6 +174,14 @@ class DeviceLearner(Scoring):
             tensor.copy_(state.arrays[f"slow.{name}"])
         self.noise.set_state(state.arrays["noise"])
         self.updates = int(state.values["updates"])
+
+
+def numbers_of(values: Sequence[Any]) -> Iterator[float]:
+    """Scalars, tensors among them, as Python's numbers; the device is waited for once."""
+    tensors = [torch.as_tensor(value).detach().reshape(()) for value in values]
+    device = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
+    moved = [tensor.to(device, torch.float64, non_blocking=True) for tensor in tensors]
+    return iter(torch.stack(moved).tolist() if moved else ())
 
 
 def on_device(batch: Batch, device: Any) -> Any:

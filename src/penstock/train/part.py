@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.config.learner import LearnerSpec
-from penstock.core.contracts import Batch, Denominator, Loss, State
+from penstock.core.contracts import Batch, Denominator, Loss, Outputs, State
 from penstock.core.errors import NonFiniteError, PenstockError, TrainingError
 from penstock.core.types import FloatArray, Metrics
 from penstock.models.language_policy import LanguagePolicy
@@ -58,28 +59,39 @@ class Part(DeviceLearner, ABC):
     ) -> None:
         """``source`` holds rank 0's whole tensors by name; on the other ranks it is None."""
         self.world, self.model, self._source = world, policy.model, source
+        self._problem: PenstockError | None = None
         super().__init__(policy, spec, plan)
         self._source = None
 
-    def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> Metrics:
+    def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> None:
         """Forward and backward this rank's micro-batch, or an empty one next to those of the others.
+
+        The ranks do not agree on anything here; what a loss refuses is raised by :meth:`flush`.
+        """
+        outputs: Outputs | None = None
+        value: Tensor | None = None
+        try:
+            if item is not None:
+                outputs = self.outputs(item[0], needs)
+                value, metrics = self.loss_of(outputs, *item)
+                self.noted.append((value.detach(), metrics))
+        except PenstockError as error:
+            self._problem = self._problem or error
+        if value is None and self.together:
+            value = _nothing(outputs or self.outputs(idle_batch(), needs))
+        if value is not None:
+            self.backward(value)
+
+    def flush(self) -> Metrics:
+        """Metrics of this rank's micro-batches since the last flush; the ranks agree on whether all is well.
 
         Raises:
             NonFiniteError: the loss of some rank is not finite; gradients gathered so far are dropped on all.
             TrainingError: a loss refuses its micro-batch, on all ranks likewise.
         """
-        value: Tensor | None = None
-        metrics: Mapping[str, Any] = {}
-        problem: PenstockError | None = None
-        try:
-            if item is not None:
-                value, metrics = self.loss_of(*item)
-            elif self.together:
-                value = self._zero(needs)
-        except PenstockError as error:
-            problem = error
-        state = REFUSED if problem is not None else GOOD if value is None or torch.isfinite(value) else NOT_FINITE
-        worst = self.world.highest(state)
+        value, found = self.read()
+        problem, self._problem = self._problem, None
+        worst = self.world.highest(REFUSED if problem is not None else GOOD if math.isfinite(value) else NOT_FINITE)
         if worst != GOOD:
             self.masters.drop()
             self.settle()
@@ -87,15 +99,7 @@ class Part(DeviceLearner, ABC):
             raise problem or RefusedElsewhere("another rank refused its micro-batch")
         if worst == NOT_FINITE:
             raise NonFiniteError(f"the loss is not finite at optimizer step {self.updates}; the step was not taken")
-        if value is not None:
-            self.backward(value)
-        found = {name: float(metric) for name, metric in metrics.items()}
-        return found if item is None or value is None else {"loss": float(value.detach())} | found
-
-    def _zero(self, needs: frozenset[str]) -> Tensor:
-        """A loss of 0 that depends on every output."""
-        given = [output for output in self.outputs(idle_batch(), needs).values() if output.requires_grad]
-        return torch.stack([output.float().sum() * 0.0 for output in given]).sum()
+        return found
 
     def backward(self, value: Tensor) -> None:
         """Gradients of this rank's loss."""
@@ -145,6 +149,12 @@ class Part(DeviceLearner, ABC):
         self.settle()
 
 
+def _nothing(outputs: Outputs) -> Tensor:
+    """A loss of 0 that depends on every output."""
+    given = [output for output in outputs.values() if output.requires_grad]
+    return torch.stack([output.float().sum() * 0.0 for output in given]).sum()
+
+
 class Replica(Part):
     """A whole copy of the model: ranks sum their gradients before each step."""
 
@@ -155,7 +165,7 @@ class Replica(Part):
         fill(tensors_of(self.model), self._source, self.world)
         return super()._made_ready()
 
-    def step(self) -> Metrics:
+    def optimise(self) -> Metrics:
         """Sum gradients over the ranks, then clip and optimise on each alike."""
         masters = self.masters.masters
         with torch.no_grad():
@@ -164,7 +174,7 @@ class Replica(Part):
                 if ranks and master.grad is None:
                     master.grad = torch.zeros_like(master)
             self.world.sum_in_buckets([m.grad for m in masters if m.grad is not None])
-        return super().step()
+        return super().optimise()
 
     def whole(self, name: str) -> Tensor:
         return torch.as_tensor(self.state().arrays[name])

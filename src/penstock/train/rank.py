@@ -35,7 +35,7 @@ def main() -> int:
     from penstock.core.errors import PenstockError
     from penstock.train import world
     from penstock.train.device import set_up
-    from penstock.train.verbs import Parts
+    from penstock.train.verbs import UNANSWERED, Parts
 
     set_up(bootstrap["device"], bootstrap["threads"])
     rank = bootstrap["rank"]
@@ -47,7 +47,9 @@ def main() -> int:
     while True:
         verb, given = asked.get()
         try:
-            link.send({"value": parts.perform(verb, **given)})
+            found = parts.perform(verb, **given)
+            if verb not in UNANSWERED:
+                link.send({"value": found})
         except PenstockError as error:
             link.send({"error": type(error).__name__, "text": str(error)})
 

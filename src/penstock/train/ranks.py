@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -72,27 +73,27 @@ class RankedLearner(Scoring):
         asked = [{"learner": self.number, name: item, **given} for item in padded for _ in range(self._span)]
         return self.fleet.call(verb, asked[0], asked[1:])[:: self._span]
 
-    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> Metrics:
-        """Forward and backward one micro-batch on each copy, once each has one; gives the metrics of all of them.
+    def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> None:
+        """Forward and backward one micro-batch on each copy, once each has one."""
+        if self._waiting and (len(self._waiting) == self.copies or self._waiting[0][1].needs != loss.needs):
+            self._send()
+        self._waiting.append((batch, loss, denominator))
+
+    def _send(self) -> None:
+        """Carry out the micro-batches that wait, next to empty ones."""
+        items, self._waiting = self._waiting, []
+        self._each("accumulate", items, "item", needs=items[0][1].needs)
+
+    def flush(self) -> Metrics:
+        """Carry out the micro-batches that wait; gives the metrics of all since the last flush.
 
         Raises:
             NonFiniteError: a loss is not finite; gradients gathered so far are dropped on all ranks.
         """
-        found: Metrics = {}
-        if self._waiting and self._waiting[0][1].needs != loss.needs:
-            found = self.flush()
-        self._waiting.append((batch, loss, denominator))
-        return added(found, self.flush()) if len(self._waiting) == self.copies else found
-
-    def flush(self) -> Metrics:
-        """Carry out the micro-batches that wait, next to empty ones."""
         if not self._waiting:
             return {}
-        items, self._waiting = self._waiting, []
-        totals: Metrics = {}
-        for metrics in self._each("accumulate", items, "item", needs=items[0][1].needs):
-            totals = added(totals, metrics)
-        return totals
+        self._send()
+        return reduce(added, self._call("flush")[:: self._span], Metrics())
 
     def step(self) -> Metrics:
         """Clip by the norm over all ranks, optimise, advance the schedule."""

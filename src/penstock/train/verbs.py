@@ -18,12 +18,16 @@ from penstock.train.world import World
 
 VERBS = {
     "accumulate": "accumulate_item",
-    "step": "step",
+    "flush": "flush",
+    "step": "optimise",
     "score": "numbers_of_item",
     "gather": "gather",
     "load": "load_from_first",
 }
 """Methods of :class:`Part` by the verb that asks for them."""
+
+UNANSWERED = frozenset({"accumulate"})
+"""Verbs that give nothing and refuse nothing, so that rank 0 need not wait for what the others say."""
 
 
 class Parts:
