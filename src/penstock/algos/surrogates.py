@@ -27,7 +27,8 @@ def row_sum(value_A: Tensor, row_A: Tensor) -> Tensor:
     """Each token gets the sum over its row, ``[A]``."""
     if not value_A.numel():
         return value_A
-    return row_sums(value_A, row_A, int(row_A.max()) + 1)[row_A]
+    slot_A = torch.searchsorted(row_A.sort().values, row_A)  # where a row would begin: no more slots than tokens, whatever rows
+    return row_sums(value_A, slot_A, len(row_A))[slot_A]
 
 
 def row_mean(value_A: Tensor, weight_A: Tensor, row_A: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from penstock.core.errors import SpecError
 
 HELP = ("-h", "--help")
 Device = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "mixed"]
 
 
 def called(name: str) -> Any:

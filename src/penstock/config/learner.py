@@ -7,8 +7,8 @@ from typing import Literal
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.strategies import STRATEGIES, OneDevice, refuse
 
-Dtype = Literal["float32", "bfloat16"]
-"""Arithmetic of a model."""
+Dtype = Literal["float32", "bfloat16", "mixed"]
+"""Arithmetic of a model; ``mixed``: matrix products in bfloat16, everything else in float32."""
 
 
 @spec
@@ -53,7 +53,8 @@ class LearnerSpec:
     share_prefix: bool = True
     """Compute the prompt of a group once for all its samples."""
     dtype: Dtype = "float32"
-    """Arithmetic of forward and backward; masters and optimizer stay float32."""
+    """Arithmetic of forward and backward; masters and optimizer stay float32. ``mixed``, for processors that multiply bfloat16
+    faster: the products of linear layers in bfloat16, everything else in float32."""
     gradient_checkpointing: bool = False
     critic: Literal["none", "shared", "separate", "branch"] = "none"
     """Value head on the policy's trunk, a critic with a trunk of its own, or one with its own copy of the unfrozen layers."""

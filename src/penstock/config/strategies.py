@@ -85,6 +85,7 @@ def refuse(strategy: Any, learner: Any) -> None:
     name = type(strategy).__name__
     if isinstance(strategy, OneDevice):
         return
+    require(learner.dtype != "mixed", f"strategy={name} does not compute in dtype=mixed; set float32 or bfloat16")
     require(
         not (learner.dropout or learner.token_dropout or (learner.lora is not None and learner.lora.dropout)),
         f"strategy={name}: dropout draws one random stream, and ranks would need one each; set dropout, token_dropout and "

@@ -30,6 +30,7 @@ from transformers import (
 from penstock.config.learner import Dtype
 from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
+from penstock.models.arithmetic import to_compute_type
 from penstock.models.attention import eager_attention, quiet_transformers
 from penstock.models.encoder_decoder import faced
 from penstock.models.heads import is_registered
@@ -119,7 +120,7 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Langua
     """A model from a local folder or a hub name.
 
     A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
-    decoder or an encoder-decoder is said by its configuration. Its weights are converted to ``dtype``, in which it computes.
+    decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``.
 
     Raises:
         ModelError: no such folder or name, pickled weights, no tokenizer, or an architecture that is not supported.
@@ -131,8 +132,10 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Langua
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"{folder.absolute()}: no such folder")
     text = load_text(str(folder) if local else path)
-    network = _load_network(str(folder) if local else path, head, getattr(torch, dtype), text)
+    network = _load_network(str(folder) if local else path, head, torch.bfloat16 if dtype == "bfloat16" else torch.float32, text)
     model = _made(path, network, text, head)
+    if dtype == "mixed":
+        to_compute_type(model, dtype)
     if not local:
         return model
     if (folder / VALUE_HEAD).exists():

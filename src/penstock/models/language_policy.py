@@ -15,6 +15,7 @@ from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Policy
 from penstock.core.types import Unit
 from penstock.models import outputs
+from penstock.models.arithmetic import cast_again
 from penstock.models.dropout import dropped
 from penstock.models.heads import Head
 from penstock.models.language_model import LanguageModel
@@ -94,7 +95,8 @@ class LanguagePolicy(Policy):
         return dropped(self.model, spec.token_dropout, spec.dropout, noise, adapters)
 
     def stepped(self, updates: int) -> None:
-        """What follows the heads that are trained moves."""
+        """What follows the trained parameters moves."""
+        cast_again(self.model)
         for head in self._heads().values():
             if head.used:
                 head.follow(updates)

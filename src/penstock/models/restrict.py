@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from penstock.config.learner import Dtype, LearnerSpec
+from penstock.config.learner import LearnerSpec
+from penstock.models.arithmetic import to_compute_type
 from penstock.models.branches import critic_branch
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel
@@ -38,7 +38,7 @@ def restrict(model: LanguageModel, spec: LearnerSpec, seed: int = 0) -> None:
         model.adapter = add_lora(model.network, spec.lora, seed, compute)
     if spec.unfrozen_layers >= 0 and model.border is None:
         freeze_below(model, spec.unfrozen_layers)
-    if spec.dtype == "bfloat16":
+    if spec.dtype != "float32":
         to_compute_type(model, spec.dtype)
 
 
@@ -48,19 +48,3 @@ def add_critic(model: LanguageModel, spec: LearnerSpec) -> None:
     if spec.critic == "none" or (model.value_head is not None and model.critic == spec.critic):
         return
     model.add_critic(spec.critic, critic_branch(model) if spec.critic == "branch" else None)
-
-
-@torch.no_grad()
-def to_compute_type(model: LanguageModel, dtype: Dtype) -> None:
-    """Convert the trunks' parameters; buffers (rotary frequencies) and the value head stay float32."""
-    for module in (model.network, model.critic_trunk):
-        if module is not None:
-            convert(module, dtype)
-
-
-@torch.no_grad()
-def convert(module: nn.Module, dtype: Dtype) -> None:
-    """Convert a module's parameters, but not its buffers."""
-    for parameter in module.parameters():
-        if parameter.is_floating_point():  # not the bytes of a matrix in 4 bits
-            parameter.data = parameter.data.to(getattr(torch, dtype))

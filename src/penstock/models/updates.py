@@ -9,6 +9,7 @@ from torch import Tensor
 
 from penstock.core.errors import WeightError
 from penstock.core.types import Version, WeightUpdate
+from penstock.models.arithmetic import cast_again
 from penstock.models.language_model import LanguageModel
 
 
@@ -80,3 +81,4 @@ def switch(model: LanguageModel, tensors: Mapping[str, Tensor], owned: bool) -> 
             own[name].data = tensor
         else:
             own[name].copy_(tensor)
+    cast_again(model)

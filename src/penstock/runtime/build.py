@@ -28,11 +28,12 @@ from penstock.data.sampler import Sampler, prompts, row_name
 from penstock.data.texts import prompt_tokens
 from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
+from penstock.models.arithmetic import convert, to_compute_type
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
-from penstock.models.restrict import convert, restrict, to_compute_type
+from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
 from penstock.net import wire

@@ -42,7 +42,7 @@ class Generate(Command):
     device: Device = "auto"
     """Where the model runs."""
     dtype: Dtype = "float32"
-    """Arithmetic of the model; bfloat16 is what GPUs are fast in."""
+    """Arithmetic of the model: bfloat16 for GPUs; mixed for processors that multiply bfloat16 faster."""
     best_by: Annotated[str, called("REWARD")] = ""
     """Show only the best of the samples: by model:FOLDER (a reward model), the name of a reward, or FILE.py:FUNCTION."""
     corrections: Annotated[str, called("STORE")] = ""

@@ -47,7 +47,7 @@ class Serve(Command):
     device: Device = "auto"
     """Where the model runs."""
     dtype: Dtype = "float32"
-    """Arithmetic of the model; bfloat16 is what GPUs are fast in."""
+    """Arithmetic of the model: bfloat16 for GPUs; mixed for processors that multiply bfloat16 faster."""
 
     def __post_init__(self) -> None:
         numbers = {"port": self.port, "queue": self.queue, "cache-gb": self.cache_gb, "max-running": self.max_running}
