@@ -10,6 +10,7 @@ import torch
 import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
+from penstock.models.arithmetic import to_compute_type
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.presets import PRESETS, Shape
@@ -74,12 +75,14 @@ def test_the_formula_gives_the_bytes_of_models_that_stand(way, text):
     policy, scorer = (build_model(ModelSpec(preset="1m"), (), 0, head, text) for head in ("lm", "score"))
     scorer.network.base_model.load_state_dict(policy.network.base_model.state_dict())
     restrict(policy, spec)
+    to_compute_type(scorer, spec.dtype)
     models = [policy, scorer]
     if spec.unfrozen_layers >= 0:
         share_frozen(scorer, policy)
         models.append(reference_branch(policy))
     elif spec.lora is None:
         models.append(build_model(ModelSpec(preset="1m"), (), 0, "lm", text))
+        to_compute_type(models[-1], spec.dtype)
     masters = DeviceLearner(LanguagePolicy(policy), spec, LearnerPlan(total_steps=1)).masters
     for master in masters.masters:
         master.grad = torch.ones_like(master)

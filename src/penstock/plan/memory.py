@@ -16,6 +16,9 @@ from penstock.models.presets import Shape
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2 * (1 + 4 / 256)}
 """Bytes of both moments of one parameter; in 8 bits a block of 256 has a float32 scale."""
 
+NUMBER = {"float32": 4, "bfloat16": 2, "mixed": 6}
+"""Bytes of a parameter by arithmetic; ``mixed`` holds it in both types."""
+
 NF4 = 0.5 + 4 / 64
 """Bytes of one parameter in 4 bits: a block of 64 has a float32 scale."""
 
@@ -64,15 +67,15 @@ def adapter_parameters(shape: Shape, rank: int, targets: tuple[str, ...] = ()) -
 
 
 def footprint(
-    shape: Shape, learner: LearnerSpec, *, reference: bool = False, reward_models: int = 0, frozen: int = 4
+    shape: Shape, learner: LearnerSpec, *, reference: bool = False, reward_models: int = 0
 ) -> Footprint:
     """Bytes of a policy with the critic of ``learner``, a reference if there is one, and reward models of its shape.
 
     With ``unfrozen_layers`` the reference and the reward models share the frozen part (reward models that were trained from
-    the same model with as many layers or fewer). Otherwise each is held by itself, with ``frozen`` bytes a parameter. With
-    adapters the reference is the policy without them.
+    the same model with as many layers or fewer). Otherwise each is held by itself, in the learner's type. With adapters the
+    reference is the policy without them.
     """
-    number = 2 if learner.dtype == "bfloat16" else 4
+    number = NUMBER[learner.dtype]
     trained, critic = trained_parameters(shape, learner), shape.width + 1 if learner.critic != "none" else 0
     trunk = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.width)  # all but an output head of its own
     weights = float(shape.parameters * number)
@@ -89,8 +92,8 @@ def footprint(
         top = trunk_parameters(shape, learner.unfrozen_layers)
         weights += (trained * number if reference else 0) + reward_models * (top + shape.width) * number
     else:
-        weights += (shape.parameters * frozen if reference and learner.lora is None else 0.0) + (
-            reward_models * (trunk + shape.width) * frozen
+        weights += (shape.parameters * number if reference and learner.lora is None else 0.0) + (
+            reward_models * (trunk + shape.width) * number
         )
     learned = trained + extra + critic
     masters = 4.0 * (trained + extra) if number == 2 else 0.0
@@ -106,7 +109,7 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     own, strategy = footprint(shape, learner), learner.strategy
     if not isinstance(strategy, FSDP2 | DeepSpeed):
         return own
-    number, ranks = 2 if learner.dtype == "bfloat16" else 4, strategy.ranks
+    number, ranks = NUMBER[learner.dtype], strategy.ranks
     outside = shape.parameters - shape.layers * shape.layer_parameters
     shares = Footprint(0.0, own.gradients / ranks, own.gradients / ranks, own.moments / ranks)
     if isinstance(strategy, FSDP2):  # shards are float32: they are masters and stored weights at once

@@ -21,6 +21,7 @@ from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import idle_batch
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.optimizer import Masters
+from penstock.train.reduction import Reduction
 from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.world import World
 
@@ -63,10 +64,10 @@ class Part(DeviceLearner, ABC):
         super().__init__(policy, spec, plan)
         self._source = None
 
-    def accumulate_item(self, item: Item | None, needs: frozenset[str]) -> None:
+    def accumulate_item(self, item: Item | None, needs: frozenset[str], last: bool) -> None:
         """Forward and backward this rank's micro-batch, or an empty one next to those of the others.
 
-        The ranks do not agree on anything here; what a loss refuses is raised by :meth:`flush`.
+        ``last``: no other follows before the gradients are asked for. The ranks do not agree on anything here; what a loss refuses is raised by :meth:`flush`.
         """
         outputs: Outputs | None = None
         value: Tensor | None = None
@@ -156,25 +157,51 @@ def _nothing(outputs: Outputs) -> Tensor:
 
 
 class Replica(Part):
-    """A whole copy of the model: ranks sum their gradients before each step."""
+    """A whole copy of the model: ranks sum their gradients during the last backward pass before each step."""
 
     together = False
 
     def _made_ready(self) -> Masters:
         materialise(self.model, self.world.device)
         fill(tensors_of(self.model), self._source, self.world)
-        return super()._made_ready()
+        masters = super()._made_ready()
+        self.reduction = Reduction(masters)
+        return masters
+
+    def accumulate_item(self, item: Item | None, needs: frozenset[str], last: bool) -> None:
+        if self.reduction.summed:  # it was not the last after all: one rank keeps the sums, all add to them
+            self.reduction.finish()
+            if self.world.rank:
+                self.masters.drop()
+        if last:
+            self.reduction.begin()
+        super().accumulate_item(item, needs, last)
+        if last:
+            self.reduction.end()
+
+    def flush(self) -> Metrics:
+        try:
+            return super().flush()
+        except PenstockError:
+            self._forget()
+            raise
 
     def optimise(self) -> Metrics:
-        """Sum gradients over the ranks, then clip and optimise on each alike."""
-        masters = self.masters.masters
-        with torch.no_grad():
-            held = torch.tensor([float(m.grad is not None) for m in masters], device=self.world.device)
-            for master, ranks in zip(masters, self.world.total(held).tolist(), strict=True):
-                if ranks and master.grad is None:
-                    master.grad = torch.zeros_like(master)
-            self.world.sum_in_buckets([m.grad for m in masters if m.grad is not None])
+        """Wait for the sums of gradients, then clip and optimise on each rank alike."""
+        if not self.reduction.summed:
+            self.reduction.end()
+        self.reduction.finish()
         return super().optimise()
+
+    def load_state(self, state: State) -> None:
+        self._forget()
+        super().load_state(state)
+
+    def _forget(self) -> None:
+        """Drop gradients that are on their way."""
+        if self.reduction.summed:
+            self.reduction.finish()
+            self.masters.drop()
 
     def whole(self, name: str) -> Tensor:
         return torch.as_tensor(self.state().arrays[name])

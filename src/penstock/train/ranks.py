@@ -76,13 +76,13 @@ class RankedLearner(Scoring):
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> None:
         """Forward and backward one micro-batch on each copy, once each has one."""
         if self._waiting and (len(self._waiting) == self.copies or self._waiting[0][1].needs != loss.needs):
-            self._send()
+            self._send(last=False)
         self._waiting.append((batch, loss, denominator))
 
-    def _send(self) -> None:
+    def _send(self, last: bool) -> None:
         """Carry out the micro-batches that wait, next to empty ones."""
         items, self._waiting = self._waiting, []
-        self._each("accumulate", items, "item", needs=items[0][1].needs)
+        self._each("accumulate", items, "item", needs=items[0][1].needs, last=last)
 
     def flush(self) -> Metrics:
         """Carry out the micro-batches that wait; gives the metrics of all since the last flush.
@@ -92,7 +92,7 @@ class RankedLearner(Scoring):
         """
         if not self._waiting:
             return {}
-        self._send()
+        self._send(last=True)
         return reduce(added, self._call("flush")[:: self._span], Metrics())
 
     def step(self) -> Metrics:

@@ -52,14 +52,6 @@ class World:
         distributed.broadcast(tensor, 0)
         return tensor
 
-    def sum_in_buckets(self, tensors: list[Tensor]) -> None:
-        """Sum tensors of one type over the ranks, in place, in buckets of :data:`BUCKET` bytes."""
-        for bucket in buckets(tensors, lambda tensor: tensor.nbytes):
-            flat = torch.cat([tensor.flatten() for tensor in bucket])
-            distributed.all_reduce(flat)
-            for tensor, part in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
-                tensor.copy_(part.view_as(tensor))
-
 
 def buckets(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Items in order, in lists of at most :data:`BUCKET` bytes as ``size`` tells of each; a larger one by itself."""
