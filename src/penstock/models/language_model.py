@@ -74,6 +74,8 @@ class LanguageModel(nn.Module):
         self.border: Border | None = None
         self.adapter: Any = None
         self.heads = nn.ModuleDict()
+        self.ends: dict[str, tuple[str, ...]] = {}
+        """Names of the modules after the last attention, by trunk, once they were looked for (models/narrow.py)."""
 
     @property
     def context(self) -> int:

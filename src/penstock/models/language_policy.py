@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.models.dropout import dropped
 from penstock.models.heads import Head
 from penstock.models.language_model import LanguageModel
 from penstock.models.lora import adapter_off
+from penstock.models.narrow import narrowed
 from penstock.models.outputs import Teacher, View, Vocabulary, WholeVocabulary
 from penstock.models.packing import TokenBatch, lay_out
 from penstock.models.restrict import prepare
@@ -41,6 +42,8 @@ class LanguagePolicy(Policy):
         self.vocabulary: Vocabulary = WholeVocabulary(model)
         self.teacher: Teacher | None = None
         """What "divergence" is from; set before it is needed."""
+        self.narrow = True
+        """Whether the last block may be computed in part."""
 
     @property
     def module(self) -> LanguageModel:
@@ -54,29 +57,38 @@ class LanguagePolicy(Policy):
         """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`."""
         return lay_out(units, budget, self.share_prefix, self.padding, coupled)
 
-    def tensors(self, batch: TokenBatch) -> Any:
-        """What one pass reads: a namespace with the batch's indices as tensors under the same names, and the plan."""
+    def tensors(self, batch: TokenBatch, needs: frozenset[str]) -> Any:
+        """What one pass reads: a namespace with the batch's indices as tensors under the same names, the plan, and ``needed_n``,
+        the packed tokens whose hidden states are read (None: all)."""
         device = self.model.device
         names = ("tokens_N", "position_N", "source_A", "target_A", "last_B")
         held = {name: torch.as_tensor(np.ascontiguousarray(getattr(batch, name)), dtype=torch.int64) for name in names}
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in held.items()}
-        return SimpleNamespace(plan=self.model.plan(batch), **moved)
+        read_n = outputs.read_tokens(batch, needs) if self.narrow else None
+        needed_n = None if read_n is None else torch.as_tensor(read_n, dtype=torch.int64).to(device, non_blocking=True)
+        return SimpleNamespace(plan=self.model.plan(batch), needed_n=needed_n, **moved)
 
     def outputs(self, batch: TokenBatch, needs: frozenset[str]) -> dict[str, Tensor]:
-        return self.run(self.tensors(batch), needs)
+        return self.run(self.tensors(batch, needs), needs)
 
     def run(self, tensors: Any, needs: frozenset[str]) -> dict[str, Tensor]:
         """The outputs of one pass, only at the tokens that need them; frozen blocks run once for all."""
         teacher = self.teacher if "divergence" in needs else None
         view = View(self.model, tensors, self.temperature, self.vocabulary, teacher)
-        with self.model.once():
+        with self._pass(tensors):
             return outputs.computed(view, needs)
+
+    @contextmanager
+    def _pass(self, tensors: Any) -> Iterator[None]:
+        """Within it one pass runs: frozen blocks once, and the end of the last block where it is read."""
+        with narrowed(self.model, tensors.needed_n, len(tensors.tokens_N)), self.model.once():
+            yield
 
     @torch.no_grad()
     def action_hidden(self, tensors: Any) -> Tensor:
         """Hidden states ``[A, H]`` that predict the actions of a batch, without gradient."""
         view = View(self.model, tensors, self.temperature, self.vocabulary, None)
-        with self.model.once():
+        with self._pass(tensors):
             return view.before_actions(view.hidden_NH)
 
     def teaching(self, between: Callable[[Tensor, Tensor], Tensor]) -> Teacher:
@@ -89,6 +101,8 @@ class LanguagePolicy(Policy):
 
     def prepare(self, spec: LearnerSpec, seed: int) -> None:
         prepare(self.model, spec, seed)
+        dropout = spec.dropout or spec.token_dropout or (spec.lora is not None and spec.lora.dropout)
+        self.narrow = not (dropout or spec.gradient_checkpointing)  # which computes a block again when the pass is over
 
     def dropout(self, spec: LearnerSpec, noise: torch.Generator) -> AbstractContextManager[None]:
         adapters = spec.lora.dropout if spec.lora is not None else 0.0

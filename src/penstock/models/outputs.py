@@ -11,17 +11,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from penstock.core.errors import SpecError, TrainingError
+from penstock.core.types import IntArray
 
 if TYPE_CHECKING:
     from penstock.models.language_model import LanguageModel
+    from penstock.models.packing import TokenBatch
 
 CHUNK_ELEMENTS = 1 << 24
 """Largest logits tensor kept at once: 16.8 million numbers, 67 MB in float32."""
+
+MOST = 0.75
+"""Share of a micro-batch's tokens up to which it pays to compute the end of the last block for them alone."""
 
 IMPOSSIBLE = -1e4
 """Log-probs are cut here where they weigh themselves: ``exp`` of it is 0 in float64 too."""
@@ -132,21 +138,32 @@ class Output:
 
     compute: Compute
     per_row: bool = False
+    reads: str = ""
+    """Indices of the batch at which it reads hidden states, ``source_A`` or ``last_B``; empty: anywhere."""
 
 
 _outputs: dict[str, Output] = {}
 
 
-def register_output(name: str, compute: Compute, *, per_row: bool = False) -> None:
-    """Let losses need an output of this name. Raises SpecError where another one has the name."""
+def register_output(name: str, compute: Compute, *, per_row: bool = False, reads: str = "") -> None:
+    """Let losses need an output of this name; see :class:`Output`. Raises SpecError where another one has the name."""
     if name in _outputs and _outputs[name].compute is not compute:
         raise SpecError(f'two outputs are named "{name}"; rename one')
-    _outputs[name] = Output(compute, per_row)
+    _outputs[name] = Output(compute, per_row, reads)
 
 
 def per_row() -> frozenset[str]:
     """Names of the outputs with one number a row."""
     return frozenset(name for name, output in _outputs.items() if output.per_row)
+
+
+def read_tokens(batch: TokenBatch, needs: frozenset[str]) -> IntArray | None:
+    """Packed indices of the hidden states that outputs read, in order; None where they may read any, or read most."""
+    reads = {_outputs[name].reads for name in needs if name in _outputs}
+    if not reads or "" in reads:
+        return None
+    places = np.unique(np.concatenate([getattr(batch, name) for name in reads]))
+    return places if 0 < len(places) <= MOST * len(batch.tokens_N) else None
 
 
 def computed(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
@@ -228,10 +245,10 @@ def _step(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
     return {"step": view.model.scores(view.before_actions(view.hidden_NH))}
 
 
-register_output("logp", _tokens)
-register_output("entropy", _tokens)
-register_output("value", _value)
-register_output("end_value", _end_value, per_row=True)
-register_output("divergence", _divergence)
-register_output("score", _score, per_row=True)
-register_output("step", _step)
+register_output("logp", _tokens, reads="source_A")
+register_output("entropy", _tokens, reads="source_A")
+register_output("value", _value, reads="source_A")
+register_output("end_value", _end_value, per_row=True, reads="last_B")
+register_output("divergence", _divergence, reads="source_A")
+register_output("score", _score, per_row=True, reads="last_B")
+register_output("step", _step, reads="source_A")

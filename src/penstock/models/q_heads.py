@@ -106,4 +106,4 @@ def q_outputs(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
 
 
 register_head("q", QHeads)
-register_output("q", q_outputs)
+register_output("q", q_outputs, reads="source_A")

@@ -89,7 +89,7 @@ class ZeroPart(Part):
         self._gathered = 0
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self.engine(self.policy.tensors(batch), needs)
+        found: dict[str, Tensor] = self.engine(self.policy.tensors(batch, needs), needs)
         return found
 
     def backward(self, value: Tensor) -> None:

@@ -89,7 +89,7 @@ class ShardedPart(Part):
         return ShardMasters(self.model, self.spec, self.world, strategy.tensor_parallel)
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
-        tensors = self.policy.tensors(batch)
+        tensors = self.policy.tensors(batch, needs)
         with warnings.catch_warnings():  # nobody writes into what a module gave, which is what it warns of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
             if self.sequence is None:

@@ -63,6 +63,7 @@ class Part(DeviceLearner, ABC):
         self._problem: PenstockError | None = None
         super().__init__(policy, spec, plan)
         self._source = None
+        policy.narrow = policy.narrow and not self.together  # modules that are gathered in blocks cannot be probed by one rank
 
     def accumulate_item(self, item: Item | None, needs: frozenset[str], last: bool) -> None:
         """Forward and backward this rank's micro-batch, or an empty one next to those of the others.

@@ -53,6 +53,7 @@ class Sequence:
         row = (tensors.last_B % self.size == self.rank).nonzero()[:, 0]
         own = SimpleNamespace(
             plan=SplitPlan(tensors.plan, len(tensors.tokens_N), self),
+            needed_n=None,
             tokens_N=self._own(tensors.tokens_N),
             position_N=self._own(tensors.position_N),
             source_A=tensors.source_A[action] // self.size,
