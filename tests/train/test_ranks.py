@@ -218,6 +218,27 @@ def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
 
 
 @pytest.mark.slow
+def test_rank_0_keeps_no_whole_model_where_nobody_computes_with_it(tiny):
+    units = units_for("SFT", 0, tiny())
+    with learners(tiny, [FSDP2()]) as (keeping,):
+        spec = keeping.spec
+        giving = learner_of(LanguagePolicy(tiny()), spec, LearnerPlan(total_steps=20, whole=False))
+        try:
+            for learner in (keeping, giving):
+                train(learner, units, LOSSES["SFT"])
+            assert {p.device.type for p in giving.model.parameters()} == {"meta"}
+            assert {p.device.type for p in keeping.model.parameters()} == {"cpu"}
+            expected = {name: tensor.clone() for name, tensor in keeping.weights()}
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in giving.weights())
+            assert {p.device.type for p in giving.model.parameters()} == {"meta"}, "published tensor by tensor"
+            giving.refresh()
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in giving.model.policy_weights())
+            assert train(giving, units, LOSSES["SFT"]) == train(keeping, units, LOSSES["SFT"])
+        finally:
+            giving.close()
+
+
+@pytest.mark.slow
 def test_a_learner_of_another_size_waits_for_the_ranks_to_be_given_up(tiny):
     with learners(tiny, [DDP()]), pytest.raises(TrainingError, match="2 ranks is still in use"):
         learner_of(LanguagePolicy(tiny()), LearnerSpec(strategy=DDP(ranks=3)), LearnerPlan(total_steps=1))

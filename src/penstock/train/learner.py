@@ -83,6 +83,9 @@ class LearnerPlan:
     """Optimizer steps that the schedule is laid out for."""
     seed: int = 0
     """Seed of dropout, and of the first weights of adapters."""
+    whole: bool = True
+    """Whether this process computes with the model between steps, to generate or to evaluate. Else rank 0 of shards gives its
+    copy up."""
 
 
 class DeviceLearner(Scoring):

@@ -20,7 +20,7 @@ from penstock.models.language_policy import LanguagePolicy
 from penstock.train.fleet import fleet_of
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 from penstock.train.part import Item, Part, Table
-from penstock.train.skeleton import shape_of
+from penstock.train.skeleton import hollow, materialise, shape_of
 from penstock.train.world import buckets
 
 _numbers = itertools.count()
@@ -31,7 +31,8 @@ class RankedLearner(Scoring):
 
     Micro-batches go to the copies of the model in turn, so ``accumulate`` keeps one until each copy has its own; ``flush`` and
     ``step`` carry out the rest next to empty ones. With a whole copy on each rank, ``model`` is the trained one. With shards it
-    is a copy for generation, evaluation and saving, which :meth:`refresh` brings up to date.
+    is a copy for generation, evaluation and saving, which :meth:`refresh` brings up to date; where ``plan`` says that nobody here
+    generates or evaluates, it has no memory from the first step to then.
 
     Raises:
         RoleError: a rank does not start, dies or does not answer; from every verb.
@@ -49,6 +50,7 @@ class RankedLearner(Scoring):
         self.copies: int = strategy.ranks // strategy.span
         self._aliased = isinstance(strategy, DDP)
         self._fresh = True
+        self._keeps = self._aliased or plan.whole
         self._waiting: list[Item] = []
         self.fleet = fleet_of(strategy.ranks, model.device)
         self.fleet.hold()
@@ -100,6 +102,8 @@ class RankedLearner(Scoring):
         found = self.flush()
         metrics: Metrics = self._call("step")[0]
         self._fresh = self._aliased
+        if not self._keeps and self.model.device.type != "meta":
+            hollow(self.model)
         return found | metrics
 
     def numbers_of(self, batches: Sequence[Batch], needs: frozenset[str]) -> Iterator[Mapping[str, FloatArray]]:
@@ -125,19 +129,20 @@ class RankedLearner(Scoring):
         """Bring ``model`` up to date with the shards: before it generates, is evaluated or is saved."""
         if self._fresh:
             return
+        if not self._keeps:
+            materialise(self.model, torch.device("cpu"))
         for _ in self._gathered([name for name, _ in self.model.named_parameters()]):
             pass
         self._fresh = True
 
     @torch.no_grad()
     def _gathered(self, names: list[str]) -> Iterator[tuple[str, Tensor]]:
-        """Parameters from the shards, written into ``model`` on the way."""
+        """Parameters from the shards, written into ``model`` on the way where it has memory."""
         own = dict(self.model.named_parameters())
         for bucket in buckets(names, lambda name: own[name].nbytes):
             (arrays, *_) = self._call("gather", names=[f"parameter.{name}" for name in bucket])
             for name, array in zip(bucket, arrays, strict=True):
-                own[name].copy_(array)
-                yield name, own[name].detach()
+                yield name, array if own[name].is_meta else own[name].copy_(array).detach()
 
     def state(self) -> State:
         """The whole state, in the form of a learner on one device; sharded arrays are gathered when they are read."""
@@ -154,7 +159,8 @@ class RankedLearner(Scoring):
         common = {"learner": self.number, "table": table, "values": dict(state.values)}
         self.fleet.call("load", {**common, "source": source}, [common] * (self.fleet.size - 1))
         self._fresh = self._aliased
-        self.refresh()
+        if self._keeps:
+            self.refresh()
 
 
 class GatheredArrays(Mapping[str, Tensor]):

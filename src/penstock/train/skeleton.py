@@ -114,6 +114,16 @@ def materialise(module: nn.Module, device: torch.device) -> None:
                 setattr(part, name, placed(value))
 
 
+def hollow(module: nn.Module) -> None:
+    """Give up the memory of a module's parameters, which move to the meta device; tied ones stay tied, buffers stay."""
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, held in part._parameters.items():
+            if held is not None:
+                empty = nn.Parameter(torch.empty_like(held, device="meta"), held.requires_grad)
+                part._parameters[name] = made.setdefault(id(held), empty)
+
+
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, tied ones once, in an order that all ranks share."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -75,7 +75,8 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     reference = Scoring(models.reference(stage, model)) if algorithm.reference else None
     model.add_heads(algorithm.heads)
     policy = LanguagePolicy(model, share_prefix=stage.learner.share_prefix)
-    learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed))
+    whole = stage.evaluation is not None and bool(stage.evaluation.rewards)
+    learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed, whole=whole))
     trainer = trainer_of(algorithm, run, learner)
     label = partial(labelled, algorithm, learner=learner, reference=reference)
 

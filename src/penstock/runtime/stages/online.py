@@ -71,7 +71,8 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
         )
     updates = stage.steps * stage.epochs * stage.minibatches
     policy = LanguagePolicy(model, sampling.temperature, stage.learner.share_prefix)
-    learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=updates, seed=sampling.seed))
+    whole = not elsewhere or (stage.evaluation is not None and not run.roles.evaluator)
+    learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=updates, seed=sampling.seed, whole=whole))
     if taught is not None and frozen is not None:
         check_vocabulary(frozen.model, model, stage.name)
         policy.teacher = frozen.teaching(taught)
