@@ -86,8 +86,8 @@ def measure(spec: LearnerSpec) -> dict[str, float]:
     return found | {"total": weights + gradients + moments}
 
 
-def computed(shape: Shape, spec: LearnerSpec, frozen: int = 4) -> Footprint:
-    return footprint(shape, spec, reference=True, reward_models=1, frozen=frozen)
+def computed(shape: Shape, spec: LearnerSpec) -> Footprint:
+    return footprint(shape, spec, reference=True, reward_models=1)
 
 
 def main() -> None:
@@ -111,9 +111,9 @@ def main() -> None:
     print("| | weights | masters | gradients | moments | total | saved |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     ways = {**WAYS, "LoRA on 4 bits, rank 16": LearnerSpec(critic="shared", lora=LoRA(quantize="nf4"))}
-    whole = computed(SEVEN, replace(WAYS["four separate models"], dtype="bfloat16"), frozen=2).total
+    whole = computed(SEVEN, replace(WAYS["four separate models"], dtype="bfloat16")).total
     for way, spec in ways.items():
-        held = computed(SEVEN, replace(spec, dtype="bfloat16"), frozen=2)
+        held = computed(SEVEN, replace(spec, dtype="bfloat16"))
         numbers = [f"{x / 1e9:.1f}" for x in (held.weights, held.masters, held.gradients, held.moments, held.total)]
         print(f"| {way} | {' | '.join(numbers)} | {1 - held.total / whole:.1%} |")
 

@@ -5,6 +5,10 @@ dialogues of at most 256 tokens. Speed is real tokens a second, counted as the p
 rows share counts twice). The peer's script and the model's maker are in ``../shared/bench``; the peer needs an environment
 with ``torch==2.13.0 transformers trl==1.16 datasets``. Without ``--peer-python`` only our side is measured. Rounds of both
 sides alternate, and medians are compared: ``sft R x``, ``dpo R x``, ``reward R x``.
+
+``--settings default padding whole mixed`` measures our side in several settings, whose rounds alternate too, and prints each
+beside the first: micro-batches that are never closed for their padding (``padding``), the whole last block (``whole``), and
+matrix products in bfloat16 (``mixed``) or everything (``bfloat16``).
 """
 
 from __future__ import annotations
@@ -25,6 +29,14 @@ from typing import Any
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 STEPS = 20
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "default": ({}, {}),
+    "padding": ({}, {"padding": 1.0}),
+    "whole": ({}, {"narrow": False}),
+    "mixed": ({"dtype": "mixed"}, {}),
+    "bfloat16": ({"dtype": "bfloat16"}, {}),
+}
+"""Fields of the learner's spec, and attributes of its policy."""
 
 
 def _length(text: str) -> int:
@@ -55,8 +67,9 @@ def preferences() -> list[dict[str, str]]:
     return found[:512]
 
 
-def ours(model: str) -> dict[str, float]:
+def ours(model: str, setting: str = "default") -> dict[str, float]:
     """Real tokens a second of our side, by stage."""
+    fields, attributes = SETTINGS[setting]
     os.environ["BENCH_MODEL"] = model
     from penstock.algos import DPO, SFT, BradleyTerry
     from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
@@ -74,12 +87,15 @@ def ours(model: str) -> dict[str, float]:
     }
     speeds = {}
     for name, (algorithm, data, batch) in work.items():
-        spec, learner = ModelSpec(path=model), LearnerSpec()
+        spec, learner = ModelSpec(path=model), LearnerSpec(**fields)
         stage = Offline(name=name, model=spec, data=data, algorithm=algorithm, learner=learner, batch=batch, steps=STEPS)
         run = Run(name="bench", stages=(stage,), device="cpu")
         device = set_up(run.device, run.threads)
         with tempfile.TemporaryDirectory() as folder:
             made = prepare(stage, run, Models(lambda name, at=folder: Path(at) / name, device, 0), Path.cwd())
+
+            for attribute, value in attributes.items():
+                setattr(made.learner.policy, attribute, value)
 
             async def walk(ready: Any = made) -> float:
                 return sum([step.metrics["tokens/trained"] async for step in ready.steps(0)])
@@ -106,22 +122,30 @@ def main() -> None:
     words.add_argument("--peer-python", default="", help="python of an environment with TRL")
     words.add_argument("--model", default="", help="folder of the bench model; made if it is not given")
     words.add_argument("--rounds", type=int, default=3)
+    words.add_argument("--settings", nargs="+", choices=SETTINGS, default=["default"])
     given = words.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not given.model:
             subprocess.run([sys.executable, str(SHARED / "bench/make_model.py"), f"{folder}/model", "60"], check=True)
         model = given.model or f"{folder}/model"
-        mine, peers = [], []
+        mine: dict[str, list[dict[str, float]]] = {setting: [] for setting in given.settings}
+        peers = []
         for number in range(given.rounds):
-            mine.append(ours(model))
-            print(f"round {number + 1}: ours " + ", ".join(f"{n} {v:,.0f}" for n, v in mine[-1].items()), flush=True)
+            for setting, found in mine.items():
+                found.append(ours(model, setting))
+                speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in found[-1].items())
+                print(f"round {number + 1}: ours ({setting}) {speeds}", flush=True)
             if given.peer_python:
                 peers.append(theirs(given.peer_python, model))
                 print(f"round {number + 1}: TRL  " + ", ".join(f"{n} {v:,.0f}" for n, v in peers[-1].items()), flush=True)
-    for name in mine[0]:
-        speed = statistics.median(found[name] for found in mine)
-        ratio = f", {speed / statistics.median(found[name] for found in peers):.2f} x" if peers else ""
-        print(f"{name}: {speed:,.0f} real tokens/s{ratio}")
+    first, *_ = mine
+    for name in mine[first][0]:
+        for setting, rounds in mine.items():
+            speed = statistics.median(found[name] for found in rounds)
+            beside = [(first, mine[first])] if setting != first else []
+            beside += [("TRL", peers)] if peers else []
+            ratios = [f", {speed / statistics.median(found[name] for found in other):.2f} x {who}" for who, other in beside]
+            print(f"{name} ({setting}): {speed:,.0f} real tokens/s{''.join(ratios)}")
 
 
 if __name__ == "__main__":
