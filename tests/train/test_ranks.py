@@ -98,13 +98,13 @@ def test_threads_are_shared_unless_they_were_set(monkeypatch):
     assert Launcher().threads(4) == 3
 
 
-def test_micro_batches_wait_until_each_copy_has_one(tiny):
+def test_micro_batches_wait_until_each_copy_has_one(tiny, monkeypatch):
     units = units_for("SFT", 0, tiny())
     with learners(tiny, [DDP()]) as (learner,):
         batches, loss = lay_out(units, 24, True)[:3], Loss()
         rows = [len(batch.row_ids) for batch in batches]
-        asked = []
-        learner.fleet.call, call = (lambda verb, *given: asked.append(verb) or call(verb, *given)), learner.fleet.call
+        asked, call = [], learner.fleet.call
+        monkeypatch.setattr(learner.fleet, "call", lambda verb, *given: asked.append(verb) or call(verb, *given))
         for batch in batches:
             learner.accumulate(batch, loss, Denominator.of(units))
         assert asked == ["accumulate"]

@@ -76,15 +76,15 @@ def _ends(model: LanguageModel, kind: str, trunk: Any) -> list[nn.Module]:
 
 @torch.no_grad()
 def _found(model: LanguageModel, trunk: Any) -> tuple[str, ...]:
-    """Their names; none where the last block is shared with other models, or where narrowing would change what is read."""
-    if model.config.is_encoder_decoder or model.context < PROBE:
+    """Their names; none where models share blocks, each of which may read other tokens, or where narrowing would change what is
+    read."""
+    if model.config.is_encoder_decoder or model.border is not None or model.context < PROBE:
         return ()
     try:
         blocks = blocks_of(trunk)
     except ModelError:
         return ()
-    shared = model.border is not None and model.border.below == len(blocks)
-    if shared or any(isinstance(block, FrozenBlock) for block in blocks):
+    if any(isinstance(block, FrozenBlock) for block in blocks):
         return ()
     tokens_1N = torch.arange(1, PROBE + 1, device=model.device)[None] % model.config.vocab_size
     position_1N, seen = torch.arange(PROBE, device=model.device)[None], _AfterAttention(trunk, blocks[-1])

@@ -20,6 +20,7 @@ from penstock.core import errors
 from penstock.core.errors import ConnectionLost, DeadlinePassed, PenstockError, RanksLost, TrainingError
 from penstock.train import world
 from penstock.train.launcher import Launcher, RankHandle
+from penstock.train.part import RefusedElsewhere
 from penstock.train.verbs import UNANSWERED, Parts
 
 SECONDS = 600.0
@@ -95,6 +96,9 @@ class Fleet:
                 found = self.parts.perform(verb, **mine)
             except ConnectionLost as error:
                 raise self._fail(verb, error) from error
+            except RefusedElsewhere:
+                self._answers(verb, self.seconds)  # raises what that rank says
+                raise
             except PenstockError:
                 self._answers(verb, self.seconds, refused=True)
                 raise
@@ -104,9 +108,9 @@ class Fleet:
 
     def _answers(self, verb: str, seconds: float, refused: bool = False) -> list[Any]:
         answers = [self._heard(rank, handle, verb, seconds) for rank, handle in enumerate(self.handles, 1)]
-        problems = [(rank, answer) for rank, answer in enumerate(answers, 1) if "error" in answer]
+        problems = [answer for answer in answers if answer.get("error", RefusedElsewhere.__name__) != RefusedElsewhere.__name__]
         if problems and not refused:
-            _, answer = problems[0]
+            answer = problems[0]
             kind = getattr(errors, answer["error"], None)
             if isinstance(kind, type) and issubclass(kind, PenstockError):
                 raise kind(answer["text"])
