@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import datetime
 import statistics
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.models.text import train_tokenizer
-from penstock.train.learner import DeviceLearner, LearnerPlan
+from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 
 COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 LEAST_NEW = 24
@@ -173,6 +175,34 @@ def measure_transformers(model: LanguageModel, work: Workload) -> float:
     return work.rows * work.new / seconds
 
 
+def waits(work) -> float:
+    """How often ``work()`` waits for the device."""
+    if not torch.cuda.is_available():
+        return float("nan")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return float(sum("synchronizing CUDA operation" in str(one.message) for one in found))
+
+
+def measure_learner(learner: DeviceLearner, step, seconds: float, units: list) -> dict[str, float]:
+    """What frozen models gain by the learner's type, and a step by the last block in part; drops gradients gathered so far."""
+    learner.masters.drop()
+    learner.noted.clear()
+    needs, device = frozenset({"logp"}), learner.policy.device
+    exact = Scoring(LanguagePolicy(copy.deepcopy(learner.policy.module).float()), learner.budget)
+    slow = timed(device, lambda: exact.score(units, needs), repeat=3)
+    fast = timed(device, lambda: learner.score(units, needs), repeat=3)
+    learner.policy.narrow = False
+    whole = timed(device, step, repeat=3)
+    learner.policy.narrow = True
+    return {"scoring, float32 / bfloat16": slow / fast, "training step, whole last block / in part": whole / seconds}
+
+
 def measure_training(model: LanguageModel, samples: list, work: Workload, peak: float) -> dict[str, float]:
     """One GRPO step over the samples: gap of log-probs, FLOP utilisation, peak memory."""
     device = model.device
@@ -197,16 +227,18 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
             unit.append(Row(s.columns, s.action_T, fields))
         units.append(tuple(unit))
 
+    loss, denominator = algorithm.loss(), Denominator.of(units)
+    batches = lay_out(units, spec.token_budget, spec.share_prefix, padding=1.0, coupled=loss.coupled)
+
     def step() -> None:
-        denominator = Denominator.of(units)
-        for batch in lay_out(units, spec.token_budget, spec.share_prefix, padding=1.0):
-            learner.accumulate(batch, algorithm.loss(), denominator)
+        for batch in batches:
+            learner.accumulate(batch, loss, denominator)
         learner.step()
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds = timed(device, step, repeat=3)
-    packed = sum(len(batch.tokens_N) for batch in lay_out(units, spec.token_budget, True, padding=1.0))
+    packed = sum(len(batch.tokens_N) for batch in batches)
     shape = model.config
     body = sum(t.numel() for name, t in model.policy_weights() if "embed" not in name)
     actions = sum(int(s.action_T.sum()) for s in samples)
@@ -216,6 +248,8 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
         "log-prob gap, mean (nats)": float(gaps.mean()),
         "log-prob gap, p99.9 (nats)": float(np.quantile(gaps, 0.999)),
         "training step (s)": seconds,
+        "waits for the device in micro-batches": waits(lambda: [learner.accumulate(batch, loss, denominator) for batch in batches]),
+        **measure_learner(learner, step, seconds, [(row,) for row in rows]),
         "trained tokens/s (prompt and answer)": sum(len(s.tokens_T) for s in samples) / seconds,
         "share of the matmul peak, training": flops / seconds / peak,
         "peak memory, training (GB)": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan"),

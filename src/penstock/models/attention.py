@@ -25,6 +25,7 @@ from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 
 from penstock.core.errors import ModelError
+from penstock.models.uploads import uploaded
 from penstock.models.varlen import PackedRuns, kernel_of
 
 NAME = "penstock"
@@ -209,7 +210,7 @@ class Segments:
         query_N, key_M = (runs.packed() for runs in (self.queries, self.keys))
         counts = [runs.count_R for runs in (self.queries, self.keys)]
         starts = [np.concatenate([[0], np.cumsum(count_R)]).astype(np.int32) for count_R in counts]
-        sent = [torch.from_numpy(places).to(self.device) for places in (query_N, key_M, *starts, np.argsort(query_N))]
+        sent = [uploaded(places, self.device) for places in (query_N, key_M, *starts, np.argsort(query_N))]
         longest = int(counts[0].max()), int(counts[1].max())
         return PackedRuns(sent[0], sent[1], (sent[2], sent[3]), longest, sent[4])
 
@@ -241,13 +242,13 @@ class Segments:
             offset += query_RQ.size
             buckets.append(
                 Bucket(
-                    queries=torch.from_numpy(query_RQ.reshape(-1)).to(device),
-                    keys=torch.from_numpy(key_RK.reshape(-1)).to(device),
+                    queries=uploaded(query_RQ.reshape(-1), device),
+                    keys=uploaded(key_RK.reshape(-1), device),
                     shape=(len(members), query_RQ.shape[1], key_RK.shape[1]),
-                    allowed=torch.from_numpy(allowed[:, None]).to(device) if hidden else None,
+                    allowed=uploaded(allowed[:, None], device) if hidden else None,
                 )
             )
-        return buckets, torch.from_numpy(place_N).to(device)
+        return buckets, uploaded(place_N, device)
 
     def attend(
         self,

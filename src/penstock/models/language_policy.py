@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from penstock.models.narrow import narrowed
 from penstock.models.outputs import Teacher, View, Vocabulary, WholeVocabulary
 from penstock.models.packing import TokenBatch, lay_out
 from penstock.models.restrict import prepare
+from penstock.models.uploads import uploaded
 
 
 class LanguagePolicy(Policy):
@@ -62,10 +62,9 @@ class LanguagePolicy(Policy):
         the packed tokens whose hidden states are read (None: all)."""
         device = self.model.device
         names = ("tokens_N", "position_N", "source_A", "target_A", "last_B")
-        held = {name: torch.as_tensor(np.ascontiguousarray(getattr(batch, name)), dtype=torch.int64) for name in names}
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in held.items()}
+        moved = {name: uploaded(getattr(batch, name), device, torch.int64) for name in names}
         read_n = outputs.read_tokens(batch, needs) if self.narrow else None
-        needed_n = None if read_n is None else torch.as_tensor(read_n, dtype=torch.int64).to(device, non_blocking=True)
+        needed_n = None if read_n is None else uploaded(read_n, device, torch.int64)
         return SimpleNamespace(plan=self.model.plan(batch), needed_n=needed_n, **moved)
 
     def outputs(self, batch: TokenBatch, needs: frozenset[str]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Batch, Denominator, Loss, LossOutput, Outputs, Policy, Scores, State
 from penstock.core.errors import CheckpointError, NonFiniteError
 from penstock.core.types import FloatArray, Metrics, Unit, added
+from penstock.models.uploads import uploaded
 from penstock.train.optimizer import Masters
 from penstock.train.schedule import rate_at
 
@@ -190,11 +191,8 @@ def numbers_of(values: Sequence[Any]) -> Iterator[float]:
 def on_device(batch: Batch, device: Any) -> Any:
     """What a loss sees of a batch, as tensors: a namespace with ``row_A`` and ``unit_B`` (int64) and ``fields`` (float32)."""
 
-    def moved(array: Any, dtype: torch.dtype) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(array), dtype=dtype).to(device, non_blocking=True)
-
     return SimpleNamespace(
-        row_A=moved(batch.row_A, torch.int64),
-        unit_B=moved(batch.unit_B, torch.int64),
-        fields={name: moved(array, torch.float32) for name, array in batch.fields.items()},
+        row_A=uploaded(batch.row_A, device, torch.int64),
+        unit_B=uploaded(batch.unit_B, device, torch.int64),
+        fields={name: uploaded(array, device, torch.float32) for name, array in batch.fields.items()},
     )
