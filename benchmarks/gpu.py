@@ -230,9 +230,12 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
     loss, denominator = algorithm.loss(), Denominator.of(units)
     batches = lay_out(units, spec.token_budget, spec.share_prefix, padding=1.0, coupled=loss.coupled)
 
-    def step() -> None:
+    def accumulate() -> None:
         for batch in batches:
             learner.accumulate(batch, loss, denominator)
+
+    def step() -> None:
+        accumulate()
         learner.step()
 
     if device.type == "cuda":
@@ -244,15 +247,16 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
     actions = sum(int(s.action_T.sum()) for s in samples)
     attention = 12 * shape.num_hidden_layers * shape.hidden_size * sum(len(s.tokens_T) ** 2 for s in samples) / 2
     flops = 6 * body * packed + 6 * shape.vocab_size * shape.hidden_size * actions + attention
+    memory = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan")
     return {
         "log-prob gap, mean (nats)": float(gaps.mean()),
         "log-prob gap, p99.9 (nats)": float(np.quantile(gaps, 0.999)),
         "training step (s)": seconds,
-        "waits for the device in micro-batches": waits(lambda: [learner.accumulate(batch, loss, denominator) for batch in batches]),
+        "waits for the device in micro-batches": waits(accumulate),
         **measure_learner(learner, step, seconds, [(row,) for row in rows]),
         "trained tokens/s (prompt and answer)": sum(len(s.tokens_T) for s in samples) / seconds,
         "share of the matmul peak, training": flops / seconds / peak,
-        "peak memory, training (GB)": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan"),
+        "peak memory, training (GB)": memory,
     }
 
 

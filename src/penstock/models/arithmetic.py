@@ -1,8 +1,8 @@
 """In what type a model computes: float32, bfloat16, or ``mixed``: matrix products in bfloat16 and everything else in float32.
 
-A mixed linear layer keeps its float32 weight, which is what is trained, saved and published, and holds it in bfloat16 as well,
-for products. Sums within a product are float32, its result is rounded to bfloat16 once. (Mixed precision: Micikevicius et al. 2017,
-arXiv:1710.03740; bfloat16 needs no scaling of the loss: Kalamkar et al. 2019, arXiv:1905.12322.)
+A mixed linear layer keeps its float32 weight, which is what is trained, saved and published, and holds it in bfloat16 as
+well, for products. Sums within a product are float32, its result is rounded to bfloat16 once. (Mixed precision: Micikevicius
+et al. 2017, arXiv:1710.03740; bfloat16 needs no scaling of the loss: Kalamkar et al. 2019, arXiv:1905.12322.)
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def to_compute_type(model: LanguageModel, dtype: Dtype) -> None:
 def convert(module: nn.Module | None, dtype: Dtype) -> None:
     """Let a module compute in a type: convert its parameters, but not its buffers, or mix."""
     if dtype == "mixed":
-        return mix(module)
+        mix(module)
+        return
     for parameter in () if module is None else module.parameters():
         if parameter.is_floating_point():  # not the bytes of a matrix in 4 bits
             parameter.data = parameter.data.to(getattr(torch, dtype))

@@ -132,7 +132,8 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Langua
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"{folder.absolute()}: no such folder")
     text = load_text(str(folder) if local else path)
-    network = _load_network(str(folder) if local else path, head, torch.bfloat16 if dtype == "bfloat16" else torch.float32, text)
+    stored = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    network = _load_network(str(folder) if local else path, head, stored, text)
     model = _made(path, network, text, head)
     if dtype == "mixed":
         to_compute_type(model, dtype)

@@ -58,8 +58,8 @@ class LanguagePolicy(Policy):
         return lay_out(units, budget, self.share_prefix, self.padding, coupled)
 
     def tensors(self, batch: TokenBatch, needs: frozenset[str]) -> Any:
-        """What one pass reads: a namespace with the batch's indices as tensors under the same names, the plan, and ``needed_n``,
-        the packed tokens whose hidden states are read (None: all)."""
+        """What one pass reads: a namespace with the batch's indices as tensors under the same names, the plan, and the packed
+        tokens ``needed_n`` whose hidden states are read (None: all)."""
         device = self.model.device
         names = ("tokens_N", "position_N", "source_A", "target_A", "last_B")
         moved = {name: uploaded(getattr(batch, name), device, torch.int64) for name in names}

@@ -1,8 +1,8 @@
 """The end of the last block, computed only for the tokens whose hidden states are read.
 
-What follows attention in a decoder's last block (output projection, norms, feed-forward) works token by token, and nothing after
-it mixes tokens. An output reads few of them: a reward model one a row, a policy those before its actions. Which modules these
-are is seen by running the model once, as is that nothing but work is saved.
+What follows attention in a decoder's last block (output projection, feed-forward) works token by token, and nothing after it
+mixes tokens. An output reads few of them: a reward model one a row, a policy those before its actions. Which modules these are
+is seen by running the model once, as is that nothing but work is saved.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.models.language_model import LanguageModel
 PROBE = 4
 """Tokens of the pass by which the modules are found."""
 ROUNDING = 0.01
-"""Share of the largest number that products of other sizes may differ by, in bfloat16; what mixes tokens differs by far more."""
+"""Share of the largest number that products of other sizes may differ by, in bfloat16; what mixes tokens differs far more."""
 
 
 @contextmanager
 def narrowed(model: LanguageModel, needed_n: Tensor | None, count: int) -> Iterator[None]:
-    """Within it passes of this thread over ``count`` packed tokens give hidden states of the tokens ``needed_n`` alone (indices;
-    None: of all). Those of others have no meaning."""
+    """Within it passes of this thread over ``count`` packed tokens give hidden states of the tokens ``needed_n`` alone (their
+    indices; None: all). Those of others have no meaning."""
     if needed_n is None:
         yield
         return
@@ -99,8 +99,8 @@ def _found(model: LanguageModel, trunk: Any) -> tuple[str, ...]:
 
 
 class _AfterAttention:
-    """A plan that notes which modules with matrices run after the last attention of a pass: the outermost that give a tensor for
-    each token."""
+    """A plan that notes which modules with matrices run after the last attention of a pass: the outermost that give each token
+    a vector."""
 
     def __init__(self, trunk: nn.Module, last: nn.Module) -> None:
         self.inner: AttentionPlan = single_row_plan(PROBE, next(trunk.parameters()).device)

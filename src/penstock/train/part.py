@@ -68,7 +68,8 @@ class Part(DeviceLearner, ABC):
     def accumulate_item(self, item: Item | None, needs: frozenset[str], last: bool) -> None:
         """Forward and backward this rank's micro-batch, or an empty one next to those of the others.
 
-        ``last``: no other follows before the gradients are asked for. The ranks do not agree on anything here; what a loss refuses is raised by :meth:`flush`.
+        ``last``: no other follows before the gradients are asked for. The ranks do not agree on anything here; what a loss
+        refuses is raised by :meth:`flush`.
         """
         outputs: Outputs | None = None
         value: Tensor | None = None

@@ -31,8 +31,8 @@ class RankedLearner(Scoring):
 
     Micro-batches go to the copies of the model in turn, so ``accumulate`` keeps one until each copy has its own; ``flush`` and
     ``step`` carry out the rest next to empty ones. With a whole copy on each rank, ``model`` is the trained one. With shards it
-    is a copy for generation, evaluation and saving, which :meth:`refresh` brings up to date; where ``plan`` says that nobody here
-    generates or evaluates, it has no memory from the first step to then.
+    is a copy for generation, evaluation and saving, which :meth:`refresh` brings up to date; where ``plan`` says that this
+    process neither generates nor evaluates, it has no memory from the first step to then.
 
     Raises:
         RoleError: a rank does not start, dies or does not answer; from every verb.

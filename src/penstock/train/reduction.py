@@ -1,7 +1,8 @@
 """Gradients of replicas, summed over the ranks while the last backward pass of a step still runs.
 
-Parameters are put into buckets in the reverse of their order, which is about the order in which gradients come. A bucket is sent
-as soon as all of its gradients are there, and buckets go out in the same order on all ranks (Li et al. 2020, arXiv:2006.15704).
+Parameters are put into buckets in the reverse of their order, which is about the order in which gradients come. A bucket is
+sent as soon as all of its gradients are there, and buckets go out in the same order on all ranks (Li et al. 2020,
+arXiv:2006.15704).
 """
 
 from __future__ import annotations
