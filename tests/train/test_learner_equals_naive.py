@@ -129,6 +129,14 @@ def test_the_budget_bounds_the_micro_batches_of_a_group(tiny):
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
+@pytest.mark.parametrize(("coupled", "what"), [(True, "a unit whose rows are coupled"), (False, "a row")])
+def test_what_cannot_be_split_is_warned_of(coupled, what, tiny):
+    unit = tuple(tiny_models.row(np.arange(20, 40, dtype=np.int32), np.array([50, 60 + i])) for i in range(2))
+    with pytest.warns(UserWarning, match=f"{what} has more tokens than learner.token_budget=16"):
+        batches = LanguagePolicy(tiny()).lay_out([unit], 16, coupled)
+    assert [len(batch.tokens_N) for batch in batches] == ([24] if coupled else [22, 22])
+
+
 def policy_fields(rng, length):
     return {name: rng.normal(size=length).astype(np.float32) for name in ("advantage", "old_logp")} | {
         "weight": np.ones(length, np.float32)

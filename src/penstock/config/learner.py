@@ -49,7 +49,8 @@ class LearnerSpec:
     clip_norm: float = 1.0
     """Global gradient norm is clipped to this; 0 switches clipping off."""
     token_budget: int = 4096
-    """Packed tokens of a micro-batch; a longer single unit gets a micro-batch of its own."""
+    """Packed tokens of a micro-batch. Groups are split where the loss does not couple their rows; a longer row, or pair, gets a
+    micro-batch of its own, with a warning."""
     share_prefix: bool = True
     """Compute the prompt of a group once for all its samples."""
     dtype: Dtype = "float32"

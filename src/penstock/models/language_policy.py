@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
@@ -54,8 +55,17 @@ class LanguagePolicy(Policy):
         return outputs.per_row()
 
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[TokenBatch]:
-        """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`."""
-        return lay_out(units, budget, self.share_prefix, self.padding, coupled)
+        """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`. Warns of
+        one that cannot be split and is longer."""
+        batches = lay_out(units, budget, self.share_prefix, self.padding, coupled)
+        if any(len(batch.tokens_N) > budget for batch in batches):
+            what = "a unit whose rows are coupled" if coupled else "a row"
+            warnings.warn(
+                f"{what} has more tokens than learner.token_budget={budget}: its micro-batch takes more memory than others; "
+                "raise the budget to what fits, or drop long rows (data.too_long)",
+                stacklevel=2,
+            )
+        return batches
 
     def tensors(self, batch: TokenBatch, needs: frozenset[str]) -> Any:
         """What one pass reads: a namespace with the batch's indices as tensors under the same names, the plan, and the packed
