@@ -55,6 +55,7 @@ def measure(sequence: int, tokens: int) -> tuple[float, float]:
             before, start = peak(), time.perf_counter()
             for batch in [lay_out([one], tokens, True)[0] for one in units]:
                 learner.accumulate(batch, SFT().loss(), Denominator.of(units))
+            learner.flush()
             found = (peak() - before) / 1e6, time.perf_counter() - start
             learner.step()
         return found

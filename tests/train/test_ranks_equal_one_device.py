@@ -137,6 +137,7 @@ def kept_for_the_backward_pass(learner, tokens):
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         for _ in range(learner.copies):
             learner.accumulate(lay_out([unit], tokens, True)[0], LOSSES["SFT"], Denominator.of([unit] * learner.copies))
+        learner.flush()
     return sum(held.values())
 
 
