@@ -111,7 +111,11 @@ class DeviceLearner(Scoring):
         with self.policy.dropout(self.spec, self.noise):
             value, metrics = self.loss_of(self.outputs(batch, loss.needs), batch, loss, denominator)
         value.backward()
-        self.noted.append((value.detach(), metrics))
+        self.note(value, metrics)
+
+    def note(self, value: Tensor, metrics: Mapping[str, Any]) -> None:
+        """Keep a micro-batch's loss and metrics, without what they were computed from, until they are asked for."""
+        self.noted.append((value.detach(), {name: torch.as_tensor(metric).detach() for name, metric in metrics.items()}))
 
     def loss_of(self, outputs: Outputs, batch: Batch, loss: Loss, denominator: Denominator) -> LossOutput:
         """A micro-batch's share of the loss, and its metrics."""
@@ -180,9 +184,9 @@ class DeviceLearner(Scoring):
         self.updates = int(state.values["updates"])
 
 
-def numbers_of(values: Sequence[Any]) -> Iterator[float]:
-    """Scalars, tensors among them, as Python's numbers; the device is waited for once."""
-    tensors = [torch.as_tensor(value).detach().reshape(()) for value in values]
+def numbers_of(values: Sequence[Tensor]) -> Iterator[float]:
+    """Tensors of one number each as Python's numbers; the device is waited for once."""
+    tensors = [value.reshape(()) for value in values]
     device = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
     moved = [tensor.to(device, torch.float64, non_blocking=True) for tensor in tensors]
     return iter(torch.stack(moved).tolist() if moved else ())

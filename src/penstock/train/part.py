@@ -77,7 +77,7 @@ class Part(DeviceLearner, ABC):
             if item is not None:
                 outputs = self.outputs(item[0], needs)
                 value, metrics = self.loss_of(outputs, *item)
-                self.noted.append((value.detach(), metrics))
+                self.note(value, metrics)
         except PenstockError as error:
             self._problem = self._problem or error
         if value is None and self.together:
