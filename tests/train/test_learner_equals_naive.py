@@ -124,7 +124,7 @@ def test_the_budget_bounds_the_micro_batches_of_a_group(tiny):
         learner = learner_of(tiny(), token_budget=budget)
         seen = learner.outputs
         learner.outputs = lambda batch, needs, seen=seen: (sizes.append(len(batch.tokens_N)), seen(batch, needs))[1]
-        norms.append(Trainer(learner, GRPO().loss()).step([unit])["gradient_norm"])
+        norms.append(Trainer(learner, GRPO().loss(), coupled=GRPO.coupled).step([unit])["gradient_norm"])
     assert sizes == [264, *[56] * 5, 24]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
@@ -147,7 +147,7 @@ def policy_fields(rng, length):
     ("algorithm", "coupled"), [(GRPO(), False), (SFT(), False), (DPO(), True), (OnlineDPO(), True), (BradleyTerry(), True)]
 )
 def test_an_algorithm_says_whether_rows_are_coupled(algorithm, coupled):
-    assert algorithm.loss().coupled is coupled
+    assert algorithm.coupled is coupled
 
 
 def test_metrics_of_micro_batches_add_up_to_those_of_the_batch(tiny):

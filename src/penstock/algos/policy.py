@@ -89,7 +89,6 @@ class PolicyOptimization(FromSamples):
         )
 
     coupled: ClassVar[bool] = False
-    """What samples of a prompt have in common is in their labels."""
 
     @property
     def needs(self) -> frozenset[str]:

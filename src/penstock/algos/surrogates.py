@@ -25,8 +25,6 @@ SMALLEST = 1e-8
 
 def row_sum(value_A: Tensor, row_A: Tensor) -> Tensor:
     """Each token gets the sum over its row, ``[A]``."""
-    if not value_A.numel():
-        return value_A
     slot_A = torch.searchsorted(row_A.sort().values, row_A)  # where a row would begin: no more slots than tokens, whatever rows
     return row_sums(value_A, slot_A, len(row_A))[slot_A]
 

@@ -49,6 +49,8 @@ class Algorithm(ABC):
     """
 
     learns_from: ClassVar[Literal["samples", "data"]]
+    coupled: ClassVar[bool] = True
+    """Whether ``compute_loss`` of a row depends on the other rows of its unit, as that of a pair does."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -87,11 +89,6 @@ class Algorithm(ABC):
         """Outputs that ``compute_loss`` reads."""
         return frozenset({"logp"})
 
-    @property
-    def coupled(self) -> bool:
-        """Whether ``compute_loss`` of a row depends on the other rows of its unit, as that of a pair does."""
-        return True
-
     @abstractmethod
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """A micro-batch's share of the loss and of the metrics; see :class:`penstock.core.contracts.Loss`."""
@@ -110,10 +107,6 @@ class AlgorithmLoss:
     @property
     def needs(self) -> frozenset[str]:
         return self.algorithm.loss_reads
-
-    @property
-    def coupled(self) -> bool:
-        return self.algorithm.coupled
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         return self.algorithm.compute_loss(outputs, fields, batch, denominator)

@@ -133,8 +133,7 @@ class Policy(Protocol):
         return frozenset()
 
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> Sequence[Batch]:
-        """Units as micro-batches under a budget, split between rows only where these are not ``coupled``; what cannot be
-        split and is larger is by itself."""
+        """Units as micro-batches under a budget, split between rows unless these are ``coupled``; what is larger is alone."""
         ...
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> Outputs:
@@ -200,11 +199,6 @@ class Loss(Protocol):
         """Names of the outputs to compute."""
         ...
 
-    @property
-    def coupled(self) -> bool:
-        """Whether the rows of a unit must be in one micro-batch, because their losses depend on each other."""
-        ...
-
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput: ...
 
 
@@ -254,7 +248,6 @@ class Learner(Holder, Protocol):
 
     def flush(self) -> Metrics:
         """Carry out the micro-batches that still wait; gives the metrics of all since the last flush. ``step`` does it as well.
-
         Raises NonFiniteError where a loss is not finite; gradients gathered so far are dropped."""
         ...
 

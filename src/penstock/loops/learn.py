@@ -92,6 +92,8 @@ class Trainer:
     learner: Learner
     loss: Loss
     watcher: Watcher = field(default_factory=Watcher)
+    coupled: bool = True
+    """Whether the rows of a unit must share a micro-batch, as the algorithm says."""
 
     def watch(self, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:
         """The watch over one batch."""
@@ -104,7 +106,7 @@ class Trainer:
         """
         units, loss = watch.measured(units, self.loss) if watch else (units, self.loss)
         denominator = Denominator.of(units)
-        for batch in self.learner.lay_out(units, loss.coupled):
+        for batch in self.learner.lay_out(units, self.coupled):
             self.learner.accumulate(batch, loss, denominator)
         totals = self.learner.flush()
         totals = watch.judged(totals) if watch else totals

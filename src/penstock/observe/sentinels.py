@@ -234,10 +234,6 @@ class MeasuredLoss:
     def needs(self) -> frozenset[str]:
         return self.loss.needs
 
-    @property
-    def coupled(self) -> bool:
-        return self.loss.coupled
-
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos.mismatch import mismatch_sums
 

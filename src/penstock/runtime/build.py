@@ -277,4 +277,4 @@ def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner) -> Trainer:
     spec = learner.spec
     rounds = spec.dtype != "float32" or (spec.lora is not None and spec.lora.quantize != "none")
     sentinels = Sentinels(run.sentinels, ROUNDED if rounds else EXACT)
-    return Trainer(learner, algorithm.loss(), sentinels)
+    return Trainer(learner, algorithm.loss(), sentinels, algorithm.coupled)

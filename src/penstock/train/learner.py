@@ -115,7 +115,8 @@ class DeviceLearner(Scoring):
 
     def note(self, value: Tensor, metrics: Mapping[str, Any]) -> None:
         """Keep a micro-batch's loss and metrics, without what they were computed from, until they are asked for."""
-        self.noted.append((value.detach(), {name: torch.as_tensor(metric).detach() for name, metric in metrics.items()}))
+        kept = {name: torch.as_tensor(m, dtype=None if isinstance(m, Tensor) else torch.float64) for name, m in metrics.items()}
+        self.noted.append((value.detach(), {name: tensor.detach() for name, tensor in kept.items()}))
 
     def loss_of(self, outputs: Outputs, batch: Batch, loss: Loss, denominator: Denominator) -> LossOutput:
         """A micro-batch's share of the loss, and its metrics."""

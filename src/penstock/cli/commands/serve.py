@@ -85,20 +85,15 @@ def service_of(path: str, name: str, command: Serve) -> Service:
 
     model = load_model(path, dtype=command.dtype).to(set_up(command.device, 0))
     return Service(
-        name=name,
-        engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),
-        text=model.text,
-        context=model.context,
-        vocabulary=model.network.get_input_embeddings().num_embeddings,
-        limits=Limits(room=command.max_running + command.queue),
-        receiver=ModelReceiver(model),
-    )
+        name=name, engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),
+        text=model.text, context=model.context, vocabulary=model.network.get_input_embeddings().num_embeddings,
+        limits=Limits(room=command.max_running + command.queue), receiver=ModelReceiver(model),
+    )  # fmt: skip
 
 
 def _name(given: str) -> str:
     """A hub name stays; a folder gives its own name, a ``model`` folder that of its run."""
-    path = Path(given)
-    if not path.exists():
+    whole = Path(given).resolve()
+    if not whole.exists():
         return given
-    whole = path.resolve()
     return whole.parent.name if whole.name == "model" else whole.name
