@@ -55,8 +55,8 @@ class LanguagePolicy(Policy):
         return outputs.per_row()
 
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[TokenBatch]:
-        """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`. Warns of
-        one that cannot be split and is longer."""
+        """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`. Warns
+        of one that cannot be split and is longer."""
         batches = lay_out(units, budget, self.share_prefix, self.padding, coupled)
         if any(len(batch.tokens_N) > budget for batch in batches):
             what = "a unit whose rows are coupled" if coupled else "a row"

@@ -66,9 +66,7 @@ def adapter_parameters(shape: Shape, rank: int, targets: tuple[str, ...] = ()) -
     return shape.layers * rank * sum(size for name, size in ends.items() if name in (targets or ends))
 
 
-def footprint(
-    shape: Shape, learner: LearnerSpec, *, reference: bool = False, reward_models: int = 0
-) -> Footprint:
+def footprint(shape: Shape, learner: LearnerSpec, *, reference: bool = False, reward_models: int = 0) -> Footprint:
     """Bytes of a policy with the critic of ``learner``, a reference if there is one, and reward models of its shape.
 
     With ``unfrozen_layers`` the reference and the reward models share the frozen part (reward models that were trained from

@@ -85,10 +85,14 @@ def service_of(path: str, name: str, command: Serve) -> Service:
 
     model = load_model(path, dtype=command.dtype).to(set_up(command.device, 0))
     return Service(
-        name=name, engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),
-        text=model.text, context=model.context, vocabulary=model.network.get_input_embeddings().num_embeddings,
-        limits=Limits(room=command.max_running + command.queue), receiver=ModelReceiver(model),
-    )  # fmt: skip
+        name=name,
+        engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),
+        text=model.text,
+        context=model.context,
+        vocabulary=model.network.get_input_embeddings().num_embeddings,
+        limits=Limits(room=command.max_running + command.queue),
+        receiver=ModelReceiver(model),
+    )
 
 
 def _name(given: str) -> str:
