@@ -55,7 +55,7 @@ CASES = {
     "train --resume nowhere --seed 3": ('"--seed" would change the run',),
     "train --resume nowhere": ("nowhere: no run.json here",),
     "recipes more": ('penstock recipes takes no "more"',),
-    "explain": ("explain takes a recipe",),
+    "explain": ("name a recipe: penstock explain",),
     "explain quikstart": ('unknown recipe "quikstart"',),
     "report": ("Missing from penstock report: RUN",),
     "report .": (".: no run.json here",),

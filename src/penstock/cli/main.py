@@ -22,6 +22,7 @@ COMMANDS = {
     "ui": "ui:Ui",
     "timeline": "runs:Timeline",
     "replay": "runs:Replay",
+    "check": "recipes:Check",
     "explain": "recipes:Explain",
     "recipes": "recipes:Recipes",
 }

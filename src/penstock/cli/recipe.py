@@ -59,6 +59,11 @@ class Placeable(RecipeCommand):
 
     def made(self) -> Run:
         """The run of the recipe and its flags. Raises SpecError."""
+        if not self.recipe:
+            before = f' before "{self.flags[0]}"' if self.flags else ""
+            raise SpecError(
+                f"name a recipe{before}: penstock {type(self).__name__.lower()} quickstart (penstock recipes lists them)"
+            )
         from penstock.runtime.placing import placed
 
         return placed(build(self.recipe, self.flags, self.generator, flags_of(type(self))), self.placement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from penstock.core.types import Group, Metrics
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, rows_of
 from penstock.models.files import save_model
+from penstock.observe.first_rows import remarks_on_behaviour, remarks_on_rows, remarks_on_samples
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models
 from penstock.runtime.check import check_stages, named
@@ -34,6 +35,9 @@ from penstock.runtime.pinning import GROWING, settled
 from penstock.runtime.stages import StageRuntime, prepare
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.train.device import RandomStates, set_up
+
+LOOKED_AT = 3
+"""Rows of data that are looked at before a stage's first step."""
 
 
 @dataclass
@@ -215,6 +219,8 @@ class StageRun:
         session, start = self.session, self.session.step
         try:
             self._restore()
+            if start == 0:
+                self._remark(remarks_on_rows(self.runtime.first_rows(LOOKED_AT)))
             if start == 0 and self.runtime.evaluate is not None:
                 self.progressed.first = await self._evaluate(0)
             async with alongside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:
@@ -277,6 +283,8 @@ class StageRun:
         self.session.step = done
         self.session.log.metrics(done, step.metrics)
         self._tell(step.alarms)
+        if step.index == 0:
+            self._remark([*remarks_on_samples(step), *(remarks_on_behaviour(step) if self.stage.model.path else ())])
         self.progressed.metrics = step.metrics
         if step.groups and due(done, total):
             seen = step.seen or chosen(step.groups)
@@ -292,6 +300,10 @@ class StageRun:
             self._save(done)
         if asked and done < total:
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
+
+    def _remark(self, remarks: Iterable[str]) -> None:
+        for remark in remarks:
+            self.session.log.lifecycle(self.session.step, "remark", reason=remark)
 
     def _tell(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:

@@ -1,9 +1,10 @@
-"""``penstock recipes`` and ``penstock explain RECIPE``: what there is to start from, and what it would do here."""
+"""``penstock recipes``, ``penstock explain RECIPE`` and ``penstock check RECIPE``: what there is, and what it would do here."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.cli.command import Command
 from penstock.cli.recipe import Placeable, built_in
@@ -33,8 +34,27 @@ class Explain(Placeable):
 
     def run(self) -> None:
         """Print the explanation."""
-        if not self.recipe:
-            raise SpecError("explain takes a recipe: penstock explain quickstart (penstock recipes lists them)")
         from penstock.cli.explanation import explain
 
         print("\n".join(explain(self.made())))
+
+
+@dataclass(kw_only=True)
+class Check(Placeable):
+    """Show rows of each stage token by token, as template, tokenizer, reward and loss see them.
+
+    One step of every stage on a few rows, in this process; nothing is kept. Exit code 1 where something should be mended.
+    """
+
+    rows: int = 3
+    """Rows or prompts of each stage."""
+
+    def run(self) -> int:
+        """Print what was seen; gives 1 where there is a remark."""
+        run = self.made()
+        if self.rows < 1:
+            raise SpecError(f"--rows {self.rows}: look at least at 1")
+        from penstock.runtime.preflight import preflight
+        from penstock.ui.preflight import show
+
+        return 1 if show(preflight(run, Path.cwd(), self.rows)) else 0

@@ -51,9 +51,6 @@ class Train(Placeable):
             if self.debug:
                 raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
             return self.go_on(self.resume)
-        if not self.recipe:
-            before = f' before "{self.flags[0]}"' if self.flags else ""
-            raise SpecError(f"name a recipe{before}: penstock train quickstart (penstock recipes lists them)")
         made = self.made()
         if self.debug:
             from penstock.runtime.context import in_one_process

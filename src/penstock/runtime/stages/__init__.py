@@ -16,6 +16,7 @@ from penstock.core.types import Group, Metrics
 from penstock.data.resolve import resolve
 from penstock.loops.learn import Step
 from penstock.models.language_model import LanguageModel
+from penstock.observe.first_rows import FirstRow
 from penstock.runtime.build import Models
 from penstock.runtime.context import NO_CONTEXT, StageContext
 
@@ -53,6 +54,10 @@ class StageRuntime(ABC):
 
     def background(self) -> list[Any]:
         """Coroutines that run alongside the steps."""
+        return []
+
+    def first_rows(self, count: int, scored: bool = False) -> list[FirstRow]:
+        """The first rows of the data, ``scored`` by the model as it is; none where the stage makes its own."""
         return []
 
     def acknowledge(self) -> None:

@@ -17,6 +17,7 @@ from penstock.loops.learn import Step, Trainer
 from penstock.loops.offline import offline
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
+from penstock.observe.first_rows import FirstRow, rows_of_units
 from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import refreshed, sampled
@@ -50,6 +51,15 @@ class OfflineRuntime(StageRuntime):
             async for step in trained:
                 yield replace(step, metrics=step.metrics | self.units.counts)
         self.learner.refresh()
+
+    def first_rows(self, count: int, scored: bool = False) -> list[FirstRow]:
+        units: Sequence[Unit] = [self.units(ordinal) for ordinal in range(min(count, len(self.units)))]
+        if not scored:
+            return rows_of_units(units, self.model.text, {})
+        units, learner = self.label(units), self.learner
+        return rows_of_units(
+            units, self.model.text, learner.score(units, self.stage.algorithm.assessed_by), learner.policy.per_row
+        )
 
     async def close(self) -> None:
         self.learner.close()

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, RewardError
+from penstock.loops.reward_accuracy import reward_accuracy
 from penstock.models.text import train_tokenizer
-from penstock.runtime.measuring import reward_accuracy
 
 TEXT = train_tokenizer(["good bad"], 300)
 
