@@ -42,11 +42,12 @@ def preflight(run: Run, base: Path, rows: int = 3) -> Iterator[CheckedStage]:
     Raises:
         PenstockError: something is missing or does not fit; names the stage.
     """
-    device = set_up(run.device, run.threads)
     check_stages(run, base)
+    run = in_one_process(run)
+    device = set_up(run.device, run.threads)
     with tempfile.TemporaryDirectory() as folder:
         models = Models(lambda name: Path(folder) / name, device, run.seed)
-        for stage in in_one_process(run).stages:
+        for stage in run.stages:
             if stage.asks or stage.program or stage.data.source in asked(run, stage):
                 yield CheckedStage(stage.name, (), {}, ())
                 continue
