@@ -43,8 +43,7 @@ def preflight(run: Run, base: Path, rows: int = 3) -> Iterator[CheckedStage]:
         PenstockError: something is missing or does not fit; names the stage.
     """
     check_stages(run, base)
-    run = in_one_process(run)
-    device = set_up(run.device, run.threads)
+    run, device = in_one_process(run), set_up(run.device, run.threads)
     with tempfile.TemporaryDirectory() as folder:
         models = Models(lambda name: Path(folder) / name, device, run.seed)
         for stage in run.stages:
