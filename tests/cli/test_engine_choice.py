@@ -11,17 +11,17 @@ import pytest
 
 from penstock.cli.explanation import explain
 from penstock.cli.recipe import build
+from penstock.config.engine_choice import (
+    sends_adapters,
+    weights_way,
+    with_engine,
+)
 from penstock.config.engines import VLLM, Embedded, SGLang
 from penstock.config.learner import LoRA
 from penstock.config.run import Online, Run
 from penstock.config.strategies import DDP
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
-from penstock.runtime.engine_choice import (
-    sends_adapters,
-    weights_way,
-    with_engine,
-)
 
 USUAL = (sys.executable, "-m", "penstock.runtime.role")
 

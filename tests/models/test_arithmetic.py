@@ -62,11 +62,11 @@ def test_a_second_call_changes_nothing_and_nothing_more_is_saved():
     layer = linear_of(lambda: nn.Linear(4, 4))
     names = set(layer.state_dict())
     mix(layer)
-    before = layer[0].half
+    before = layer[0].rounded
     mix(layer)
-    assert layer[0].half is before
+    assert layer[0].rounded is before
     assert set(layer.state_dict()) == names
-    assert copy.deepcopy(layer)[0].half is not before
+    assert copy.deepcopy(layer)[0].rounded is not before
 
 
 def test_new_weights_are_seen():
@@ -101,12 +101,12 @@ def test_after_a_step_products_are_those_of_the_new_weights(tiny):
     learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(dtype="mixed", learning_rate=0.1), LearnerPlan(total_steps=2))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    before = {name: part.half.clone() for name, part in model.named_modules() if isinstance(part, Mixed)}
+    before = {name: part.rounded.clone() for name, part in model.named_modules() if isinstance(part, Mixed)}
     learner.step()
     for name, part in model.named_modules():
         if isinstance(part, Mixed):
-            assert not torch.equal(part.half, before[name])
-            assert torch.equal(part.half, part.matrix.detach().to(torch.bfloat16))
+            assert not torch.equal(part.rounded, before[name])
+            assert torch.equal(part.rounded, part.matrix.detach().to(torch.bfloat16))
 
 
 def test_ranks_refuse_it():

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.config.engine_choice import with_engine
 from penstock.config.engines import Served
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
-from penstock.runtime.engine_choice import with_engine
 
 
 def check_engine(run: Any) -> None:

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 
 import tiny_models
 from penstock.cli.recipe import build
+from penstock.config.engine_choice import weights_way
 from penstock.config.engines import SGLang
 from penstock.core.errors import GenerationError, SpecError, WeightError
 from penstock.core.types import WeightUpdate
 from penstock.models.files import save_model
-from penstock.runtime.engine_choice import weights_way
 from penstock.runtime.engines import EngineStart, opened
 from penstock.weights.engine_group import EngineGroup
 from serving import running

@@ -88,8 +88,7 @@ def test_a_critic_of_its_own_is_narrowed_too(tiny):
 
 @pytest.mark.parametrize(
     ("needs", "count"),
-    [({"logp", "entropy"}, 12), ({"score"}, 3), ({"logp", "end_value"}, 15)],
-    ids=str,
+    [(("logp", "entropy"), 12), (("score",), 3), (("logp", "end_value"), 15)],
 )
 def test_places_that_are_read(needs, count):
     (batch,) = lay_out(units_with(12, 4), 4096, True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from penstock.config.engine_choice import sends_adapters, weights_way
+from penstock.config.placing import placement_lines
 from penstock.config.run import Online, Run
 from penstock.models.presets import Shape, shape_behind
 from penstock.plan.memory import cache, footprint, size_text, stage_memory, trained_parameters
 from penstock.plan.traffic import moved
 from penstock.runtime.check import check_shapes
-from penstock.runtime.engine_choice import sends_adapters, weights_way
-from penstock.runtime.placing import placement_lines
 from penstock.runtime.supervise import rules_of, threads_of
 
 FLOAT_BYTES = 4.0

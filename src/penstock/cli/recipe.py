@@ -64,7 +64,7 @@ class Placeable(RecipeCommand):
             raise SpecError(
                 f"name a recipe{before}: penstock {type(self).__name__.lower()} quickstart (penstock recipes lists them)"
             )
-        from penstock.runtime.placing import placed
+        from penstock.config.placing import placed
 
         return placed(build(self.recipe, self.flags, self.generator, flags_of(type(self))), self.placement)
 
@@ -112,8 +112,8 @@ def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str
     Raises:
         SpecError: an unknown or mistyped flag, or an impossible combination; one line.
     """
+    from penstock.config.engine_choice import with_engine
     from penstock.config.leaves import set_leaves
-    from penstock.runtime.engine_choice import with_engine
 
     recipe = find(name)
     values, others = parameters(recipe, words, f"penstock train {name}") or ({}, [])

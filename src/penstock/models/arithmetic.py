@@ -38,11 +38,11 @@ class _Product(torch.autograd.Function):
 
 
 class Mixed(nn.Module):
-    """A linear layer whose product is in bfloat16. ``half`` is :attr:`matrix` in bfloat16, as of the weight's ``version``."""
+    """A linear layer whose product is in bfloat16; ``rounded`` is :attr:`matrix` in it, as of the weight's ``version``."""
 
-    weight: nn.Parameter
-    bias: Tensor | None
-    half: Tensor
+    weight: Any
+    bias: Any
+    rounded: Tensor
     version = -1
 
     @property
@@ -53,16 +53,16 @@ class Mixed(nn.Module):
     @torch.no_grad()
     def cast(self) -> None:
         """Round the weight anew, in place, so that a recorded step reads it too."""
-        self.half.copy_(self.matrix)
+        self.rounded.copy_(self.matrix)
         self.version = self.weight._version
 
     def forward(self, x: Tensor) -> Tensor:
         if self.version != self.weight._version and not torch.jit.is_tracing():
             self.cast()
         if torch.is_grad_enabled():
-            product: Tensor = _Product.apply(x, self.half, self.matrix)
+            product: Tensor = _Product.apply(x, self.rounded, self.matrix)
         else:
-            product = functional.linear(x.to(torch.bfloat16), self.half).float()
+            product = functional.linear(x.to(torch.bfloat16), self.rounded).float()
         return product if self.bias is None else product + self.bias
 
 
@@ -120,7 +120,7 @@ def mix(module: nn.Module | None) -> None:
             raise ModelError("dtype=mixed is for processors; on a GPU set dtype=bfloat16")
         part.__class__ = made
         assert isinstance(part, Mixed)
-        part.register_buffer("half", torch.empty_like(part.matrix, dtype=torch.bfloat16).contiguous(), persistent=False)
+        part.register_buffer("rounded", torch.empty_like(part.matrix, dtype=torch.bfloat16).contiguous(), persistent=False)
         part.cast()
 
 

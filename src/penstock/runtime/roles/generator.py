@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
+from penstock.config.engine_choice import sends_adapters
 from penstock.core.algorithm import FromSamples
 from penstock.core.spans import Spans
 from penstock.core.tape import Tape
@@ -14,7 +15,6 @@ from penstock.data.units import prompts_of
 from penstock.loops.rollout import Rollout, rollout
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Unscored, environments, seed_of
-from penstock.runtime.engine_choice import sends_adapters
 from penstock.runtime.engines import EngineStart, Opened, opened
 from penstock.runtime.local import alongside
 from penstock.runtime.remote import HubClient, joined, newest_of

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.config.engine_choice import sends_adapters
 from penstock.config.roles import columns
 from penstock.config.run import Run
 from penstock.core.contracts import State
@@ -21,7 +22,6 @@ from penstock.loops.learn import Step, learn
 from penstock.models.files import save_model
 from penstock.runtime.build import Models
 from penstock.runtime.context import StageContext
-from penstock.runtime.engine_choice import sends_adapters
 from penstock.runtime.remote import RemoteLearner, joined
 from penstock.runtime.stages.online import OnlineParts, OnlineRuntime
 from penstock.runtime.supervise import evaluation_folder, rules_of

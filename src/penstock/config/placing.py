@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.config.engine_choice import weights_way
 from penstock.config.placement import Bundle, Colocate, Placed, Resources, Split
 from penstock.config.roles import roles
 from penstock.config.run import Run
 from penstock.config.spec import parse, suggestion
 from penstock.core.errors import SpecError
-from penstock.runtime.engine_choice import weights_way
 
 NAMED = {"colocate": Colocate, "split": Split}
 
