@@ -419,8 +419,10 @@ def test_micro_batches_are_not_waited_for(algorithm, tiny):
     prompt, rng, one = np.arange(20, 28, dtype=np.int32), np.random.default_rng(0), np.ones(4, np.float32)
     given = {"weight": one, "advantage": one, "old_logp": -one}
     units = [(tiny_models.row(prompt, tiny_models.tokens(rng, 4), **given),) for _ in range(4)]
+    first, *others = (lay_out([unit], 4096, True)[0] for unit in units)
+    learner.accumulate(first, algorithm.loss(), Denominator.of(units))  # looks once for what follows the last attention
     with Reads() as reads:
-        for batch in (lay_out([unit], 4096, True)[0] for unit in units):
+        for batch in others:
             learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
         assert reads.count == 0
         learner.step()
