@@ -7,8 +7,9 @@ from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gr
 
 import tiny_models
 from penstock.config.learner import LearnerSpec
+from penstock.models.branches import reference_branch
 from penstock.models.files import load_model, save_model
-from penstock.models.language_policy import LanguagePolicy
+from penstock.models.language_policy import LanguagePolicy, SharedTrunkPolicy
 from penstock.models.narrow import _ends
 from penstock.models.outputs import read_tokens
 from penstock.models.packing import lay_out
@@ -84,6 +85,26 @@ def test_a_critic_of_its_own_is_narrowed_too(tiny):
         found.append(gradients(learner.policy.model))
     assert learner.policy.model.ends.keys() == set()
     assert_same_gradients(*found)
+
+
+def test_branches_over_a_shared_trunk_are_narrowed_too(tiny):
+    """Policy, critic and reference have last blocks of their own; the reference is looked through while the trunk's output for
+    other tokens is kept."""
+    found = []
+    for narrow in (True, False):
+        learner = learner_of(tiny(), critic="branch", unfrozen_layers=1)
+        model = learner.policy.model
+        torch.nn.init.normal_(model.value_head.linear.weight, generator=torch.Generator().manual_seed(0))
+        reference = SharedTrunkPolicy(model, reference_branch(model))
+        reference.narrow = reference.owner.narrow = learner.policy.narrow = narrow
+        scores = Scoring(reference).score(units_with(12, 4), frozenset({"logp", "value"}))
+        accumulate(learner, units_with(12, 4), WeightedLoss(frozenset({"logp", "value"})))
+        found.append((scores, gradients(model)))
+        assert all(len(view.ends) == narrow * count for view, count in ((model, 2), (reference.model, 1)))
+        assert all(all(names) for names in model.ends.values())
+    for name, numbers in found[0][0].items():
+        np.testing.assert_allclose(np.concatenate(numbers), np.concatenate(found[1][0][name]), atol=1e-6)
+    assert_same_gradients(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize(

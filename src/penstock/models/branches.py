@@ -38,6 +38,12 @@ class FrozenBlock(nn.Module):
         except AttributeError:
             return getattr(self._held[0], name)
 
+    @property
+    def border(self) -> Border:
+        """That of the policy whose block it stands for."""
+        held: Border = self._held[1]
+        return held
+
     def forward(self, *arguments: Any, **more: Any) -> Any:
         block, border = self._held
         if border.value is not None:

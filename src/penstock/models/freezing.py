@@ -52,6 +52,16 @@ class Border:
             del self._kept[get_ident()]
             hook.remove()
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within it this thread keeps nothing and sees nothing of what it kept, so that other inputs may pass."""
+        own = get_ident()
+        kept = {own: self._kept.pop(own)} if own in self._kept else {}
+        try:
+            yield
+        finally:
+            self._kept |= kept
+
 
 def blocks_of(trunk: nn.Module) -> nn.ModuleList:
     """The list of a decoder's blocks: the outermost list with as many entries as the config has layers.

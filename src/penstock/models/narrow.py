@@ -8,7 +8,7 @@ is seen by running the model once, as is that nothing but work is saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import Any
 
@@ -76,24 +76,26 @@ def _ends(model: LanguageModel, kind: str, trunk: Any) -> list[nn.Module]:
 
 @torch.no_grad()
 def _found(model: LanguageModel, trunk: Any) -> tuple[str, ...]:
-    """Their names; none where models share blocks, each of which may read other tokens, or where narrowing would change what is
-    read."""
-    if model.config.is_encoder_decoder or model.border is not None or model.context < PROBE:
+    """Their names; none where models share the last block, of which each may read other tokens, or where narrowing would change
+    what is read."""
+    if model.config.is_encoder_decoder or model.context < PROBE:
         return ()
     try:
         blocks = blocks_of(trunk)
     except ModelError:
         return ()
-    if any(isinstance(block, FrozenBlock) for block in blocks):
+    border = blocks[0].border if isinstance(blocks[0], FrozenBlock) else model.border
+    if border is not None and border.below == len(blocks):
         return ()
     tokens_1N = torch.arange(1, PROBE + 1, device=model.device)[None] % model.config.vocab_size
     position_1N, seen = torch.arange(PROBE, device=model.device)[None], _AfterAttention(trunk, blocks[-1])
-    with seen.watched():
-        whole_NH = model.hidden(tokens_1N, position_1N, seen, trunk)[0]
-    names = tuple(seen.names)
     needed_n = torch.tensor([1, PROBE - 1], device=model.device)
-    with _only([trunk.get_submodule(name) for name in names], needed_n, PROBE):
-        narrow_NH = model.hidden(tokens_1N, position_1N, single_row_plan(PROBE, model.device), trunk)[0]
+    with border.aside() if border is not None else nullcontext():
+        with seen.watched():
+            whole_NH = model.hidden(tokens_1N, position_1N, seen, trunk)[0]
+        names = tuple(seen.names)
+        with _only([trunk.get_submodule(name) for name in names], needed_n, PROBE):
+            narrow_NH = model.hidden(tokens_1N, position_1N, single_row_plan(PROBE, model.device), trunk)[0]
     gap, largest = (narrow_NH - whole_NH)[needed_n].abs().max(), whole_NH[needed_n].abs().max()
     return names if len(set(names)) == len(names) and bool(gap <= ROUNDING * largest) else ()
 
