@@ -111,7 +111,9 @@ def compare(name: str, other: Path, rounds: int, model: Path) -> None:
         for number in measure(tree, BENCHMARKS[name], model):
             found[tree].setdefault(number.name, []).append(number.value)
             more[number.name] = number.more
-    for what, better in more.items():
+    both = [what for what in more if all(what in numbers for numbers in found.values())]
+    for what in both:  # what one tree alone measures has no ratio
+        better = more[what]
         before, now = (statistics.median(found[tree][what]) for tree in (other, HERE))
         gain = now / before if better else before / now
         values = ", ".join(f"{value:.4g}" for value in found[HERE][what])
