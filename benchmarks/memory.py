@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.run import ModelSpec
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.presets import PRESETS, Shape
@@ -31,11 +32,11 @@ SEVEN = Shape(width=4096, hidden=11008, layers=32, heads=32, key_value_heads=32,
 
 WAYS = {
     "four separate models": LearnerSpec(critic="separate"),
-    "four separate models, 8-bit moments": LearnerSpec(critic="separate", optimizer="adamw8bit"),
+    "four separate models, 8-bit moments": LearnerSpec(critic="separate", optimizer=AdamW8bit()),
     "shared trunk, 2 layers": LearnerSpec(critic="branch", unfrozen_layers=2),
-    "shared trunk, 2 layers, 8-bit moments": LearnerSpec(critic="branch", unfrozen_layers=2, optimizer="adamw8bit"),
+    "shared trunk, 2 layers, 8-bit moments": LearnerSpec(critic="branch", unfrozen_layers=2, optimizer=AdamW8bit()),
     "LoRA, rank 16": LearnerSpec(critic="shared", lora=LoRA()),
-    "LoRA, rank 16, 8-bit moments": LearnerSpec(critic="shared", lora=LoRA(), optimizer="adamw8bit"),
+    "LoRA, rank 16, 8-bit moments": LearnerSpec(critic="shared", lora=LoRA(), optimizer=AdamW8bit()),
 }
 
 

@@ -317,7 +317,7 @@ def test_settable_fields_stay_under_budget() -> None:
     assert len(fields) < SETTABLE_FIELDS, f"{len(fields)} fields: {', '.join(fields)}"
     importlib.import_module("penstock.algos")
     registered = importlib.import_module("penstock.config.spec")._REGISTRY.values()
-    places = ("ask", "engines", "placement", "strategies", "streams")
+    places = ("ask", "engines", "optimizers", "placement", "strategies", "streams")
     open_ended = ("penstock.algos", *(f"penstock.config.{place}" for place in places))
     chosen = [kind for kind in registered if kind.__module__.startswith(open_ended)]
     assert len(chosen) > 20, "algorithms, engines, strategies, placements and what asks register their specs"

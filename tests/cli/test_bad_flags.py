@@ -27,7 +27,7 @@ CASES = {
     "train quickstart --grpo.learner.learning_rate=-1": ("--grpo.learner.learning_rate", "give a positive rate"),
     "train quickstart --grpo.learner.schedule round": ("schedule='round' is not one of", "'cosine'"),
     "train quickstart --grpo.learner.share_prefix 3": ("share_prefix=3 is not a boolean",),
-    "train quickstart --grpo.learner.betas 0.9 0.8": ("needs exactly one value, got 2", "'[1, 2]'"),
+    "train quickstart --grpo.learner.optimizer.betas 0.9 0.8": ("needs exactly one value, got 2", "'[1, 2]'"),
     "train quickstart --seed": ("Missing value", "--seed"),
     "train quickstart --grpo.steps": ("--grpo.steps needs exactly one value",),
     "train quickstart --name": ("Missing value", "--name"),

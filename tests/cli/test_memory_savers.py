@@ -17,6 +17,7 @@ import torch
 import tiny_models
 from penstock.algos import PPO, BradleyTerry, KLPenalty
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.run import ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.models.files import load_model, save_model
@@ -36,7 +37,7 @@ SAVERS = {
     "frozen, shared critic": replace(FROZEN, critic="shared"),
     "adapters": LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=2), critic="shared"),
 }
-EIGHT_BITS = replace(FROZEN, optimizer="adamw8bit")
+EIGHT_BITS = replace(FROZEN, optimizer=AdamW8bit())
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import pytest
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
+from penstock.config.optimizers import AdamW
 from penstock.config.run import (
     CheckpointSpec,
     DataSpec,
@@ -57,7 +58,7 @@ def offline(**changes):
         (lambda: offline(batch=0), "batch=0; at least one unit a step"),
         (lambda: offline(steps=0), "steps=0; at least one step"),
         (lambda: LearnerSpec(learning_rate=0.0), "give a positive rate"),
-        (lambda: LearnerSpec(epsilon=0.2), "the range of a clipped loss is algorithm.clip"),
+        (lambda: AdamW(epsilon=0.2), "the range of a clipped loss is algorithm.clip"),
         (lambda: LearnerSpec(clip_norm=-1.0), "use 0 to switch clipping off"),
         (lambda: LearnerSpec(dropout=1.0), r"outside \[0, 1\)"),
         (lambda: LearnerSpec(token_budget=8), "use at least 16"),

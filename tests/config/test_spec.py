@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
+from penstock.config.optimizers import AdamW
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.config.spec import difference, override, parse, plain, spec
 from penstock.core.errors import SpecError
@@ -87,8 +88,8 @@ def test_a_nested_problem_is_named_by_its_dotted_path():
         (LearnerSpec, {"warmup": True}, "warmup=True is not an integer"),
         (LearnerSpec, {"learning_rate": "fast"}, "learning_rate='fast' is not a number"),
         (LearnerSpec, {"share_prefix": 1}, "share_prefix=1 is not a boolean"),
-        (LearnerSpec, {"betas": [0.9]}, "needs exactly 2 values"),
-        (LearnerSpec, {"betas": 0.9}, "betas=0.9 is not a list"),
+        (AdamW, {"betas": [0.9]}, "needs exactly 2 values"),
+        (AdamW, {"betas": 0.9}, "betas=0.9 is not a list"),
         (LearnerSpec, {"dtype": "float8"}, "is not one of 'float32', 'bfloat16'"),
         (DataSpec, {"source": "a", "options": [1]}, "is not a mapping"),
         (DataSpec, {}, "source"),
@@ -131,7 +132,7 @@ def test_override_by_dotted_path_changes_that_leaf_alone():
         ("stages.rl.data.name", "7", "7"),
         ("stages.rl.learner.share_prefix", "false", False),
         ("stages.rl.learner.share_prefix", "False", False),
-        ("stages.rl.learner.betas", "[0.8, 0.9]", (0.8, 0.9)),
+        ("stages.rl.learner.optimizer.betas", "[0.8, 0.9]", (0.8, 0.9)),
         ("stages.rl.sampling.stop", '["x"]', ("x",)),
         ("stages.rl.reference", "null", None),
         ("stages.rl.algorithm.clip", "null", None),

@@ -14,6 +14,7 @@ import torch
 import tiny_models
 import tiny_t5
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.contracts import Denominator, Learner, State
 from penstock.core.errors import TrainingError
@@ -40,7 +41,7 @@ def with_adapters(policy, spec):
 
 def with_8_bit_moments(policy, spec):
     pytest.importorskip("torchao")
-    return on_one_device(policy, replace(spec, optimizer="adamw8bit"))
+    return on_one_device(policy, replace(spec, optimizer=AdamW8bit()))
 
 
 def on_ranks(strategy, package=None):

@@ -14,8 +14,11 @@ from safetensors.torch import load_file, save_file
 
 import tiny_models
 from penstock.ckpt.store import CheckpointStore, Position
+from penstock.config.optimizers import AdamW
 from penstock.config.strategies import DeepSpeed, OneDevice
 from penstock.models.text import train_tokenizer
+
+SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
 
 
 def gap(found, expected):
@@ -25,10 +28,7 @@ def gap(found, expected):
 
 def equal(tiny, algorithm, stage):
     widest = 0.0
-    with learners(tiny, [OneDevice(), DeepSpeed(stage=int(stage))], weight_decay=0.01, schedule="cosine", warmup=3) as (
-        one,
-        other,
-    ):
+    with learners(tiny, [OneDevice(), DeepSpeed(stage=int(stage))], **SCHEDULE) as (one, other):
         for seed in range(20):
             units = units_for(algorithm, seed, tiny())
             expected, found = (train(learner, units, LOSSES[algorithm]) for learner in (one, other))

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import naive
 import tiny_models
 from penstock.algos import GRPO, SFT, gspo
+from penstock.config.optimizers import AdamW
 from penstock.core.contracts import Denominator
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.models.language_policy import LanguagePolicy
@@ -74,7 +75,7 @@ class Values:
 def test_steps_equal_torch_adamw_run_by_hand(tiny):
     model = tiny()
     plan = {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 2, "total_steps": 5}
-    learner = learner_of(model, clip_norm=0.5, weight_decay=0.1, betas=(0.8, 0.9), **plan)
+    learner = learner_of(model, clip_norm=0.5, optimizer=AdamW(weight_decay=0.1, betas=(0.8, 0.9)), **plan)
     network = naive.plain(model)
     embeddings = {id(m.weight) for m in network.modules() if isinstance(m, torch.nn.Embedding)}
     decayed = [p for p in network.parameters() if p.ndim >= 2 and id(p) not in embeddings]
@@ -117,7 +118,7 @@ def test_the_reported_norm_is_that_before_clipping(tiny):
 def test_weight_decay_leaves_biases_norms_and_embeddings_alone(architecture, tiny):
     model = tiny(architecture)
     before = weights_of(model.network)
-    learner = learner_of(model, learning_rate=0.1, weight_decay=0.5)
+    learner = learner_of(model, learning_rate=0.1, optimizer=AdamW(weight_decay=0.5))
     accumulate(learner, some_units(), Scaled(0.0))
     learner.step()
     embeddings = {id(m.weight) for m in model.network.modules() if isinstance(m, torch.nn.Embedding)}

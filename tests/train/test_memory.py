@@ -9,6 +9,7 @@ import torch
 
 import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.run import ModelSpec
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.branches import reference_branch, share_frozen
@@ -61,7 +62,7 @@ WAYS = {
     "trunk, bfloat16": LearnerSpec(critic="branch", unfrozen_layers=1, dtype="bfloat16"),
     "adapters": LearnerSpec(critic="shared", lora=LoRA(rank=4)),
     "adapters, bfloat16": LearnerSpec(lora=LoRA(rank=4), dtype="bfloat16"),
-    "trunk, 8 bits": LearnerSpec(critic="branch", unfrozen_layers=2, optimizer="adamw8bit"),
+    "trunk, 8 bits": LearnerSpec(critic="branch", unfrozen_layers=2, optimizer=AdamW8bit()),
 }
 
 
@@ -70,7 +71,7 @@ def test_the_formula_gives_the_bytes_of_models_that_stand(way, text):
     spec = WAYS[way]
     if spec.lora is not None:
         pytest.importorskip("peft")
-    if spec.optimizer == "adamw8bit":
+    if isinstance(spec.optimizer, AdamW8bit):
         pytest.importorskip("torchao")
     policy, scorer = (build_model(ModelSpec(preset="1m"), (), 0, head, text) for head in ("lm", "score"))
     scorer.network.base_model.load_state_dict(policy.network.base_model.state_dict())

@@ -11,11 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from penstock.config.learner import LearnerSpec
+from penstock.config.optimizers import AdamW, AdamW8bit
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, TrainingError
 from penstock.train.optimizer import Masters
 
-EIGHT = {"optimizer": "adamw8bit", "learning_rate": 1e-2}
+EIGHT = {"optimizer": AdamW8bit(), "learning_rate": 1e-2}
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def steps(masters, count, start=0, rate=1e-2):
 def test_one_float32_step_by_hand():
     """m = 0.1 g, v = 0.05 g², both corrected for their start, so the first step is the rate times the gradient's sign."""
     module = nn.Linear(2, 1, bias=False)
-    masters = masters_of(module, optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.5)
+    masters = masters_of(module, optimizer=AdamW(betas=(0.9, 0.95), weight_decay=0.5))
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[1.0, -2.0]]))
     module.weight.grad = torch.tensor([[3.0, -4.0]])
@@ -69,7 +70,7 @@ def test_one_8_bit_step_by_hand(torchao):
 
 def test_later_8_bit_steps_stay_close_to_those_in_float32(torchao):
     found = []
-    for optimizer in ("adamw", "adamw8bit"):
+    for optimizer in (AdamW(), AdamW8bit()):
         masters = masters_of(optimizer=optimizer)
         start = [master.detach().clone() for master in masters.masters]
         steps(masters, 10)
@@ -84,16 +85,16 @@ def test_later_8_bit_steps_stay_close_to_those_in_float32(torchao):
 
 def test_8_bit_moments_take_a_quarter_of_the_bytes(torchao):
     held = {}
-    for optimizer in ("adamw", "adamw8bit"):
+    for optimizer in (AdamW(), AdamW8bit()):
         masters = masters_of(nn.Linear(256, 256, bias=False), optimizer=optimizer)
         steps(masters, 1)
         arrays = masters.state().arrays
         held[optimizer] = sum(t.nbytes for name, t in arrays.items() if not name.startswith(("master", "step")))
     entries = 256 * 256
-    assert held == {"adamw": 8 * entries, "adamw8bit": 2 * entries + 2 * 4 * entries // 256}
+    assert held == {AdamW(): 8 * entries, AdamW8bit(): 2 * entries + 2 * 4 * entries // 256}
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
+@pytest.mark.parametrize("optimizer", [AdamW(), AdamW8bit()], ids=str)
 def test_steps_after_a_reload_are_bit_for_bit_those_without(optimizer, torchao, tmp_path):
     whole, first, second = (masters_of(optimizer=optimizer) for _ in range(3))
     steps(whole, 5)
@@ -112,7 +113,7 @@ def test_a_state_from_before_the_first_step_clears_the_moments(torchao):
     assert not any(name.startswith("exp_avg") for name in used.state().arrays)
 
 
-@pytest.mark.parametrize(("saved", "loading"), [("adamw", "adamw8bit"), ("adamw8bit", "adamw")])
+@pytest.mark.parametrize(("saved", "loading"), [(AdamW(), AdamW8bit()), (AdamW8bit(), AdamW())], ids=str)
 def test_moments_of_the_other_optimizer_are_refused(saved, loading, torchao):
     masters = masters_of(optimizer=saved)
     steps(masters, 1)

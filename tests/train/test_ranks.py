@@ -15,6 +15,7 @@ from rank_examples import LOSSES, learners, train, units_for
 import tiny_models
 from penstock.algos.grpo import GRPO
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.contracts import Denominator
 from penstock.core.errors import NonFiniteError, RoleError, SpecError, TrainingError
@@ -76,7 +77,7 @@ def there_and_back(value):
         (FSDP2(), {"token_dropout": 0.1}, "OneDevice"),
         (FSDP2(), {"lora": LoRA()}, "strategy=DDP"),
         (DeepSpeed(), {"unfrozen_layers": 1}, "strategy=DDP"),
-        (FSDP2(), {"optimizer": "adamw8bit"}, "optimizer=adamw"),
+        (FSDP2(), {"optimizer": AdamW8bit()}, "optimizer=AdamW"),
         (DDP(), {"lora": LoRA(quantize="nf4")}, "quantize=none"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 from rank_examples import BUDGET, LOSSES, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
+from penstock.config.optimizers import AdamW, AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.core.contracts import Denominator
 from penstock.models.language_model import LanguageModel
@@ -13,6 +14,7 @@ from penstock.models.packing import lay_out
 
 pytestmark = pytest.mark.slow
 
+SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
 STRATEGIES = {
     "DDP": DDP(),
     "FSDP2": FSDP2(),
@@ -32,7 +34,7 @@ def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
     batches = [units_for(algorithm, seed, tiny()) for seed in range(20)]
     counts = {len(lay_out(units, BUDGET, True)) % 2 for units in batches}
     assert counts == {0, 1}, "both even and uneven counts of micro-batches"
-    with learners(tiny, [OneDevice(), strategy], weight_decay=0.01, schedule="cosine", warmup=3) as (one, other):
+    with learners(tiny, [OneDevice(), strategy], **SCHEDULE) as (one, other):
         for units in batches:
             expected, found = train(one, units, loss), train(other, units, loss)
             assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
@@ -71,7 +73,7 @@ def test_checkpointed_activations_change_nothing_on_shards(strategy, tiny):
         assert train(again, units, loss) == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
-@pytest.mark.parametrize("spec", [{"unfrozen_layers": 1}, {"optimizer": "adamw8bit"}, {"lora": 4}], ids=str)
+@pytest.mark.parametrize("spec", [{"unfrozen_layers": 1}, {"optimizer": AdamW8bit()}, {"lora": 4}], ids=str)
 def test_data_parallel_copies_train_what_one_device_trains(spec, tiny):
     from penstock.config.learner import LoRA
 

@@ -8,6 +8,7 @@ from learner_examples import WeightedLoss, some_units
 from rank_examples import LOSSES, doubled, learners, ranks_of, train, units_for
 
 import tiny_models
+from penstock.config.optimizers import AdamW
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.core.contracts import Denominator
 from penstock.models import outputs as registry
@@ -21,7 +22,7 @@ STRATEGIES = {
     "tensor parallel": FSDP2(tensor_parallel=2),
     "sequence parallel": FSDP2(sequence_parallel=2),
 }
-SCHEDULE = {"weight_decay": 0.01, "schedule": "cosine", "warmup": 3}
+SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
 
 
 two_ranks = ranks_of(2)

@@ -5,6 +5,7 @@ from rank_examples import LOSSES, doubled, kept, learners, ranks_of, train, unit
 
 import tiny_models
 from penstock.config.learner import LearnerSpec
+from penstock.config.optimizers import AdamW
 from penstock.config.strategies import FSDP2, OneDevice
 from penstock.core.errors import ModelError
 from penstock.models.language_policy import LanguagePolicy
@@ -27,7 +28,7 @@ four_ranks = ranks_of(4)
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_losses_and_weights_over_8_steps(strategy, tiny):
     loss = LOSSES["DPO"]
-    with learners(lambda: doubled(tiny("llama")), [OneDevice(), strategy], weight_decay=0.01) as (one, other):
+    with learners(lambda: doubled(tiny("llama")), [OneDevice(), strategy], optimizer=AdamW(weight_decay=0.01)) as (one, other):
         for seed in range(8):
             units = units_for("DPO", seed, tiny("llama"))
             expected, found = train(one, units, loss), train(other, units, loss)

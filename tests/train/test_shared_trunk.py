@@ -20,6 +20,7 @@ from learner_examples import (
 
 import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
+from penstock.config.optimizers import AdamW
 from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
@@ -52,7 +53,7 @@ def weights(model):
 def test_frozen_weights_stay_bit_for_bit_and_have_no_optimizer_state(architecture, layers, tiny):
     model = tiny(architecture)
     before = weights(model)
-    learner = trained(model, unfrozen_layers=layers, weight_decay=0.1)
+    learner = trained(model, unfrozen_layers=layers, optimizer=AdamW(weight_decay=0.1))
     frozen = {name for name, p in model.network.named_parameters() if not p.requires_grad}
     assert {name for name, tensor in weights(model).items() if torch.equal(tensor, before[name])} == frozen
     assert all(p.grad is None for p in model.network.parameters())

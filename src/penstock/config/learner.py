@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from penstock.config.optimizers import AdamW
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.strategies import STRATEGIES, OneDevice, refuse
 
@@ -41,11 +42,6 @@ class LearnerSpec:
     """After warm-up: stay, or decay to 0 after the last step, ``with_min_lr`` to a tenth of the rate."""
     warmup: int = 0
     """Optimizer steps of linear warm-up."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    epsilon: float = 1e-8
-    """AdamW's, which keeps it from dividing by nothing. (The range of a clipped loss is ``algorithm.clip``.)"""
-    weight_decay: float = 0.0
-    """Decoupled decay (AdamW) of matrices; biases, norms and embeddings are left alone."""
     clip_norm: float = 1.0
     """Global gradient norm is clipped to this; 0 switches clipping off."""
     token_budget: int = 4096
@@ -64,12 +60,15 @@ class LearnerSpec:
     References and critics then share the frozen part."""
     lora: LoRA | None = None
     """Train adapters instead of the model's own weights; the reference is the model without them."""
-    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
-    """AdamW with moments in float32, or in 8 bits (blockwise, arXiv:2110.02861) through the torchao package."""
+    optimizer: AnySpec = AdamW()
+    """What turns gradients into steps: AdamW or AdamW8bit (``config/optimizers.py``)."""
     token_dropout: float = 0.0
     """Share of input tokens whose embedding is zeroed while training; keeps reward models from overfitting little data."""
     dropout: float = 0.0
     """Dropout of what attention and feed-forward layers add to the residual stream, for offline stages."""
+    router_loss: float = 0.0
+    """Weight of the load-balancing loss of a mixture of experts, that of the model's own type over each micro-batch's tokens;
+    checkpoints suggest one as ``router_aux_loss_coef``."""
     strategy: AnySpec = OneDevice()
     """How the model is spread over processes: OneDevice, DDP, FSDP2 or DeepSpeed (``docs/backends.md``)."""
 
@@ -81,8 +80,8 @@ class LearnerSpec:
         )
         require(self.learning_rate > 0, f"learning_rate={self.learning_rate}; give a positive rate")
         require(
-            0 <= self.epsilon <= 0.01,
-            f"epsilon={self.epsilon} is AdamW's, which is next to nothing; the range of a clipped loss is algorithm.clip",
+            isinstance(self.optimizer, AdamW),
+            f"learner.optimizer={type(self.optimizer).__name__} is none; use AdamW or AdamW8bit",
         )
         require(self.token_budget >= 16, f"token_budget={self.token_budget} is too small; use at least 16")
         require(self.clip_norm >= 0, f"clip_norm={self.clip_norm} is negative; use 0 to switch clipping off")
@@ -93,6 +92,7 @@ class LearnerSpec:
             "gradient_checkpointing computes layers a second time, where dropout would differ; set dropout=0 or "
             "gradient_checkpointing=false",
         )
+        require(self.router_loss >= 0, f"router_loss={self.router_loss} would unbalance experts; use 0 to switch it off")
         require(self.unfrozen_layers >= -1, f"unfrozen_layers={self.unfrozen_layers}; use -1 to train all layers")
         require(
             self.critic != "branch" or self.unfrozen_layers >= 0,

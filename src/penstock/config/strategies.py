@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.spec import require, spec
 from penstock.core.errors import ModelError
 
@@ -95,6 +96,11 @@ def refuse(strategy: Any, learner: Any) -> None:
         learner.lora is None or learner.lora.quantize == "none",
         f"strategy={name} does not hold matrices in 4 bits; set lora.quantize=none, or strategy=OneDevice",
     )
+    require(
+        not learner.router_loss or strategy.span == 1,
+        f"router_loss balances the tokens of a whole micro-batch, and strategy={name} splits one; set router_loss=0, or "
+        "tensor_parallel and sequence_parallel to 1",
+    )
     if isinstance(strategy, DDP):
         return
     require(learner.lora is None, f"strategy={name} shards whole matrices, not adapters; set strategy=DDP, or lora=null")
@@ -103,8 +109,8 @@ def refuse(strategy: Any, learner: Any) -> None:
         f"strategy={name} shards models that train whole; set strategy=DDP, or unfrozen_layers=-1",
     )
     require(
-        learner.optimizer == "adamw",
-        f"strategy={name} cuts tensors where blocks of 8-bit moments would be cut; set optimizer=adamw, or strategy=DDP",
+        not isinstance(learner.optimizer, AdamW8bit),
+        f"strategy={name} cuts tensors where blocks of 8-bit moments would be cut; set optimizer=AdamW, or strategy=DDP",
     )
 
 

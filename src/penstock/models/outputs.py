@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from penstock.core.errors import SpecError, TrainingError
 from penstock.core.types import IntArray
+from penstock.models.experts import balance, router_logits
 
 if TYPE_CHECKING:
     from penstock.models.language_model import LanguageModel
@@ -245,6 +246,14 @@ def _step(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
     return {"step": view.model.scores(view.before_actions(view.hidden_NH))}
 
 
+def _balance(view: View, needs: frozenset[str]) -> dict[str, Tensor]:
+    """How unevenly the routers of a mixture of experts use them over the packed tokens: one number for the pass."""
+    with router_logits(view.model.network) as logits:
+        _ = view.hidden_NH
+    return {"balance": balance(view.model.network, logits)}
+
+
+register_output("balance", _balance)  # before what reads hidden states, because it looks on while they are computed
 register_output("logp", _tokens, reads="source_A")
 register_output("entropy", _tokens, reads="source_A")
 register_output("value", _value, reads="source_A")

@@ -8,6 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from penstock.config.learner import LearnerSpec
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.branches import critic_branch
+from penstock.models.experts import check_balance
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel
 from penstock.models.lora import add_lora
@@ -15,6 +16,8 @@ from penstock.models.lora import add_lora
 
 def prepare(model: LanguageModel, spec: LearnerSpec, seed: int) -> None:
     """Freeze what is not trained, add adapters and critic, and set the mode for training. A second call changes nothing."""
+    if spec.router_loss:
+        check_balance(model.network)
     restrict(model, spec, seed)
     add_critic(model, spec)
     model.network.eval()

@@ -9,11 +9,12 @@ import dataclasses
 from dataclasses import dataclass
 
 from penstock.config.learner import LearnerSpec
+from penstock.config.optimizers import AdamW, AdamW8bit
 from penstock.config.run import Offline, Online
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed, OneDevice
 from penstock.models.presets import Shape
 
-MOMENTS = {"adamw": 8.0, "adamw8bit": 2 * (1 + 4 / 256)}
+MOMENTS = {AdamW: 8.0, AdamW8bit: 2 * (1 + 4 / 256)}
 """Bytes of both moments of one parameter; in 8 bits a block of 256 has a float32 scale."""
 
 NUMBER = {"float32": 4, "bfloat16": 2, "mixed": 6}
@@ -95,7 +96,7 @@ def footprint(shape: Shape, learner: LearnerSpec, *, reference: bool = False, re
         )
     learned = trained + extra + critic
     masters = 4.0 * (trained + extra) if number == 2 else 0.0
-    return Footprint(weights, masters, 4.0 * learned, MOMENTS[learner.optimizer] * learned)
+    return Footprint(weights, masters, 4.0 * learned, MOMENTS[type(learner.optimizer)] * learned)
 
 
 def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
@@ -129,7 +130,7 @@ def stage_memory(stage: Online | Offline, shape: Shape, cache_gb: float = 0.0) -
     own = footprint(shape, learner)
     referred = footprint(shape, learner, reference=reference).weights - own.weights
     sharing = " (the rest is the policy's)" if learner.lora is not None or learner.unfrozen_layers >= 0 else ""
-    bits = "8 bits" if learner.optimizer == "adamw8bit" else "float32"
+    bits = "8 bits" if isinstance(learner.optimizer, AdamW8bit) else "float32"
     optimizer = own.gradients + own.moments
     kept = 34 * shape.width + 6 * shape.hidden
     activations = float(learner.token_budget * max(shape.layers, shape.encoder_layers) * kept)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos import SFT, BradleyTerry
+from penstock.config.optimizers import AdamW
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.data.sources import open_source
 
@@ -49,7 +50,9 @@ def imitation(dialogues: Mapping[str, Any], steps: int) -> tuple[Offline, DataSp
         model=ModelSpec(preset="1m", layers=2, vocabulary=4000, context=1024, initializer_range=0.02),
         data=replace(pairs, prompt="", completion=dialogue),
         algorithm=SFT(),
-        learner=LearnerSpec(learning_rate=3e-3, schedule="cosine_with_min_lr", warmup=20, betas=(0.9, 0.98), weight_decay=0.1),
+        learner=LearnerSpec(
+            learning_rate=3e-3, schedule="cosine_with_min_lr", warmup=20, optimizer=AdamW(betas=(0.9, 0.98), weight_decay=0.1)
+        ),
         steps=steps,
         evaluation=EvaluationSpec(data=replace(held_out, prompt="", completion=dialogue)),
     )
@@ -78,7 +81,7 @@ def chat_preferences(data: str, seed: int = 0) -> Run:
                     learning_rate=5e-4,
                     schedule="cosine_with_min_lr",
                     warmup=20,
-                    betas=(0.9, 0.99),
+                    optimizer=AdamW(betas=(0.9, 0.99)),
                     token_dropout=0.3,
                     dropout=0.2,
                 ),

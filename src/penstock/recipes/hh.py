@@ -4,6 +4,7 @@ preferred (Bai et al. 2022, arXiv 2204.05862; Rafailov et al. 2023, arXiv 2305.1
 from __future__ import annotations
 
 from penstock.algos import DPO
+from penstock.config.optimizers import AdamW
 from penstock.config.run import EvaluationSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.recipes.chat_preferences import imitation
 
@@ -28,7 +29,11 @@ def hh(data: str, seed: int = 0, steps: int = 120) -> Run:
                 data=pairs,
                 algorithm=DPO(beta=0.1),
                 learner=LearnerSpec(
-                    learning_rate=2e-4, schedule="cosine_with_min_lr", warmup=10, betas=(0.9, 0.99), dropout=0.2
+                    learning_rate=2e-4,
+                    schedule="cosine_with_min_lr",
+                    warmup=10,
+                    optimizer=AdamW(betas=(0.9, 0.99)),
+                    dropout=0.2,
                 ),
                 steps=steps,
                 evaluation=EvaluationSpec(data=held_out, every=30),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.algos import DPO, ILQL, PPO, RFT, SFT, BinaryRewardModel, KLPenalty, OnlineDPO
+from penstock.config.optimizers import AdamW
 from penstock.config.run import (
     DataSpec,
     EvaluationSpec,
@@ -101,7 +102,12 @@ def _classifier(name: str, data: DataSpec, held_out: DataSpec) -> Offline:
         data=data,
         algorithm=BinaryRewardModel(),
         learner=LearnerSpec(
-            learning_rate=1e-3, schedule="cosine_with_min_lr", warmup=45, betas=(0.9, 0.99), token_dropout=0.4, dropout=0.2
+            learning_rate=1e-3,
+            schedule="cosine_with_min_lr",
+            warmup=45,
+            optimizer=AdamW(betas=(0.9, 0.99)),
+            token_dropout=0.4,
+            dropout=0.2,
         ),
         steps=450,
         evaluation=EvaluationSpec(data=held_out),
@@ -162,7 +168,11 @@ def _imitation(train: DataSpec, held_out: DataSpec, architecture: Architecture) 
         data=train,
         algorithm=SFT(),
         learner=LearnerSpec(
-            learning_rate=3e-3, schedule="cosine_with_min_lr", warmup=100, betas=(0.9, 0.98), weight_decay=0.1, dropout=0.1
+            learning_rate=3e-3,
+            schedule="cosine_with_min_lr",
+            warmup=100,
+            optimizer=AdamW(betas=(0.9, 0.98), weight_decay=0.1),
+            dropout=0.1,
         ),
         steps=1500,
         evaluation=EvaluationSpec(data=held_out),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.algos import ILQL, PPO, SFT, BradleyTerry, KLPenalty
+from penstock.config.optimizers import AdamW
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run, Stage
 from penstock.core.errors import DataError
 from penstock.core.types import Sampling
@@ -89,7 +90,9 @@ def summarize(
     held_out = replace(pairs, name="held-out", options={**pairs.options, "held_out": True}, size=256)
     small = ModelSpec(preset="10m", vocabulary=8000, context=2048, initializer_range=0.02)
     rate = 1e-5 if model else 1e-3
-    learner = LearnerSpec(learning_rate=rate, schedule="cosine_with_min_lr", warmup=20, betas=(0.9, 0.98), token_budget=8192)
+    learner = LearnerSpec(
+        learning_rate=rate, schedule="cosine_with_min_lr", warmup=20, optimizer=AdamW(betas=(0.9, 0.98)), token_budget=8192
+    )
     stages: list[Stage] = [
         Offline(
             name="sft",

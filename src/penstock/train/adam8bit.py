@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from penstock.config.learner import LearnerSpec
+from penstock.config import optimizers
 from penstock.core.errors import CheckpointError, TrainingError
 
 SIGNED = {"exp_avg": True, "exp_avg_sq": False}
@@ -30,14 +30,14 @@ class AdamW8bit:
         TrainingError: torchao is missing or cannot be imported.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], spec: LearnerSpec) -> None:
+    def __init__(self, groups: list[dict[str, Any]], rate: float, spec: optimizers.AdamW) -> None:
         try:
             from torchao.optim import AdamW8bit as Torchao
         except ImportError as error:
             raise TrainingError(
-                f"learner.optimizer=adamw8bit needs the torchao package ({error}); run: pip install penstock[adam8bit]"
+                f"learner.optimizer=AdamW8bit needs the torchao package ({error}); run: pip install penstock[adam8bit]"
             ) from error
-        self.inner: Optimizer = Torchao(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon)
+        self.inner: Optimizer = Torchao(groups, lr=rate, betas=spec.betas, eps=spec.epsilon)
 
     def step(self, rate: float) -> None:
         """One step at a learning rate."""

@@ -68,14 +68,16 @@ class ZeroPart(Part):
         fill(tensors_of(self.model), self._source, self.world)
         passing = Pass(self.policy)
         self.names = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
-        groups = groups_of(self.model, [(p, p) for p in self.names.values()], self.spec.weight_decay)
+        groups = groups_of(self.model, [(p, p) for p in self.names.values()], self.spec.optimizer.weight_decay)
         if self.spec.strategy.stage == 3:
             head = self.model.network.get_output_embeddings()  # read where its module is not called
             if head is not None:
                 self.deepspeed.zero.register_external_parameter(passing, head.weight)
         engine: Any = self.deepspeed.initialize(
             model=passing,
-            optimizer=torch.optim.AdamW(groups, lr=self.spec.learning_rate, betas=self.spec.betas, eps=self.spec.epsilon),
+            optimizer=torch.optim.AdamW(
+                groups, lr=self.spec.learning_rate, betas=self.spec.optimizer.betas, eps=self.spec.optimizer.epsilon
+            ),
             config=config_of(self.spec, self.world),
             dist_init_required=False,
         )[0]

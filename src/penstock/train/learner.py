@@ -109,7 +109,7 @@ class DeviceLearner(Scoring):
     def accumulate(self, batch: Batch, loss: Loss, denominator: Denominator) -> None:
         """Forward and backward one micro-batch; its loss is already its share of the whole (global denominator)."""
         with self.policy.dropout(self.spec, self.noise):
-            value, metrics = self.loss_of(self.outputs(batch, loss.needs), batch, loss, denominator)
+            value, metrics = self.loss_of(self.outputs(batch, self.needed(loss.needs)), batch, loss, denominator)
         value.backward()
         self.note(value, metrics)
 
@@ -118,10 +118,18 @@ class DeviceLearner(Scoring):
         kept = {name: torch.as_tensor(m, dtype=None if isinstance(m, Tensor) else torch.float64) for name, m in metrics.items()}
         self.noted.append((value.detach(), {name: tensor.detach() for name, tensor in kept.items()}))
 
+    def needed(self, named: frozenset[str]) -> frozenset[str]:
+        """What a pass has to compute so that a loss finds the outputs of these names."""
+        return named | {"balance"} if self.spec.router_loss else named
+
     def loss_of(self, outputs: Outputs, batch: Batch, loss: Loss, denominator: Denominator) -> LossOutput:
         """A micro-batch's share of the loss, and its metrics."""
         seen = on_device(batch, self.policy.device)
-        return loss(outputs, seen.fields, seen, denominator)
+        value, metrics = loss(outputs, seen.fields, seen, denominator)
+        if not self.spec.router_loss:
+            return value, metrics
+        balance = outputs["balance"] * (len(batch.unit_B) / denominator.rows)
+        return value + self.spec.router_loss * balance, {**metrics, "router_balance": balance.detach()}
 
     def refresh(self) -> None:
         """The policy is what is trained, so there is nothing to bring up to date."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from penstock.config import optimizers
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
@@ -17,8 +18,8 @@ from penstock.train.adam8bit import AdamW8bit
 class AdamW:
     """torch's fused AdamW under the verbs that :class:`Masters` uses."""
 
-    def __init__(self, groups: list[dict[str, Any]], spec: LearnerSpec) -> None:
-        self.inner = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon, fused=True)
+    def __init__(self, groups: list[dict[str, Any]], rate: float, spec: optimizers.AdamW) -> None:
+        self.inner = torch.optim.AdamW(groups, lr=rate, betas=spec.betas, eps=spec.epsilon, fused=True)
 
     def step(self, rate: float) -> None:
         """One step at a learning rate."""
@@ -63,8 +64,9 @@ class Masters:
         self.spec = spec
         self.parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self.masters = [self._master_of(parameter) for parameter in self.parameters.values()]
-        groups = groups_of(module, zip(self.parameters.values(), self.masters, strict=True), spec.weight_decay)
-        self.adam = AdamW8bit(groups, spec) if spec.optimizer == "adamw8bit" else AdamW(groups, spec)
+        groups = groups_of(module, zip(self.parameters.values(), self.masters, strict=True), spec.optimizer.weight_decay)
+        made = AdamW8bit if isinstance(spec.optimizer, optimizers.AdamW8bit) else AdamW
+        self.adam = made(groups, spec.learning_rate, spec.optimizer)
 
     def _master_of(self, parameter: nn.Parameter) -> Tensor:
         if parameter.dtype in (torch.float32, torch.float64):

@@ -71,6 +71,7 @@ class Part(DeviceLearner, ABC):
         ``last``: no other follows before the gradients are asked for. The ranks do not agree on anything here; what a loss
         refuses is raised by :meth:`flush`.
         """
+        needs = self.needed(needs)
         outputs: Outputs | None = None
         value: Tensor | None = None
         try:
