@@ -76,6 +76,7 @@ RANKED = [
     ranked("FSDP2, sequence parallel", FSDP2(sequence_parallel=2)),
     ranked("DeepSpeed ZeRO-2", DeepSpeed(stage=2), package="deepspeed"),
     ranked("DeepSpeed ZeRO-3", DeepSpeed(stage=3), package="deepspeed"),
+    ranked("DeepSpeed ZeRO-2, offloaded", DeepSpeed(stage=2, offload=True), package="deepspeed"),
 ]
 
 LOGP = frozenset({"logp"})

@@ -86,8 +86,15 @@ class ZeroPart(Part):
         return SimpleNamespace(drop=self._drop)  # all that a part asks of its masters
 
     def _drop(self) -> None:
-        """Forget the gradients gathered so far."""
-        self.engine.optimizer.zero_grad(set_to_none=True)
+        """Forget the gradients gathered so far; stage 2 holds sums of its own besides."""
+        outer = self.engine.optimizer
+        outer.zero_grad(set_to_none=True)
+        if self.spec.strategy.stage == 2:
+            outer.micro_step_id = -1
+            for held in (outer.averaged_gradients, outer.all_grad_tensors):
+                held.update(dict.fromkeys(held))
+            if outer.cpu_offload:
+                outer.reset_cpu_buffers()
         self._gathered = 0
 
     def outputs(self, batch: Any, needs: frozenset[str]) -> dict[str, Tensor]:
