@@ -78,7 +78,7 @@ TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 49_000, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all."""
 FOLDER_LINES = {
-    "": 450, "core": 1_800, "config": 2_200, "algos": 4_590, "models": 4_500, "data": 1_300, "net": 1_210, "sandbox": 800,
+    "": 450, "core": 1_800, "config": 2_200, "algos": 4_590, "models": 4_500, "data": 1_300, "net": 1_230, "sandbox": 800,
     "web": 600, "rewards": 1_250, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200, "ckpt": 800,
     "feedback": 6_170, "product": 1_770, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
     "observe": 2_500, "runtime": 5_650, "plan": 1_500, "recipes": 1_500, "ui": 3_500, "deploy": 1_000, "cli": 1_620,

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from penstock.core.errors import DeviceError
-from penstock.train.device import keep_freed_memory, set_up
+from penstock.net.memory import keep_freed_memory
+from penstock.train.device import set_up
 
 
 def threads_in_a_new_process(asked: int, **environment: str) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 from penstock.core.errors import ConnectionLost, WireError
 from penstock.net import handshake, wire
 from penstock.net.handshake import Handshake, Result
+from penstock.net.memory import keep_freed_memory
 
 SILENCE = float(os.environ.get("PENSTOCK_SILENCE", "60"))
 """Seconds without a byte from the other end after which a connection is lost; the same for all processes of a run."""
@@ -78,6 +79,7 @@ class Outward:
         self._lock = threading.RLock()
         _links.add(self)
         _added.set()
+        keep_freed_memory()
         if _heart is None or not _heart.is_alive():
             _heart = threading.Thread(target=_send_heartbeats, name="heartbeats", daemon=True)
             _heart.start()
@@ -101,8 +103,9 @@ class Outward:
                 self.left += count
                 while self._outbox and count >= len(self._outbox[0]):
                     count -= len(self._outbox.popleft())
-                if count:
+                if count:  # it is full; asked again at once it would take a little at a time
                     self._outbox[0] = self._outbox[0][count:]
+                    return False
             return True
 
     def beat(self) -> None:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import platform
 import random
 
 import torch
 
 from penstock.core.contracts import State
 from penstock.core.errors import DeviceError
+from penstock.net.memory import keep_freed_memory
 
 USUAL_THREADS = torch.get_num_threads()
-
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""Parameters of glibc's ``mallopt``."""
-
-
-def keep_freed_memory() -> bool:
-    """Let the C library keep the blocks that tensors free, where it is glibc; gives whether it does.
-
-    Usually it returns large blocks to the system, which zeroes every page again at the next use: 5 to 10% of a training
-    step's processor time on a CPU (docs/log.md). Kept are at most 512 MB at the heap's end.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    tune = ctypes.CDLL(None).mallopt
-    return bool(tune(MMAP_THRESHOLD, 32 << 20) and tune(TRIM_THRESHOLD, 512 << 20))
 
 
 def set_up(device: str, threads: int) -> torch.device:
