@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from loop_examples import ByToken, environment, online, prompt_of, sample_of, small_tokens
 from test_training import FAST, rewards, train
 
@@ -40,7 +41,7 @@ def test_without_a_correction_nothing_is_scored(tiny):
 
 def test_a_cut_sample_gets_the_value_of_the_state_after_its_last_action(tiny):
     parts = online(tiny(), PPO(bootstrap=True), CRITIC)
-    parts.learner.policy.model.value_head.linear.weight.data.normal_()
+    parts.learner.policy.model.value_head.linear.weight.data.normal_(generator=torch.Generator().manual_seed(0))
     groups = cut_and_ended()
     (found,) = parts.labeller.columns(groups)["bootstrap"]
     longer = np.append(groups[0].samples[0].tokens_T, 99)  # whatever comes next, the state before it is the same
@@ -176,7 +177,7 @@ def test_a_sample_that_filled_the_context_gets_the_value_of_its_end(tiny, archit
     """There is no room for one token more, neither for learned positions nor for others."""
     model = tiny(architecture)
     parts = online(model, PPO(bootstrap=True), CRITIC)
-    parts.learner.policy.model.value_head.linear.weight.data.normal_()
+    parts.learner.policy.model.value_head.linear.weight.data.normal_(generator=torch.Generator().manual_seed(0))
     full = sample_of([30] * (model.context - 1), 1.0, finish="length")
     assert len(full.tokens_T) == model.context
     ((found,),) = parts.labeller.columns([Group(prompt_of(0), (full,))])["bootstrap"]
