@@ -32,7 +32,9 @@ def assert_same(folder: Path, whole: Path) -> None:
     assert metrics(folder) == metrics(whole)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [pytest.param(one, marks=pytest.mark.slow) if "encoder-decoder" in one else one for one in MOMENTS]
+)
 def test_a_killed_run_ends_as_if_nothing_had_happened(
     moment: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
 ) -> None:
@@ -44,6 +46,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
     assert_same(tmp_path / "runs" / "run", uninterrupted(recipe))
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
     server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]
 ) -> None:

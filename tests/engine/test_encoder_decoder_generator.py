@@ -82,6 +82,7 @@ def alone(t5):
     return requests, [run(unrecorded(t5), [one])[0] for one in requests]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(order=st.permutations(range(10)), slots=st.integers(1, 11), chunk=st.integers(1, 60), count=st.integers(1, 10))
 def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(t5, alone, order, slots, chunk, count):

@@ -67,6 +67,7 @@ def computing(address: str, seconds: float, *before: str) -> subprocess.Popen[st
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_a_peer_whose_event_loop_computes_for_long_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SILENCE", 2.0)
 
@@ -82,6 +83,7 @@ def test_a_peer_whose_event_loop_computes_for_long_stays(monkeypatch: pytest.Mon
     run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_an_end_that_stood_still_itself_does_not_blame_the_other() -> None:
     async def main() -> None:

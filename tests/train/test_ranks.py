@@ -99,6 +99,7 @@ def test_threads_are_shared_unless_they_were_set(monkeypatch):
     assert Launcher().threads(4) == 3
 
 
+@pytest.mark.slow
 def test_micro_batches_wait_until_each_copy_has_one(tiny, monkeypatch):
     units = units_for("SFT", 0, tiny())
     with learners(tiny, [DDP()]) as (learner,):

@@ -61,6 +61,7 @@ def test_a_reward_that_cannot_be_loaded_ends_the_run(start: Start, tmp_path: Pat
     start("letters", in_roles=only_in_learner).assert_refused("reward-0", "ZeroDivisionError", "logs/reward-0.log")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: Start, undisturbed: Callable[..., Path]) -> None:
     words = ("letters", "--steps", "8")
     full = NO_MORE + LEARNER + "arm('penstock.ckpt.files:write_state', 7, lambda: full(lambda: None))"

@@ -12,7 +12,8 @@ from runs import Start, assert_each_trained_once, weights
 ROLES = ("generator-0", "reward-0", "learner", "supervisor")
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.0, 10.0])
 def test_a_run_whose_processes_stand_still_ends_as_if_nothing_had_happened(
     seconds: float, start: Start, undisturbed: Callable[..., object]
 ) -> None:
