@@ -228,7 +228,7 @@ def measure_training(model: LanguageModel, samples: list, work: Workload, peak: 
         units.append(tuple(unit))
 
     loss, denominator = algorithm.loss(), Denominator.of(units)
-    batches = lay_out(units, spec.token_budget, spec.share_prefix, padding=1.0, coupled=algorithm.coupled)
+    batches = lay_out(units, spec.token_budget, spec.share_prefix, coupled=algorithm.coupled)
 
     def accumulate() -> None:
         for batch in batches:

@@ -6,9 +6,8 @@ rows share counts twice). The peer's script and the model's maker are in ``../sh
 with ``torch==2.13.0 transformers trl==1.16 datasets``. Without ``--peer-python`` only our side is measured. Rounds of both
 sides alternate, and medians are compared: ``sft R x``, ``dpo R x``, ``reward R x``.
 
-``--settings default padding whole mixed`` measures our side in several settings, whose rounds alternate too, and prints each
-beside the first: micro-batches that are never closed for their padding (``padding``), the whole last block (``whole``), and
-matrix products in bfloat16 (``mixed``) or everything (``bfloat16``).
+``--settings default whole mixed`` measures our side in several settings, whose rounds alternate too, and prints each beside the
+first: the whole last block (``whole``), and matrix products in bfloat16 (``mixed``) or everything (``bfloat16``).
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 STEPS = 20
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "default": ({}, {}),
-    "padding": ({}, {"padding": 1.0}),
     "whole": ({}, {"narrow": False}),
     "mixed": ({"dtype": "mixed"}, {}),
     "bfloat16": ({"dtype": "bfloat16"}, {}),

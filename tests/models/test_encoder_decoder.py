@@ -2,7 +2,6 @@
 
 import copy
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,16 +15,13 @@ import tiny_models
 import tiny_t5
 from penstock.core.errors import ModelError, TrainingError
 from penstock.core.types import Row
-from penstock.models import packing
 from penstock.models.attention import Runs, Segments
 from penstock.models.encoder_decoder import CONTEXT, EncoderDecoderModel
 from penstock.models.language_policy import LanguagePolicy
+from penstock.models.packing import lay_out
 from penstock.models.relative_attention import relative_bucket
 from penstock.train.learner import Scoring
 from tiny_models import row, tokens
-
-lay_out = partial(packing.lay_out, padding=1.0)
-"""Rows of all lengths in one micro-batch."""
 
 each_architecture = pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)
 

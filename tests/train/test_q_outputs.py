@@ -102,7 +102,7 @@ def test_training_lowers_the_error_on_one_batch(tiny):
     learner, batch = ready(tiny), units()
     seen = []
     for _ in range(15):
-        (micro,) = lay_out(batch, 4096, True, padding=1.0)
+        (micro,) = lay_out(batch, 4096, True)
         learner.accumulate(micro, ALGORITHM.loss(), Denominator.of(batch))
         seen.append(learner.step()["q/loss"])
     assert seen[-1] < 0.5 * seen[0]

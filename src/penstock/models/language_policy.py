@@ -33,13 +33,10 @@ class LanguagePolicy(Policy):
     Args:
         temperature: log-probs and entropies are those of softmax(logits / temperature), as the generator draws.
         share_prefix: whether rows of a unit compute a common prompt once.
-        padding: see :func:`~penstock.models.packing.lay_out`.
     """
 
-    def __init__(
-        self, model: LanguageModel, temperature: float = 1.0, share_prefix: bool = True, *, padding: float = 0.05
-    ) -> None:
-        self.model, self.temperature, self.share_prefix, self.padding = model, temperature, share_prefix, padding
+    def __init__(self, model: LanguageModel, temperature: float = 1.0, share_prefix: bool = True) -> None:
+        self.model, self.temperature, self.share_prefix = model, temperature, share_prefix
         self.vocabulary: Vocabulary = WholeVocabulary(model)
         self.teacher: Teacher | None = None
         """What "divergence" is from; set before it is needed."""
@@ -57,7 +54,7 @@ class LanguagePolicy(Policy):
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[TokenBatch]:
         """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`. Warns
         of one that cannot be split and is longer."""
-        batches = lay_out(units, budget, self.share_prefix, self.padding, coupled)
+        batches = lay_out(units, budget, self.share_prefix, coupled)
         if any(len(batch.tokens_N) > budget for batch in batches):
             what = "a unit whose rows are coupled" if coupled else "a row"
             warnings.warn(

@@ -71,15 +71,12 @@ class _Measured:
         return self.of(self.unit[start:end], self.first_row + start, self.prefix if end - start > 1 else 0)
 
 
-def lay_out(
-    units: Sequence[Unit], token_budget: int, share_prefix: bool, padding: float = 0.05, coupled: bool = True
-) -> list[TokenBatch]:
+def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, coupled: bool = True) -> list[TokenBatch]:
     """Lay units out as micro-batches of at most ``token_budget`` packed tokens each, longest rows first.
 
     Where the rows of a unit are ``coupled`` it is never split; one that is longer than the budget gets a micro-batch of its
-    own. Else it is split between rows, and each part repeats the shared prefix; a longer row is by itself. A micro-batch is
-    also closed when the next, shorter unit would make more than the share ``padding`` of its attention cells padding, on top
-    of what each unit has by itself; 1 switches that off, for fewer and fuller micro-batches where attention is cheap.
+    own. Else it is split between rows, and each part repeats the shared prefix; a longer row is by itself. Rows of a
+    micro-batch may differ in length: attention works on buckets of like lengths, or on packed rows, and wastes little.
     ``row_ids`` of a batch are positions in the flattened input, by which results go back in input order.
 
     Raises:
@@ -95,13 +92,12 @@ def lay_out(
     _check_fields([row for unit in units for row in unit])
     batches: list[TokenBatch] = []
     waiting: list[_Measured] = []
-    filled = rows = cells = 0
+    filled = 0
     for item in sorted(measured, key=lambda item: -item.longest):
-        rows, cells = rows + len(item.unit), cells + len(item.unit) * item.longest
         filled += item.packed
-        if waiting and (filled > token_budget or rows * waiting[0].longest * (1 - padding) > cells):
+        if waiting and filled > token_budget:
             batches.append(_pack(waiting))
-            waiting, filled, rows, cells = [], item.packed, len(item.unit), len(item.unit) * item.longest
+            waiting, filled = [], item.packed
         waiting.append(item)
     return [*batches, _pack(waiting)] if waiting else batches
 
