@@ -54,12 +54,12 @@ class Task:
 
 
 TASKS = {
-    "gcd": Task("{{ metadata.numbers | join(' ') }} =", 6),
+    "gcd": Task("{{ metadata.numbers | join(' ') }} =", 6, {"max_value": 100}, sft_steps=1000),
     "chain_sum": Task("{{ metadata.expression }} =", 8, {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}),
     "basic_arithmetic": Task(
         "{{ metadata.expression }} =", 10, {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
     ),
-    "number_sequence": Task("{{ metadata.sequence | join(' ') }}", 8),
+    "number_sequence": Task("{{ metadata.sequence | join(' ') }}", 8, sft_steps=100),
     "number_sorting": Task(
         "{{ metadata.direction[0] }} {{ metadata.original_numbers | join(' ') }} =", 56,
         {"min_numbers": 3, "max_numbers": 5, "min_decimals": 0, "max_decimals": 0},

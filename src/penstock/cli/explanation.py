@@ -9,6 +9,7 @@ from penstock.config.engine_choice import sends_adapters, weights_way
 from penstock.config.placing import placement_lines
 from penstock.config.run import Online, Run
 from penstock.models.presets import Shape, shape_behind
+from penstock.plan.advice import advice
 from penstock.plan.memory import cache, footprint, size_text, stage_memory, trained_parameters
 from penstock.plan.traffic import moved
 from penstock.runtime.check import check_shapes
@@ -35,6 +36,7 @@ def explain(made: Run) -> list[str]:
             continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
         lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
+        lines += [f"  known not to learn: {line}" for line in advice(stage, shape_behind(stage.model, made))]
     return lines
 
 
