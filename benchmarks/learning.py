@@ -2,7 +2,8 @@
 
     python benchmarks/learning.py --seeds 0 1 2 3 4                  # every algorithm
     python benchmarks/learning.py --algorithms ilql --seeds 0 1 2    # some of them
-    python benchmarks/learning.py --seeds --write docs/learning.md   # only the table, from the runs that are there
+    python benchmarks/learning.py --graph-seeds 1 2 3 4 --seeds 0 1  # on other graphs than the recipe's, for the second table
+    python benchmarks/learning.py --seeds --write docs/learning.md   # only the tables, from the runs that are there
 
 Runs that are finished are not repeated, so a benchmark that was stopped goes on; remove their folders to start over.
 """
@@ -10,6 +11,7 @@ Runs that are finished are not repeated, so a benchmark that was stopped goes on
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import typing
@@ -18,21 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.recipe import build
-from penstock.recipes.randomwalks import Algorithm
+from penstock.recipes.randomwalks import BETAS, Algorithm
 from penstock.runtime import launch
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
-
-def carry_out(algorithm: str, seed: int, threads: int, folder: Path) -> None:
-    """One run, unless it is finished."""
+def carry_out(algorithm: str, seed: int, graph: int | None, threads: int, home: Path) -> None:
+    """One run, unless it is finished; on the recipe's own graph where ``graph`` is None."""
+    name = f"{algorithm}-seed-{seed}" if graph is None else f"{algorithm}-graph-{graph}-seed-{seed}"
+    folder = home / name
     if (folder / "run.json").exists():
-        print(
-            f"{algorithm} seed {seed}: {'there' if 'headline' in summary_of(folder) else 'unfinished, left alone'}", flush=True
-        )
+        print(f"{name}: {'there' if 'headline' in summary_of(folder) else 'unfinished, left alone'}", flush=True)
         return
-    run = build("randomwalks", ["--algorithm", algorithm, "--seed", str(seed), "--threads", str(threads)])
-    print(f"{algorithm} seed {seed}: {launch(run, folder).headline}", flush=True)
+    words = ["--algorithm", algorithm, "--seed", str(seed), "--threads", str(threads)]
+    run = build("randomwalks", words if graph is None else [*words, "--graph-seed", str(graph)])
+    print(f"{name}: {launch(run, folder).headline}", flush=True)
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
@@ -50,12 +51,16 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.3f} | {min(values):.3f} to {max(values):.3f}"
 
 
+def finished(home: Path, pattern: str) -> list[dict[str, Any]]:
+    """Summaries of the finished runs whose folder's name matches."""
+    return [summary for folder in sorted(home.glob(pattern)) if "headline" in (summary := summary_of(folder))]
+
+
 def table(home: Path) -> list[str]:
     """Rows of algorithms, by how far they came; ILQL once for each strength of the shift."""
     found = []
     for algorithm in typing.get_args(Algorithm):
-        runs = [summary_of(folder) for folder in sorted(home.glob(f"{algorithm}-seed-*"))]
-        runs = [summary for summary in runs if "headline" in summary]
+        runs = finished(home, f"{algorithm}-seed-*")
         last = list(runs[0]["stages"].values())[-1]["last"] if runs else {}
         for measure in (name for name in last if name.endswith("/reward")):
             shift = measure.removeprefix("evaluation").removesuffix("reward").strip("/").replace("beta=", "β = ")
@@ -67,24 +72,48 @@ def table(home: Path) -> list[str]:
     return head + [line for _, line in sorted(found, reverse=True)]
 
 
+def other_graphs(home: Path) -> list[str]:
+    """Rows of algorithms and graphs: the optimality of each seed, ILQL's at its strongest shift."""
+    lines = ["| algorithm | graph | seeds | optimality by seed |", "| --- | --- | --- | --- |"]
+    for algorithm in typing.get_args(Algorithm):
+        measure = f"evaluation/beta={BETAS[-1]:g}/reward" if algorithm == "ilql" else "evaluation/reward"
+        for graph in sorted({int(folder.name.split("-")[-3]) for folder in home.glob(f"{algorithm}-graph-*-seed-*")}):
+            values = [reached(summary, measure) for summary in finished(home, f"{algorithm}-graph-{graph}-seed-*")]
+            if values:
+                numbers = ", ".join(f"{value:.3f}" for value in values)
+                lines.append(f"| {algorithm} | {graph} | {len(values)} | {numbers} |")
+    return lines
+
+
+def replaced(page: str, part: str, lines: Sequence[str]) -> str:
+    """The page with these lines between the marks of a part."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{chr(10).join(lines)}\n{end}{rest.partition(end)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = typing.get_args(Algorithm)
     parser.add_argument("--algorithms", nargs="*", default=names, choices=names)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--graph-seeds", nargs="*", type=int, help="graphs to run on; left out: the recipe's own")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--write", type=Path, help="page whose measured part is replaced")
     given = parser.parse_args()
     for seed in given.seeds:
-        for algorithm in given.algorithms:
-            carry_out(algorithm, seed, given.threads, given.runs / f"{algorithm}-seed-{seed}")
-    lines = "\n".join(table(given.runs))
-    print(lines)
+        for graph in given.graph_seeds or [None]:
+            for algorithm in given.algorithms:
+                carry_out(algorithm, seed, graph, given.threads, given.runs)
+    parts = {"measured": table(given.runs), "other graphs": other_graphs(given.runs)}
+    print("\n".join(itertools.chain.from_iterable(parts.values())))
     if given.write:
         page = given.write.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        given.write.write_text(f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        for part, lines in parts.items():
+            if len(lines) > 2:  # with no run of its kind the table stays as it is
+                page = replaced(page, part, lines)
+        given.write.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

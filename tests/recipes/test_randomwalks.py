@@ -87,12 +87,14 @@ def test_imitation_alone_is_one_stage():
     assert [stage.name for stage in randomwalks("sft").stages] == ["sft"]
 
 
-def test_contests_are_won_by_the_better_walk_from_the_same_start():
-    rows = contests(200, 0, 5)
+def test_contests_are_won_by_a_best_walk_from_the_same_start():
+    rows, most = contests(200, 0, 5), {}
+    for row in walks(200, 0, 5):
+        most[row["start"]] = max(most.get(row["start"], 0.0), row["reward"])
     assert len(rows) > 50
     for row in rows:
         better, worse = (optimality_of(row["start"] + row[name], graph(5)) for name in ("better", "worse"))
-        assert better > worse
+        assert better == most[row["start"]] > worse
 
 
 def test_labels_tell_walks_apart_that_are_better_than_the_mean_of_their_start():

@@ -103,12 +103,16 @@ def walks(size: int, seed: int, graph_seed: int) -> list[dict[str, Any]]:
 
 
 def contests(size: int, seed: int, graph_seed: int) -> list[dict[str, Any]]:
-    """Every random walk that another one from the same ``start`` beats, as columns ``worse`` and ``better``."""
+    """Every random walk beside one of the best from the same ``start``, if it is none of them, as ``worse`` and ``better``.
+
+    The best, because DPO learns no more than which of two is meant: beside a winner that is itself a poor walk it learns that.
+    """
     rows, draw, found = walks(size, seed, graph_seed), np.random.default_rng(seed), []
+    most = {start: max((row["reward"] for row in rows if row["start"] == start), default=0.0) for start in NODES[1:]}
     for row in rows:
-        beating = [other for other in rows if other["start"] == row["start"] and other["reward"] > row["reward"]]
-        if beating:
-            better = beating[draw.integers(len(beating))]
+        best = [other for other in rows if other["start"] == row["start"] and other["reward"] == most[row["start"]]]
+        if row["reward"] < most[row["start"]]:
+            better = best[draw.integers(len(best))]
             found.append({"start": row["start"], "better": better["rest"], "worse": row["rest"]})
     return found
 
@@ -141,7 +145,9 @@ def _offline(algorithm: Algorithm, imitated: Offline, pairs: DataSpec) -> Offlin
         critic = replace(imitated.learner, critic="shared")
         return replace(stage, algorithm=AWAC(temperature=0.1), learner=critic, steps=300)
     shifted = replace(imitated.evaluation, betas=BETAS)
-    return replace(stage, algorithm=ILQL(expectile=0.8), steps=300, evaluation=shifted)
+    # A reward travels one edge back with each round of V → Q → target, so far nodes need quick targets and many steps.
+    learned = ILQL(expectile=0.8, conservative=0.01, target_rate=0.5)
+    return replace(stage, algorithm=learned, steps=600, evaluation=shifted)
 
 
 def _online(algorithm: Algorithm, prompts: DataSpec, reward: RewardSpec, evaluation: EvaluationSpec) -> Online:
