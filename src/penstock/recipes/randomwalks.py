@@ -103,9 +103,9 @@ def walks(size: int, seed: int, graph_seed: int) -> list[dict[str, Any]]:
 
 
 def contests(size: int, seed: int, graph_seed: int) -> list[dict[str, Any]]:
-    """Every random walk beside one of the best from the same ``start``, if it is none of them, as ``worse`` and ``better``.
+    """Pairs ``worse``, ``better``: every random walk with one of the best from the same ``start``, unless it is as good.
 
-    The best, because DPO learns no more than which of two is meant: beside a winner that is itself a poor walk it learns that.
+    The best, because DPO learns no more than which of two is preferred: from a poor winner it learns a poor walk.
     """
     rows, draw, found = walks(size, seed, graph_seed), np.random.default_rng(seed), []
     most = {start: max((row["reward"] for row in rows if row["start"] == start), default=0.0) for start in NODES[1:]}
