@@ -28,6 +28,8 @@ class Engine:
 
     repeats: ClassVar[bool] = False
     """Whether its turns can be replayed."""
+    notes_routes: ClassVar[bool] = False
+    """Whether it can say which experts of a mixture each token went through."""
     in_process: ClassVar[bool] = False
     """Whether it can run where the learner is."""
 
@@ -70,6 +72,7 @@ class Embedded(Engine):
     """Penstock's own engine, inside the generator's process (``docs/backends.md``)."""
 
     repeats: ClassVar[bool] = True
+    notes_routes: ClassVar[bool] = True
     in_process: ClassVar[bool] = True
 
     cache_gb: float = 0.0

@@ -69,6 +69,9 @@ class LearnerSpec:
     router_loss: float = 0.0
     """Weight of the load-balancing loss of a mixture of experts, that of the model's own type over each micro-batch's tokens;
     checkpoints suggest one as ``router_aux_loss_coef``."""
+    replay_routes: bool = False
+    """Give each token the experts that generated it, weighted by the learner's gates (R3, arXiv:2510.11370): for mixtures of
+    experts in online stages with the embedded engine."""
     strategy: AnySpec = OneDevice()
     """How the model is spread over processes: OneDevice, DDP, FSDP2 or DeepSpeed (``docs/backends.md``)."""
 
@@ -93,6 +96,10 @@ class LearnerSpec:
             "gradient_checkpointing=false",
         )
         require(self.router_loss >= 0, f"router_loss={self.router_loss} would unbalance experts; use 0 to switch it off")
+        require(
+            not self.replay_routes or self.unfrozen_layers < 0,
+            "replay_routes: a reference or critic on the frozen blocks would need routes of its own; set unfrozen_layers=-1",
+        )
         require(self.unfrozen_layers >= -1, f"unfrozen_layers={self.unfrozen_layers}; use -1 to train all layers")
         require(
             self.critic != "branch" or self.unfrozen_layers >= 0,

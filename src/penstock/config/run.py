@@ -82,6 +82,10 @@ class Offline(Stage):
         )
         require(self.steps >= 1, f"{self.name}: steps={self.steps}; at least one step")
         require(
+            not self.learner.replay_routes,
+            f"{self.name}: nobody recorded the routes of given texts; set learner.replay_routes=false in offline stages",
+        )
+        require(
             "value" not in algorithm.heads or self.learner.critic != "none",
             f"{self.name}: {named} needs a critic; set learner.critic=shared or separate",
         )
@@ -224,6 +228,10 @@ class Online(Stage):
         return self.learner.lora is not None and self.learner.strategy.ranks == 1
 
     @property
+    def replays_routes(self) -> bool:
+        return self.learner.replay_routes
+
+    @property
     def needs_reference(self) -> bool:
         return "reference" in self.algorithm.needs
 
@@ -296,6 +304,12 @@ class Run:
             'the weights; set runtime="procs"',
         )
         for index, stage in enumerate(self.stages):
+            engine = self.roles.engine
+            require(
+                engine.notes_routes or not stage.replays_routes,
+                f"{stage.name}: {type(engine).__name__} does not say which experts it chose; set roles.engine=Embedded, or "
+                "learner.replay_routes=false",
+            )
             for model in stage.models():
                 if model.startswith("@"):
                     require(

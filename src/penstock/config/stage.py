@@ -48,6 +48,11 @@ class Stage:
         return False
 
     @property
+    def replays_routes(self) -> bool:
+        """Whether it trains with the experts that the generator chose."""
+        return False
+
+    @property
     def needs_reference(self) -> bool:
         """Whether log-probs of a reference model are learned from."""
         return False

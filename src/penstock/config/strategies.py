@@ -101,6 +101,11 @@ def refuse(strategy: Any, learner: Any) -> None:
         f"router_loss balances the tokens of a whole micro-batch, and strategy={name} splits one; set router_loss=0, or "
         "tensor_parallel and sequence_parallel to 1",
     )
+    require(
+        not learner.replay_routes or strategy.span == 1,
+        f"replay_routes names the experts of all tokens of a micro-batch, and strategy={name} splits one; set "
+        "tensor_parallel and sequence_parallel to 1, or replay_routes=false",
+    )
     if isinstance(strategy, DDP):
         return
     require(learner.lora is None, f"strategy={name} shards whole matrices, not adapters; set strategy=DDP, or lora=null")

@@ -38,16 +38,16 @@ from penstock.models.updates import require_newer, switch, verified
 class EmbeddedGenerator(Engine):
     """Implements the ``Generator`` contract in this process.
 
-    ``max_running``, ``chunk`` and ``cache_gb`` are :class:`Engine`'s; ``queue`` bounds the requests that may wait (more are
-    refused). The model's parameters are read where they are: when a learner trains the same model object, the generator
-    aliases them.
+    ``max_running``, ``chunk``, ``cache_gb`` and ``routes`` are :class:`Engine`'s; ``queue`` bounds the requests that may wait
+    (more are refused). The model's parameters are read where they are: when a learner trains the same model object, the
+    generator aliases them.
     """
 
     def __init__(
         self, model: LanguageModel, *, max_running: int = 128, chunk: int = 2048, queue: int = 1 << 16, cache_gb: float = 0.0,
-        version: Version = 0,
+        version: Version = 0, routes: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(model, max_running, chunk, cache_gb, version)
+        super().__init__(model, max_running, chunk, cache_gb, version, routes)
         self.queue = queue
         self.learner_epoch = 0
         self._entered = 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
 
-from penstock.core.types import IntArray, Sample, Version
+from penstock.core.types import FinishReason, IntArray, Sample, Version
+from penstock.models.experts import ROUTES, Routes
 from penstock.models.sequence_state import SequenceState
+from penstock.models.text import Text
 
 
 @dataclass(eq=False, kw_only=True)
@@ -25,6 +27,25 @@ class Sequence(SequenceState):
     """Whose cache a running sequence reads."""
     own: int = 0
     """Tokens generated since the prefix; those before the last are in the sequence's own cache row."""
+    routes: list[Routes] = field(default_factory=list)
+    """Experts of the tokens that were read, as they were the first time; none where they are not noted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        resume = self.request.resume
+        if resume is not None and ROUTES in resume.columns:
+            known = np.flatnonzero((resume.columns[ROUTES] >= 0).any((1, 2)))
+            self.routes = [resume.columns[ROUTES][: known[-1] + 1]] if len(known) else []
+
+    def read(self, routes: Routes) -> None:
+        """Note the routes of a prefix, but for tokens that were read before."""
+        self.routes.append(routes[sum(map(len, self.routes)) :])
+
+    def sample(self, finish: FinishReason, text: Text) -> Sample:
+        sample = super().sample(finish, text)
+        if not self.routes:
+            return sample
+        return replace(sample, columns={**sample.columns, ROUTES: padded(self.routes, 0, len(sample.action_T))})
 
     def tokens_so_far(self) -> IntArray:
         """The prompt and what was drawn."""
@@ -61,6 +82,8 @@ class Prefix:
     """Next-token logits after the last prefix token, once prefilled."""
     advantage_V: Tensor | None = None
     """Advantages of the next tokens by the model's Q heads, if it has any."""
+    routes: list[Routes] = field(default_factory=list)
+    """Experts of its tokens, as far as these were read here."""
 
     @property
     def tokens(self) -> IntArray:
@@ -68,4 +91,10 @@ class Prefix:
 
     def restart(self) -> None:
         """Forget the cache: the weights under it are gone, and nobody reads it any more."""
-        self.users, self.done, self.version, self.logits_V, self.continued = 0, 0, -1, None, False
+        self.users, self.done, self.version, self.logits_V, self.continued, self.routes = 0, 0, -1, None, False, []
+
+
+def padded(routes: list[Routes], before: int, length: int) -> Routes:
+    """Routes of ``length`` tokens, of which the first ``before`` and those after the known ones are not known (-1)."""
+    known = np.concatenate(routes)
+    return np.pad(known, ((before, length - before - len(known)), (0, 0), (0, 0)), constant_values=-1)

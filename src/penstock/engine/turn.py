@@ -18,8 +18,9 @@ from penstock.engine.cache import CachePool, PrefillPlan
 from penstock.engine.decode import DecodeState, DecodeStep
 from penstock.engine.graphs import Graphs
 from penstock.engine.memory import Memory, budget_of
-from penstock.engine.sequences import Before, Prefix, Sequence
+from penstock.engine.sequences import Before, Prefix, Sequence, padded
 from penstock.models.draws import TokenFilters, needs_filters, uniform_stream
+from penstock.models.experts import check_routes, recorded, routers_of, routes_of
 from penstock.models.language_model import LanguageModel
 
 HEADROOM = 32
@@ -31,10 +32,16 @@ class Engine:
 
     ``max_running`` sequences are decoded at once; ``chunk`` prompt tokens are prefilled at most between two decode steps. The
     caches never take more than ``cache_gb`` gigabytes (0: :func:`penstock.engine.memory.budget_of`): a sequence that came last
-    is preempted, keeps its tokens and log-probs, and goes on when there is room.
+    is preempted, keeps its tokens and log-probs, and goes on when there is room. With ``routes`` samples say which experts each
+    token went through.
     """
 
-    def __init__(self, model: LanguageModel, max_running: int, chunk: int, cache_gb: float, version: Version) -> None:
+    def __init__(
+        self, model: LanguageModel, max_running: int, chunk: int, cache_gb: float, version: Version, routes: bool
+    ) -> None:
+        if routes:
+            check_routes(model)
+        self.routers = routers_of(model.network) if routes else []
         self.model, self.text = model, model.text
         self.max_running, self.chunk, self.version = max_running, chunk, version
         device = model.device
@@ -69,7 +76,11 @@ class Engine:
             self._make_room()
             prefixes = [s.prefix.row for s in self.running if s.prefix is not None]
             seen = max(len(p.tokens) for p in self.prefixes)
-            self._collect(*self.decode(prefixes, seen, max(s.own for s in self.running)))
+            with recorded(self.routers) as chosen:
+                made = self.decode(prefixes, seen, max(s.own for s in self.running))
+            for routes, sequence in zip(routes_of(chosen), self.running, strict=True) if chosen else ():
+                sequence.routes.append(routes[None].copy())
+            self._collect(*made)
         self.tape.turn += 1
         ended = self.spans.clock()
         self.busy_seconds += ended - started
@@ -151,7 +162,9 @@ class Engine:
         tokens_N = np.concatenate([p.tokens[p.done : p.done + count] for p, count in parts])
         tokens = torch.from_numpy(tokens_N.astype(np.int64)).to(device)
         plan = PrefillPlan(self.prefix_cache, [p.row for p, _ in parts], [p.done for p, _ in parts], counts)
-        hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
+        with recorded(self.routers) as chosen:
+            hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
+        routes = np.split(routes_of(chosen), np.cumsum(counts)[:-1]) if chosen else []
         ends = torch.tensor(np.cumsum(counts) - 1, device=device)
         last = hidden.index_select(0, ends)
         logits = self.model.logits(last)
@@ -159,6 +172,7 @@ class Engine:
         for i, (prefix, count) in enumerate(parts):
             prefix.done += count
             prefix.version = self.version
+            prefix.routes += routes[i : i + 1]
             if prefix.done == len(prefix.tokens):
                 prefix.logits_V = logits[i]
                 prefix.advantage_V = None if advantages is None else advantages[i]
@@ -204,6 +218,8 @@ class Engine:
         tokens, logps = self.state.token[index].tolist(), self.state.logp[index].tolist()
         for sequence, token, logp, prefix in zip(new, tokens, logps, sources, strict=True):
             sequence.append(token, logp, prefix.version)
+            if prefix.routes:
+                sequence.read(padded(prefix.routes, len(prefix.tokens) - sum(map(len, prefix.routes)), len(prefix.tokens)))
         self.generated_tokens += len(new)
         self._retire(rows)
 

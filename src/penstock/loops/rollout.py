@@ -14,6 +14,7 @@ from penstock.core.contracts import Env, Generator, PromptSource, Reward
 from penstock.core.errors import ContextFull, EnvError, GenerationError
 from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
+from penstock.models.experts import earlier
 from penstock.stream.entry import Ticket
 from penstock.stream.gate import UNLIMITED
 from penstock.stream.stream import Worker
@@ -84,12 +85,12 @@ class Rollout:
 
 
 def _joined(before: Sample, after: Sample) -> Sample:
-    """``after`` went on from ``before`` plus an observation: its columns know the earlier actions again."""
+    """``after`` went on from ``before`` plus an observation: its columns know the earlier actions again, and their routes."""
     known = len(before.action_T)
     columns = {name: getattr(after, name).copy() for name in ("action_T", "logp_T", "version_T")}
     for name, column in columns.items():
         column[:known] = getattr(before, name)
-    return replace(after, **columns)
+    return replace(after, columns=earlier(before.columns, after.columns), **columns)
 
 
 async def rollout(

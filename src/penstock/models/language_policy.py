@@ -17,6 +17,7 @@ from penstock.core.types import Unit
 from penstock.models import outputs
 from penstock.models.arithmetic import cast_again
 from penstock.models.dropout import dropped
+from penstock.models.experts import check_routes, replayed, routers_of
 from penstock.models.heads import Head
 from penstock.models.language_model import LanguageModel
 from penstock.models.lora import adapter_off
@@ -42,6 +43,8 @@ class LanguagePolicy(Policy):
         """What "divergence" is from; set before it is needed."""
         self.narrow = True
         """Whether the last block may be computed in part."""
+        self.replays = False
+        """Whether experts are those that rows name instead of what the routers would choose now."""
 
     @property
     def module(self) -> LanguageModel:
@@ -54,7 +57,7 @@ class LanguagePolicy(Policy):
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[TokenBatch]:
         """Units as packed micro-batches of at most ``budget`` tokens each; see :func:`~penstock.models.packing.lay_out`. Warns
         of one that cannot be split and is longer."""
-        batches = lay_out(units, budget, self.share_prefix, coupled)
+        batches = lay_out(units, budget, self.share_prefix, coupled, self.replays)
         if any(len(batch.tokens_N) > budget for batch in batches):
             what = "a unit whose rows are coupled" if coupled else "a row"
             warnings.warn(
@@ -66,13 +69,14 @@ class LanguagePolicy(Policy):
 
     def tensors(self, batch: TokenBatch, needs: frozenset[str]) -> Any:
         """What one pass reads: a namespace with the batch's indices as tensors under the same names, the plan, and the packed
-        tokens ``needed_n`` whose hidden states are read (None: all)."""
+        tokens ``needed_n`` whose hidden states are read (None: all); ``routes_NLK`` to replay (None: routers choose)."""
         device = self.model.device
         names = ("tokens_N", "position_N", "source_A", "target_A", "last_B")
         moved = {name: uploaded(getattr(batch, name), device, torch.int64) for name in names}
         read_n = outputs.read_tokens(batch, needs) if self.narrow else None
         needed_n = None if read_n is None else uploaded(read_n, device, torch.int64)
-        return SimpleNamespace(plan=self.model.plan(batch), needed_n=needed_n, **moved)
+        routes_NLK = uploaded(batch.routes_N, device, torch.int64) if self.replays and batch.routes_N is not None else None
+        return SimpleNamespace(plan=self.model.plan(batch), needed_n=needed_n, routes_NLK=routes_NLK, **moved)
 
     def outputs(self, batch: TokenBatch, needs: frozenset[str]) -> dict[str, Tensor]:
         return self.run(self.tensors(batch, needs), needs)
@@ -81,7 +85,8 @@ class LanguagePolicy(Policy):
         """The outputs of one pass, only at the tokens that need them; frozen blocks run once for all."""
         teacher = self.teacher if "divergence" in needs else None
         view = View(self.model, tensors, self.temperature, self.vocabulary, teacher)
-        with self._pass(tensors):
+        routers = [] if tensors.routes_NLK is None else routers_of(self.model.network)
+        with self._pass(tensors), replayed(routers, tensors.routes_NLK, tensors.needed_n):
             return outputs.computed(view, needs)
 
     @contextmanager
@@ -109,6 +114,9 @@ class LanguagePolicy(Policy):
         prepare(self.model, spec, seed)
         dropout = spec.dropout or spec.token_dropout or (spec.lora is not None and spec.lora.dropout)
         self.narrow = not (dropout or spec.gradient_checkpointing)  # which computes a block again when the pass is over
+        if spec.replay_routes:
+            check_routes(self.model)
+        self.replays = spec.replay_routes
 
     def dropout(self, spec: LearnerSpec, noise: torch.Generator) -> AbstractContextManager[None]:
         adapters = spec.lora.dropout if spec.lora is not None else 0.0

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Batch
 from penstock.core.errors import DataError
 from penstock.core.types import FloatArray, IntArray, Row, Unit, require_steps
+from penstock.models.experts import ROUTES, Routes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class TokenBatch(Batch):
     """The action tokens themselves."""
     last_B: IntArray
     """Packed index of each row's last token."""
+    routes_N: Routes | None = None
+    """The experts of each token, ``[N, L, K]``, where they are to be replayed."""
 
 
 def idle_batch() -> TokenBatch:
@@ -71,22 +74,25 @@ class _Measured:
         return self.of(self.unit[start:end], self.first_row + start, self.prefix if end - start > 1 else 0)
 
 
-def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, coupled: bool = True) -> list[TokenBatch]:
+def lay_out(
+    units: Sequence[Unit], token_budget: int, share_prefix: bool, coupled: bool = True, routes: bool = False
+) -> list[TokenBatch]:
     """Lay units out as micro-batches of at most ``token_budget`` packed tokens each, longest rows first.
 
     Where the rows of a unit are ``coupled`` it is never split; one that is longer than the budget gets a micro-batch of its
     own. Else it is split between rows, and each part repeats the shared prefix; a longer row is by itself. Rows of a
     micro-batch may differ in length: attention works on buckets of like lengths, or on packed rows, and wastes little.
-    ``row_ids`` of a batch are positions in the flattened input, by which results go back in input order.
+    ``row_ids`` of a batch are positions in the flattened input, by which results go back in input order. With ``routes`` those
+    of the rows' tokens come along, and a prefix is shared so far as they are the same.
 
     Raises:
-        DataError: an empty unit or row, an action on a row's first token (nothing predicts it), or fields that differ
-            between rows or have the wrong length; names the row and the field.
+        DataError: an empty unit or row, an action on a row's first token (nothing predicts it), fields that differ
+            between rows or have the wrong length, or a row without routes; names the row and the field.
     """
     measured: list[_Measured] = []
     first_row = 0
     for unit in units:
-        whole = _measure(unit, first_row, share_prefix)
+        whole = _measure(unit, first_row, share_prefix, routes)
         measured += [whole] if coupled or whole.packed <= token_budget else _parts(whole, token_budget)
         first_row += len(unit)
     _check_fields([row for unit in units for row in unit])
@@ -96,13 +102,13 @@ def lay_out(units: Sequence[Unit], token_budget: int, share_prefix: bool, couple
     for item in sorted(measured, key=lambda item: -item.longest):
         filled += item.packed
         if waiting and filled > token_budget:
-            batches.append(_pack(waiting))
+            batches.append(_pack(waiting, routes))
             waiting, filled = [], item.packed
         waiting.append(item)
-    return [*batches, _pack(waiting)] if waiting else batches
+    return [*batches, _pack(waiting, routes)] if waiting else batches
 
 
-def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
+def _measure(unit: Unit, first_row: int, share_prefix: bool, routes: bool) -> _Measured:
     if not unit:
         raise DataError(f"the unit before row {first_row} has no rows; leave it out")
     for offset, row in enumerate(unit):
@@ -114,7 +120,12 @@ def _measure(unit: Unit, first_row: int, share_prefix: bool) -> _Measured:
         require_steps(f"row {first_row + offset}", len(row.action_T), row.columns)
         if row.action_T[0]:
             raise DataError(f"row {first_row + offset}: its first token is an action, but no token before predicts it")
-    return _Measured.of(unit, first_row, shared_prefix(unit) if share_prefix else 0)
+        if routes and ROUTES not in row.columns:
+            raise DataError(
+                f"row {first_row + offset}: no column {ROUTES}; generate it with an engine that notes routes, or set "
+                "learner.replay_routes=false"
+            )
+    return _Measured.of(unit, first_row, shared_prefix(unit, routes) if share_prefix else 0)
 
 
 def _parts(whole: _Measured, budget: int) -> Iterator[_Measured]:
@@ -127,8 +138,9 @@ def _parts(whole: _Measured, budget: int) -> Iterator[_Measured]:
         packed += length - whole.prefix
 
 
-def shared_prefix(unit: Unit) -> int:
-    """Tokens at the front that all rows have in common, none of them an action, with at least one more token in each row.
+def shared_prefix(unit: Unit, routes: bool = False) -> int:
+    """Tokens at the front that all rows have in common (and their ``routes``), none of them an action, with at least one more
+    token in each row.
 
     A unit of one row shares nothing.
     """
@@ -138,6 +150,8 @@ def shared_prefix(unit: Unit) -> int:
     limit = min(len(row.tokens_T) for row in unit) - 1
     for row in unit:
         stop = (row.tokens_T[:limit] != first[:limit]) | row.action_T[:limit]
+        if routes:
+            stop |= (row.columns[ROUTES][:limit] != unit[0].columns[ROUTES][:limit]).any((1, 2))
         if stop.any():
             limit = int(stop.argmax())
     return limit
@@ -161,7 +175,7 @@ def _check_fields(rows: Sequence[Row]) -> None:
                 )
 
 
-def _pack(items: Sequence[_Measured]) -> TokenBatch:
+def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
     rows = [row for item in items for row in item.unit]
     sizes = [len(item.unit) for item in items]
     prefix_U = np.array([item.prefix for item in items])
@@ -195,8 +209,9 @@ def _pack(items: Sequence[_Measured]) -> TokenBatch:
     row_start_B = np.cumsum(length_B) - length_B
     row_A = np.repeat(np.arange(B), length_B)[action]
     t_A = np.flatnonzero(action) - row_start_B[row_A]
+    place_N = row_start_B[row_N] + position_N
     return TokenBatch(
-        tokens_N=_int(tokens[row_start_B[row_N] + position_N]),
+        tokens_N=_int(tokens[place_N]),
         position_N=_int(position_N),
         gather_BT=gather_BT,
         scatter_N=_int(row_N * T + position_N),
@@ -208,6 +223,7 @@ def _pack(items: Sequence[_Measured]) -> TokenBatch:
         unit_B=_int(unit_B),
         fields={name: _field([row.fields[name] for row in rows]) for name in rows[0].fields},
         row_ids=tuple(item.first_row + offset for item in items for offset in range(len(item.unit))),
+        routes_N=np.concatenate([row.columns[ROUTES] for row in rows])[place_N] if routes else None,
     )
 
 

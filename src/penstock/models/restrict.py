@@ -8,7 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from penstock.config.learner import LearnerSpec
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.branches import critic_branch
-from penstock.models.experts import check_balance
+from penstock.models.experts import again, check_balance
 from penstock.models.freezing import freeze_below
 from penstock.models.language_model import LanguageModel
 from penstock.models.lora import add_lora
@@ -22,7 +22,7 @@ def prepare(model: LanguageModel, spec: LearnerSpec, seed: int) -> None:
     add_critic(model, spec)
     model.network.eval()
     if spec.gradient_checkpointing:
-        model.network.gradient_checkpointing_enable({"use_reentrant": False})
+        model.network.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": again})
         for module in model.network.modules():  # the inside of a block stays as the generator has it, without jitter
             module.training = isinstance(module, GradientCheckpointingLayer)
 

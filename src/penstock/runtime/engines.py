@@ -40,6 +40,8 @@ class EngineStart:
     adapters: bool = False
     dtype: Dtype = "float32"
     """Arithmetic of an embedded engine, the learner's."""
+    routes: bool = False
+    """Whether it notes the experts of each token."""
 
 
 @singledispatch
@@ -66,7 +68,8 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]
         return await asyncio.to_thread(sums_of, lambda: weights)
 
-    engine = embedded_generator(model, max_running=start.max_running, cache_gb=spec.cache_gb, version=-1)
+    sizes: dict[str, Any] = {"max_running": start.max_running, "cache_gb": spec.cache_gb}
+    engine = embedded_generator(model, version=-1, routes=start.routes, **sizes)
     yield Opened(engine, model.text, sums)
 
 

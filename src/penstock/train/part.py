@@ -62,7 +62,7 @@ class Part(DeviceLearner, ABC):
         self.world, self.model, self._source = world, policy.model, source
         self._problem: PenstockError | None = None
         super().__init__(policy, spec, plan)
-        self._source = None
+        self._source, policy.replays = None, spec.replay_routes
         policy.narrow = policy.narrow and not self.together  # modules that are gathered in blocks cannot be probed by one rank
 
     def accumulate_item(self, item: Item | None, needs: frozenset[str], last: bool) -> None:

@@ -119,6 +119,34 @@ def encoder_decoder(seed: int = 0, steps: int = 4) -> Run:
     return replace(made, stages=(grpo,))
 
 
+def experts(seed: int = 0, steps: int = 4, delay: float = 0.0, hold: int = -1) -> Run:
+    """GRPO of a mixture of experts with replayed routes."""
+    made, folder = letters(seed, steps, delay=delay, hold=hold), Path("mixture").absolute()
+    if not folder.exists():
+        save_mixture(folder)
+    grpo = replace(made.stages[0], model=ModelSpec(path=str(folder)), learner=replace(LEARNER, replay_routes=True))
+    return replace(made, stages=(grpo,))
+
+
+def save_mixture(folder: Path) -> None:
+    """The same small Mixtral every time."""
+    import torch
+    from transformers import AutoModelForCausalLM, MixtralConfig
+
+    from penstock.models.files import save_model
+    from penstock.models.language_model import LanguageModel
+    from penstock.models.text import train_tokenizer
+
+    text = train_tokenizer([row["prompt"] for row in rows()], 300)
+    config = MixtralConfig(
+        vocab_size=len(text), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, num_local_experts=8, num_experts_per_tok=2, sliding_window=None,
+        bos_token_id=None, eos_token_id=text.end, pad_token_id=text.pad, initializer_range=0.2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    save_model(LanguageModel(AutoModelForCausalLM.from_config(config), text), folder)
+
+
 def examined(seed: int = 0, steps: int = 9, evaluator: bool = False) -> Run:
     """GRPO with an evaluation every third step."""
     made = letters(seed, steps)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from runs import Start, assert_each_trained_once, weights
 
-OTHERS = ("anchored", "critic", "encoder_decoder")
+OTHERS = ("anchored", "critic", "encoder_decoder", "experts")
 
 
 @pytest.mark.parametrize("recipe", ["letters", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

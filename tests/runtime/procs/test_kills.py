@@ -41,6 +41,16 @@ def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
+def test_after_kills_the_routes_of_groups_that_wait_are_still_there(start: Start, undisturbed: Callable[..., Path]) -> None:
+    words = ("experts", "--steps", "8", "--delay", "0.02", "--hold", "28")
+    run = start(*words)
+    for number, name in enumerate(ROLES):
+        run.until_step(1 + 2 * number)
+        run.signal(name, signal.SIGKILL)
+    assert_as_if_nothing_had_happened(run, 8, undisturbed(*words))
+
+
+@pytest.mark.slow
 def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Callable[..., Path]
 ) -> None:

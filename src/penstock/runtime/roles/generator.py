@@ -37,6 +37,7 @@ async def run(bootstrap: Bootstrap) -> None:
         weights.with_name(f"{weights.name}-{bootstrap.name}"),
         sends_adapters(run, stage),
         stage.learner.dtype,
+        stage.replays_routes,
     )
     async with opened(run.roles.engine, start) as found:
         await generate(bootstrap, found)

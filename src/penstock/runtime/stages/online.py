@@ -78,7 +78,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
         policy.teacher = frozen.teaching(taught)
     rewards = StageRewards(stage.rewards, models, model.text, base)
     cache_gb = run.roles.engine.cache_of_ours()
-    generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb)
+    generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb, routes=stage.replays_routes)
     roll = Rollout(
         generator(model),
         environments(model.text, stage.environment, base),
