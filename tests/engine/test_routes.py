@@ -1,4 +1,4 @@
-"""A generator notes which experts each token went through when it was drawn, whatever interrupts the drawing."""
+"""A generator notes which experts each token went through when it was generated, whatever interrupts that."""
 
 import asyncio
 
@@ -122,7 +122,7 @@ def test_a_conversation_keeps_the_routes_of_its_turns(kept, text):
 
 
 @pytest.mark.parametrize(("model_type", "why"), [("llama", "has no experts"), ("jetmoe", "has routers that do not give")])
-def test_a_model_whose_routes_cannot_be_told_is_refused(model_type, why, text):
+def test_a_model_whose_routes_cannot_be_noted_is_refused(model_type, why, text):
     with pytest.raises(ModelError, match=rf"ForCausalLM {why}.*set learner\.replay_routes=false"):
         EmbeddedGenerator(mixture(text, model_type), routes=True)
 

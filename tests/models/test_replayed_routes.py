@@ -23,12 +23,18 @@ from route_examples import chosen, mixture, sets
 LOGP = frozenset({"logp"})
 PAGE = (Path(__file__).resolve().parents[2] / "docs/models.md").read_text()
 MIXTURES = (
-    "afmoe", "aria_text", "axk1", "cohere2_moe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "exaone_moe",
-    "flex_olmo", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared",
-    "hunyuan_v1_moe", "hy_v3", "kolibri1", "laguna", "longcat_flash", "mellum", "mimo_v2_flash", "minimax_m2",
-    "minimax_m3_vl_text", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "solar_open",
+    "afmoe", "aria_text", "axk1", "beam", "cohere2_moe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe",
+    "exaone_moe", "flex_olmo", "flint", "gemma4_text", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe",
+    "granitemoe_swa", "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "kolibri1", "laguna", "longcat_flash", "mellum",
+    "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "solar_open",
 )  # fmt: skip
 """Types of transformers whose routes are recorded and replayed."""
+SPARSE = {
+    "beam": {"mlp_layer_types": ["sparse", "sparse"]},
+    "flint": {"mlp_only_layers": []},
+    "gemma4_text": {"enable_moe_block": True, "top_k_experts": 2},
+}
+"""What gives a type experts where a small one has none."""
 
 
 def routed(rows, model, seed=0):
@@ -95,7 +101,7 @@ def test_unknown_routes_are_the_routers_own(text):
 @pytest.mark.parametrize("model_type", MIXTURES)
 def test_routes_of_a_type_are_replayed(model_type, text):
     """Its own routes in another order change nothing; others change it; each layer's gate has a gradient."""
-    model = architectures.built(model_type, text)
+    model = architectures.built(model_type, text, **SPARSE.get(model_type, {}))
     assert check_routes(model) is None
     rows = architectures.rows()
     own = tuple(replace(row, columns={**row.columns, ROUTES: chosen(model, row.tokens_T)[..., ::-1]}) for row in rows)
@@ -110,6 +116,7 @@ def test_routes_of_a_type_are_replayed(model_type, text):
         assert any(p.grad is not None and p.grad.abs().max() > 0 for p in router.parameters())
 
 
+@pytest.mark.slow
 def test_no_type_that_is_right_is_forgotten():
     right = re.findall(r"^\| `([\w.-]+)` \| right", PAGE, re.M)
     classes = {one: getattr(transformers, architectures.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[one]) for one in right}

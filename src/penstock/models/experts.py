@@ -96,7 +96,7 @@ def routes_of(chosen: Sequence[Tensor]) -> Routes:
 
 
 def earlier(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The columns of a sample that went on from an earlier one, with the routes that its tokens were drawn with."""
+    """The columns of a sample that went on from an earlier one, with the routes that its tokens were generated with."""
     if ROUTES not in before or ROUTES not in after:
         return after
     old, new = before[ROUTES], after[ROUTES].copy()
@@ -194,7 +194,7 @@ def _unlike(model: Any, routers: Routers) -> str:
     if len(own) != len(routers) or not all(len(one) == 3 and one[1].shape == one[2].shape == own[0][2].shape for one in own):
         return "has routers that do not give the experts that they choose"
     width, experts = own[0][2].shape[1], min(one[0].shape[1] for one in own)
-    outputs(1, torch.full((1, len(own), width), -1, device=model.device))  # refuses a choice that cannot be told from others
+    outputs(1, torch.full((1, len(own), width), -1, device=model.device))  # refuses a choice that looks like others
     count = min(experts, model.context)
     place = torch.arange(count, device=model.device)[:, None, None] + torch.arange(len(own), device=model.device)[:, None]
     routes_NLK = (place + torch.arange(width, device=model.device)) % experts
