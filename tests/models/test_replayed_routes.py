@@ -175,8 +175,8 @@ def test_rows_without_routes_are_refused(text):
 def test_other_policies_choose_for_themselves(text):
     model = mixture(text)
     rows = tuple(architectures.rows())
-    plain, beside = (scored(LanguagePolicy(model), [unit]) for unit in (rows, routed(rows, model)))
-    for one, other in zip(plain, beside, strict=True):
+    plain, named = (scored(LanguagePolicy(model), [unit]) for unit in (rows, routed(rows, model)))
+    for one, other in zip(plain, named, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
