@@ -67,15 +67,17 @@ def test_resumed_samples_keep_their_routes(text):
         assert_routes_are_those_of(model, sample)
 
 
-def test_routes_are_those_of_the_version_that_drew_the_next_token(text):
+@pytest.mark.parametrize("kv", ["recompute", "abort"])
+def test_routes_are_those_of_the_version_that_drew_the_next_token(kv, text):
     old, new, model = mixture(text), mixture(text), mixture(text)
     tiny_models.randomise(new.network, seed=9)
 
     async def replaced():
         generator = EmbeddedGenerator(model, max_running=3, routes=True)
         tasks = await started(generator, LONG, tokens=30)
-        await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
-        return await asyncio.gather(*tasks)
+        await generator.load(WeightUpdate(1, new.policy_weights(), kv))
+        found = await asyncio.gather(*tasks)
+        return await resumed(generator, LONG, found) if kv == "abort" else found
 
     mixed = 0
     for sample in asyncio.run(replaced()):
