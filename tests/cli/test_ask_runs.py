@@ -19,14 +19,16 @@ from penstock.config.ask import Ask, Judge, Simulated
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
 from penstock.core.errors import DataError, PenstockError
 from penstock.core.events import read_events
-from penstock.core.types import Sampling
+from penstock.core.types import Row, Sampling
 from penstock.feedback.asked import read
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 from penstock.models.files import load_model, load_text
 from penstock.models.language_policy import LanguagePolicy
+from penstock.observe.rules import thresholds
 from penstock.runtime import launch
 from penstock.runtime.judging import group_of
+from penstock.train.learner import Scoring
 
 HERE = __file__
 PEOPLE = tuple(Simulated(name=name, noise=0.1) for name in ("ann", "ben"))
@@ -111,15 +113,35 @@ def test_every_response_is_kept_with_its_exact_tokens_and_where_it_comes_from(on
 
 
 def test_kept_log_probs_are_those_of_the_weights(once):
-    from penstock.core.types import Row
-    from penstock.train.learner import Scoring
-
     asked = read(once / "asked" / "ask-1.jsonl")
     group = group_of(asked[0].task.item)
     scorer = Scoring(LanguagePolicy(load_model(str(once / "models" / "sft"))))
     rows = tuple(Row(sample.columns, sample.action_T) for sample in group.samples)
     for sample, logp_A in zip(group.samples, scorer.score([rows], frozenset({"logp"}))["logp"], strict=True):
         assert sample.logp_T[sample.action_T] == pytest.approx(logp_A, abs=1e-4)
+
+
+def scored(path, asked, dtype):
+    """How far kept log-probs are from those of a model that computes in a type, one number for each response."""
+    scorer, gaps = Scoring(LanguagePolicy(load_model(str(path), dtype=dtype))), []
+    for one in asked:
+        samples = group_of(one.task.item).samples
+        rows = tuple(Row(sample.columns, sample.action_T) for sample in samples)
+        found = scorer.score([rows], frozenset({"logp"}))["logp"]
+        gaps += [abs(s.logp_T[s.action_T] - logp_A).mean() for s, logp_A in zip(samples, found, strict=True)]
+    return gaps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
+def test_samples_are_drawn_in_the_type_of_the_runs_learner_and_the_weights_stay_as_they_are(dtype, once, tmp_path):
+    outside = once / "models" / "sft"
+    typed = replace(sft(steps=1), learner=replace(LEARNER, dtype=dtype))
+    carry_out(a_run(replace(ASK, model=ModelSpec(path=str(outside))), typed), tmp_path / "run")
+    asked = read(tmp_path / "run" / "asked" / "ask-1.jsonl")
+    assert max(scored(outside, asked, dtype)) < thresholds(dtype, 1).gap_warning
+    assert max(scored(outside, asked, "float32")) > 1e-4
+    assert same(weights_of(tmp_path / "run" / "models" / "ask-1"), weights_of(outside))
 
 
 def test_votes_of_simulated_annotators_are_marked_as_such_and_complete(once):

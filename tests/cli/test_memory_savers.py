@@ -118,13 +118,17 @@ def test_the_policy_starts_at_no_distance_from_its_reference_and_leaves_it(saver
 
 @pytest.mark.parametrize("saver", ["frozen", "none unfrozen"])
 def test_training_is_that_with_a_separate_reference(saver: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same steps with a reference loaded from a folder, none of it shared."""
+    """The same steps with a reference loaded from a folder, none of it shared; it sums in another order."""
     shared = ready_of(ppo(SAVERS[saver]), models)
+    before = weights(shared.model)
     metrics = walk(shared)
     monkeypatch.setattr("penstock.runtime.build.share_frozen", lambda other, model: 0)
     apart = ready_of(ppo(SAVERS[saver], reference=ModelSpec(path=models.path("@sft"))), models)
-    assert walk(apart) == metrics
-    assert all(map(torch.equal, weights(shared.model).values(), weights(apart.model).values()))
+    for ours, theirs in zip(walk(apart), metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+    for (name, ours), theirs in zip(weights(apart.model).items(), weights(shared.model).values(), strict=True):
+        moved = float((theirs - before[name]).norm())
+        assert float((ours - theirs).norm()) <= 1e-4 * moved + 1e-7, name
 
 
 @pytest.mark.parametrize("saver", [*SAVERS, "8 bits"])

@@ -1,10 +1,13 @@
 """The stage that asks: what it refuses, and that it travels as plain values."""
 
+from dataclasses import replace
+
 import pytest
 
+from penstock.algos import SFT
 from penstock.config.ask import Ask, Judge, ServedJudge, Simulated
 from penstock.config.parts import DataSpec, ModelSpec, RewardSpec
-from penstock.config.run import Run
+from penstock.config.run import LearnerSpec, Offline, Run
 from penstock.config.spec import parse, plain
 from penstock.core.errors import SpecError
 
@@ -31,6 +34,21 @@ def test_a_step_is_a_question():
     asked = ask(questions=5, duels=3, anchors=2, against=ModelSpec(path="before"), scorers="@a+@b")
     assert asked.steps == 10
     assert asked.models() == ["policy", "before", "@a", "@b"]
+
+
+def test_a_stage_that_asks_computes_in_the_type_of_whoever_trained_what_it_asks_about():
+    def trained(name, dtype):
+        learner = LearnerSpec(dtype=dtype)
+        return Offline(name=name, data=POLICY["data"], algorithm=SFT(), batch=1, steps=1, learner=learner)
+
+    def about(path, *before):
+        return replace(ask(), model=ModelSpec(path=path)).dtype_in(before)
+
+    stages = trained("first", "mixed"), trained("second", "bfloat16"), replace(ask(), model=ModelSpec(path="@second"))
+    assert about("@first", *stages) == "mixed"
+    assert about("@second", *stages) == about("@ask", *stages) == "bfloat16"
+    assert about("elsewhere", *stages) == "mixed"
+    assert about("elsewhere") == "float32"
 
 
 def test_an_algorithm_is_no_stage():

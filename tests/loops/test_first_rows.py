@@ -7,6 +7,7 @@ from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.loops.learn import Step
 from penstock.loops.look import Seen
 from penstock.observe.first_rows import remarks_on_behaviour, remarks_on_samples
+from penstock.observe.rules import thresholds
 
 KEY = PromptKey("rows", 0, 0)
 
@@ -33,8 +34,8 @@ BEHAVIOUR = {
     "of data": (Step(0, 1, {}), []),
 }
 SAMPLES = {
-    "well": (step(sample(0), sample(1), gap=0.001), []),
-    "apart": (step(sample(0), sample(1), gap=0.5), ["learner and generator are 0.5 nats apart"]),
+    "well": (step(sample(0), sample(1), gap=0.0005), []),
+    "apart": (step(sample(0), sample(1), gap=0.5), ["learner and generator are 0.5 nats apart on a token and 0.5 in the mean"]),
     "failed": (step(sample(0, error="no licence"), sample(1)), ["1 of 2 samples failed: no licence"]),
 }
 
@@ -51,3 +52,16 @@ def test_behaviour_that_cannot_be_learned_from_is_named(found, expected):
 @pytest.mark.parametrize(("found", "expected"), SAMPLES.values(), ids=SAMPLES)
 def test_failures_and_a_gap_between_learner_and_generator_are_named(found, expected):
     assert begins(list(remarks_on_samples(found)), expected)
+
+
+@pytest.mark.parametrize(("dtype", "gap", "told"), [("float32", 0.02, 1), ("bfloat16", 0.02, 0), ("bfloat16", 0.2, 1)])
+def test_what_rounding_explains_is_no_gap(dtype: str, gap: float, told: int) -> None:
+    assert len(list(remarks_on_samples(step(sample(0), sample(1), gap=gap), thresholds(dtype, 2)))) == told
+
+
+def test_one_token_that_is_far_off_is_told_though_the_mean_is_small() -> None:
+    seen = [one.logp_A for one in step(*(sample(0) for _ in range(400)), gap=0.0).seen]
+    seen[7][0] += 0.02
+    group = Group(Prompt(KEY, "a"), ())
+    far = Step(0, 1, {}, (), seen=tuple(Seen(group, sample(0), logp_A) for logp_A in seen))
+    assert len(list(remarks_on_samples(far))) == 1

@@ -20,9 +20,10 @@ from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Sampling
 from penstock.loops.learn import Plan
 from penstock.loops.offline import offline
+from penstock.models.arithmetic import cast_again
+from penstock.observe.first_rows import remarks_on_samples
 from penstock.observe.rules import (
     EXACT,
-    ROUNDED,
     Context,
     batch_facts,
     constant_reward,
@@ -35,6 +36,7 @@ from penstock.observe.rules import (
     rules_after_batch,
     rules_before_update,
     stale_cache,
+    thresholds,
     trained_nothing,
     versions,
     weights_differ,
@@ -105,12 +107,56 @@ def test_healthy_training_is_quiet(more, tiny):
     assert not any(name.startswith(("sums/", "max/sums")) for step in steps for name in step.metrics)
 
 
-def test_healthy_training_in_bfloat16_is_quiet(tiny):
-    parts = online(tiny(), GRPO(), replace(SLOW, dtype="bfloat16"))
-    parts.trainer.watcher.thresholds = ROUNDED
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
+def test_healthy_training_in_a_type_that_rounds_is_quiet(dtype, tiny):
+    parts = online(tiny(), GRPO(), replace(SLOW, dtype=dtype))
+    parts.trainer.watcher.thresholds = bounds = thresholds(dtype, 2)
     steps = train(parts, Plan(steps=6))
     assert names(steps) == []
-    assert 0 < max(step.metrics["mismatch/mean"] for step in steps) < ROUNDED.gap_warning
+    assert 0 < max(step.metrics["mismatch/mean"] for step in steps) < bounds.gap_warning
+
+
+def a_matrix_off(model):
+    """A quarter more in one matrix of one layer."""
+    model.network.model.layers[0].mlp.down_proj.weight.data.mul_(1.25)
+
+
+def other_positions(model):
+    model.network.model.rotary_emb.inv_freq.mul_(0.5)
+
+
+def an_older_layer(model):
+    for weight in model.network.model.layers[1].parameters():
+        weight.data.add_(
+            0.2 * weight.data.float().std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(3))
+        )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
+@pytest.mark.parametrize(
+    ("difference", "severity"), [(a_matrix_off, "warning"), (an_older_layer, "fatal"), (other_positions, "fatal")]
+)
+def test_a_real_difference_shows_beside_rounding(difference, severity, dtype, tiny):
+    parts = online(tiny(), GRPO(), replace(SLOW, dtype=dtype), sampling=Sampling(max_new_tokens=16))
+    parts.trainer.watcher.thresholds = bounds = thresholds(dtype, 2)
+    parts.generator.model = copy.deepcopy(parts.model)
+    with torch.no_grad():
+        difference(parts.generator.model)
+        cast_again(parts.generator.model.network)
+    groups = []
+    parts.trainer.watcher.mode = "warn"
+    (step,) = train(parts, Plan(steps=1, look=True), on_step=lambda step: groups.extend(step.groups))
+    assert names([step]) == ["log-prob gap"]
+    assert gap(step.metrics, Context(bounds)).severity == severity
+    assert [line for line in remarks_on_samples(step, bounds) if "do not compute the same model" in line]
+
+
+def test_bounds_grow_with_roundings_and_the_root_of_layers_and_are_never_below_those_of_float32():
+    found = thresholds("bfloat16", 4)
+    assert (found.gap_warning, found.gap_fatal) == (10 / 256 * 2, 30 / 256 * 2)
+    assert (found.largest_gap, found.stale_cache) == (float("inf"), 0.1 + 10 / 256 * 2)
+    assert thresholds("mixed", 4) == found
+    assert thresholds("float32", 100) == EXACT
 
 
 def test_the_gap_is_measured_once_a_batch_on_the_weights_before_it(tiny):

@@ -5,10 +5,11 @@ Annotators other than people are registered specs, so that a run names them by p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import ClassVar
 
+from penstock.config.learner import Dtype
 from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, Stage
@@ -77,7 +78,7 @@ class Ask(Stage):
     """Samples a policy, chooses pairs, asks about them, waits for the votes, and judges the policy by them.
 
     The stage's model, which later stages may start from, is the policy if its report card passes (or there is none), else
-    ``against``.
+    ``against``. Samples, scores and evaluations are computed in the type of the learner that trained the policy.
     """
 
     pinned: ClassVar[bool] = False
@@ -164,6 +165,12 @@ class Ask(Stage):
     @property
     def asks(self) -> str:  # type: ignore[override]
         return self.store
+
+    def dtype_in(self, stages: Sequence[Stage]) -> Dtype:
+        """That of the learner whose weights are asked about; of weights from elsewhere, that of the run's first learner."""
+        made = [stage for stage in stages if self.model.path == f"@{stage.name}"]
+        learners = made or [stage for stage in stages if not stage.asks]
+        return learners[0].dtype_in(stages) if learners else "float32"
 
     @property
     def steps(self) -> int:  # type: ignore[override]

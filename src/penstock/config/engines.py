@@ -34,6 +34,11 @@ class Engine:
     """Whether it can run where the learner is."""
 
     @property
+    def rounds(self) -> bool:
+        """Whether it may compute in a coarser type than the learner: in bfloat16, or in what nobody knows here."""
+        return True
+
+    @property
     def devices(self) -> int:
         """Accelerators that one generator takes."""
         return 1
@@ -79,6 +84,11 @@ class Embedded(Engine):
     """Gigabytes (10⁹ bytes) that a generator's cache may take; 0: half of a GPU's free memory, 4 on a processor. Sequences
     that do not fit wait, or are preempted and go on later with the tokens that they have."""
 
+    @property
+    def rounds(self) -> bool:
+        """No: it computes in the learner's."""
+        return False
+
     def __post_init__(self) -> None:
         require(self.cache_gb >= 0, f"Embedded: cache_gb={self.cache_gb} is negative; 0 is the device's usual budget")
 
@@ -113,6 +123,10 @@ class VLLM(Engine):
         require(self.tensor_parallel >= 1, f"engine.tensor_parallel={self.tensor_parallel}; at least 1")
         require(0 < self.memory <= 1, f"engine.memory={self.memory} is outside (0, 1]")
         require(self.cache_bytes >= 1 << 20, f"engine.cache_bytes={self.cache_bytes}; at least a megabyte")
+
+    @property
+    def rounds(self) -> bool:
+        return self.dtype != "float32"
 
     @property
     def devices(self) -> int:

@@ -6,12 +6,12 @@ and shown by ``penstock explain``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from penstock.config.keeping import CheckpointSpec, RolesSpec
-from penstock.config.learner import LearnerSpec
+from penstock.config.learner import Dtype, LearnerSpec
 from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, SIGNALS, Stage
@@ -93,6 +93,9 @@ class Offline(Stage):
     @property
     def strategy(self) -> Any:
         return self.learner.strategy
+
+    def dtype_in(self, stages: Sequence[Stage]) -> Dtype:
+        return self.learner.dtype
 
     @property
     def row_kind(self) -> str:
@@ -222,6 +225,9 @@ class Online(Stage):
     @property
     def strategy(self) -> Any:
         return self.learner.strategy
+
+    def dtype_in(self, stages: Sequence[Stage]) -> Dtype:
+        return self.learner.dtype
 
     @property
     def trains_adapters(self) -> bool:

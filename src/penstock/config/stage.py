@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from penstock.config.learner import Dtype
 from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.strategies import OneDevice
 
@@ -41,6 +42,10 @@ class Stage:
     def strategy(self) -> Any:
         """How its learner's model is spread over processes."""
         return OneDevice()
+
+    def dtype_in(self, stages: Sequence[Stage]) -> Dtype:
+        """Arithmetic of what it computes, as one of a run's ``stages``."""
+        return "float32"
 
     @property
     def trains_adapters(self) -> bool:

@@ -13,9 +13,7 @@ from penstock.core.types import BoolArray, FloatArray, IntArray, Unit
 from penstock.loops.learn import Step
 from penstock.loops.look import Seen, pieces
 from penstock.models.text import Text
-
-NEAR = 0.01
-"""Nats by which the log-probs of a learner and an exact generator are apart at most."""
+from penstock.observe.rules import EXACT, ONE_TOKEN, Thresholds
 
 
 @dataclass(frozen=True)
@@ -98,14 +96,18 @@ def remarks_on_rows(rows: Sequence[FirstRow]) -> Iterator[str]:
             yield f"{row.name} is trained up to {trained[-1].text!r}, no end token: the model is not shown where to stop"
 
 
-def remarks_on_samples(step: Step) -> Iterator[str]:
-    """What is wrong with samples, whatever the model."""
+def remarks_on_samples(step: Step, bounds: Thresholds = EXACT) -> Iterator[str]:
+    """What is wrong with samples, whatever the model; ``bounds`` say how far apart rounding may bring two sides."""
     failed = [one.sample.error for one in step.seen if one.sample.error]
     if failed:
         yield f"{len(failed)} of {len(step.seen)} samples failed: {failed[0]}"
-    gaps = [np.abs(one.logp_A - one.sample.logp_T[one.sample.action_T]).max() for one in step.seen if one.logp_A is not None]
-    if gaps and max(gaps) > NEAR:
-        yield f"learner and generator are {max(gaps):.3g} nats apart on a token: they do not compute the same model"
+    gaps = [np.abs(one.logp_A - one.sample.logp_T[one.sample.action_T]) for one in step.seen if one.logp_A is not None]
+    gap_A = np.concatenate(gaps or [np.zeros(1)])
+    if not (gap_A.mean() <= bounds.gap_warning and gap_A.max() <= ONE_TOKEN * bounds.gap_warning):
+        yield (
+            f"learner and generator are {gap_A.max():.3g} nats apart on a token and {gap_A.mean():.3g} in the mean, where "
+            f"rounding explains {bounds.gap_warning:.3g} in the mean: they do not compute the same model"
+        )
 
 
 def remarks_on_behaviour(step: Step) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from penstock.config.learner import Dtype
 from penstock.core.sentinels import Severity
 from penstock.core.types import Group, Metrics, Sample, Version
 
@@ -18,7 +19,7 @@ class Thresholds:
 
     A gap compares log-probs of the same tokens under the same weights, at generation and at training. Where both sides
     compute in float32 healthy runs stay below 1e-4 (``docs/sentinels.md``), and a wrong temperature, template or weight
-    file is above 0.05. Where one side rounds (bfloat16, 4 bits) only the wider bounds of ``ROUNDED`` are safe.
+    file is above 0.05. In coarser types the two sides round apart: :func:`thresholds` has the bounds.
     """
 
     gap_warning: float = 1e-3
@@ -26,7 +27,8 @@ class Thresholds:
     gap_fatal: float = 0.05
     """Mean |gap| above which they are not the same policy."""
     largest_gap: float = 0.5
-    """One token's |gap| above which some of the samples (of one generator out of many, say) are another policy's."""
+    """One token's |gap| above which some of the samples (of one generator out of many, say) are another policy's; infinite
+    where rounding alone may move a token that far."""
     stale_cache: float = 0.1
     """Mean |gap| of tokens that the learner's version drew on a cache filled by older weights (``kv="keep"``)."""
     effective_samples: float = 0.5
@@ -58,8 +60,27 @@ class Thresholds:
 EXACT = Thresholds()
 """Generator and learner both compute in float32."""
 
-ROUNDED = Thresholds(gap_warning=0.05, gap_fatal=0.2, largest_gap=math.inf)
-"""One of them rounds to bfloat16 or 4 bits, or is another engine."""
+ROUNDOFF: Mapping[Dtype, float] = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "mixed": 2.0**-8}
+"""Relative error of one rounding, at most."""
+APART = 10.0
+"""Mean |gap| of two sides that only sum in another order, at most, in roundings times the root of the number of layers: each
+layer adds an error of its own to the residual stream, and independent errors add up by their squares. Measured: 1.4 to 5.1 in
+bfloat16 (``docs/sentinels.md``)."""
+ONE_TOKEN = 10.0
+"""A token's |gap| in such means, at most; measured up to 15 of the mean itself, which is half of the bound or less."""
+
+
+def thresholds(dtype: Dtype, layers: int) -> Thresholds:
+    """Where sentinels trip if the coarser of the two sides computes ``layers`` layers in a type.
+
+    A mean gap above what rounding explains is a warning, three times that is fatal, and never are the bounds below those of
+    float32. What rounding may do to a single token is fatal to nobody.
+    """
+    apart = APART * ROUNDOFF[dtype] * math.sqrt(layers)
+    if apart <= EXACT.gap_warning:
+        return EXACT
+    fatal = max(EXACT.gap_fatal, 3 * apart)
+    return replace(EXACT, gap_warning=apart, gap_fatal=fatal, largest_gap=math.inf, stale_cache=EXACT.stale_cache + apart)
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,8 @@ class StageRun:
         self.session.log.metrics(done, step.metrics)
         self._tell(step.alarms)
         if step.index == 0:
-            self._remark([*remarks_on_samples(step), *(remarks_on_behaviour(step) if self.stage.model.path else ())])
+            said = remarks_on_behaviour(step) if self.stage.model.path else ()
+            self._remark([*remarks_on_samples(step, self.runtime.bounds), *said])
         self.progressed.metrics = step.metrics
         if step.groups and due(done, total):
             seen = step.seen or chosen(step.groups)

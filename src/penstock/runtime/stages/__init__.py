@@ -17,6 +17,7 @@ from penstock.data.resolve import resolve
 from penstock.loops.learn import Step
 from penstock.models.language_model import LanguageModel
 from penstock.observe.first_rows import FirstRow
+from penstock.observe.rules import EXACT, Thresholds
 from penstock.runtime.build import Models
 from penstock.runtime.context import NO_CONTEXT, StageContext
 
@@ -47,6 +48,8 @@ class StageRuntime(ABC):
     """Who evaluates while training goes on, if another process does."""
     epoch: int = 0
     """Units in one pass over the data."""
+    bounds: Thresholds = EXACT
+    """How far rounding may bring learner and generator apart."""
 
     @abstractmethod
     def steps(self, start: int) -> AsyncGenerator[Step, None]:

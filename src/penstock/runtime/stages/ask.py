@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -75,13 +75,19 @@ class Asking(StageRuntime):
         self.place = place_of(stage.store, base, context.folder)
         self.seed = seed_of(run.seed, stage.name)
         self.labels = Labels(natures=("simulated",) if stage.simulated else ("human", "imported"))
-        self.model = self._load(stage.model.path)
+        self.dtype = models.compute = stage.dtype_in(run.stages)
+        self.chosen, self.model = stage.model.path, self._load(stage.model.path)
         self.source = prompts_of(stage.data, base, self.seed, self.model.text)
         self.holders, self.epoch = {}, len(self.source)
         self.evaluate = self._evaluate if stage.evaluation else None
 
     def _load(self, path: str) -> LanguageModel:
-        return load_model(self.models.path(path)).to(self.models.device).requires_grad_(False)
+        return load_model(self.models.path(path), dtype=self.dtype).to(self.models.device).requires_grad_(False)
+
+    async def close(self) -> None:
+        """Later stages start from the weights as they are in their folder, in whatever type they were computed with."""
+        self.dtype = "float32"
+        self.model = self._load(self.chosen)
 
     @property
     def before(self) -> list[Ask]:
@@ -109,12 +115,10 @@ class Asking(StageRuntime):
         return written.read(path)
 
     async def _draw(self) -> list[Asked]:
-        stage = self.stage
+        stage, names = self.stage, [name for name in self.stage.scorers.split("+") if name]
         round = f"{self.run.name}/{stage.name}"
         fields: dict[str, Any] = {"overlap": stage.overlap, "guideline": stage.guideline, "round": round}
-        judges = [
-            model_reward(self.models.scorer(name), name, self.model.text) for name in stage.scorers.split("+") if stage.scorers
-        ]
+        judges = [model_reward(self.models.scorer(name), name, self.model.text) for name in names]
         try:
             answered = await self._answered(self.model, stage.model.path, stage.samples, judges)
             found = questions(answered, stage.questions, Mix(stage.mix), self.seed, **fields)
@@ -166,7 +170,10 @@ class Asking(StageRuntime):
 
     async def _answer(self, store: Store, asked: Sequence[Asked]) -> Heard:
         """Let those answer who need not be waited for."""
-        rewards = making_rewards(self.models, self.model, self.base)
+
+        def rewards(spec: Any) -> StageRewards:
+            return StageRewards((spec,), self.models, self.model.text, self.base)
+
         heard = await ask_judges(self.stage, store, asked, rewards)
         if self.stage.truth is None or not self.stage.simulated:
             return heard
@@ -244,8 +251,8 @@ class Asking(StageRuntime):
             word = "promoted" if passed else "not promoted"
             weights = f"version {promoted['version']} of {promoted['stage'] or promoted['path']}"
             self.context.report(word, goes_on_with=weights, because=verdict.because() or "the report card passed")
-        if chosen != stage.model.path:
-            self.model = self._load(chosen)
+        if chosen != self.chosen:
+            self.chosen, self.model = chosen, self._load(chosen)
         return verdict
 
 
@@ -264,11 +271,6 @@ def groups_of(prompt: Prompt) -> dict[str, str]:
     """The values to report by, which a row holds in a column ``groups``."""
     found = prompt.columns.get("groups")
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
-
-
-def making_rewards(models: Models, model: LanguageModel, base: Path) -> Callable[[Any], StageRewards]:
-    """From the spec of a reward to the reward, for a policy."""
-    return lambda spec: StageRewards((spec,), models, model.text, base)
 
 
 def _counted(votes: Mapping[str, int]) -> str:

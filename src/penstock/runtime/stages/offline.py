@@ -87,7 +87,7 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     policy = LanguagePolicy(model, share_prefix=stage.learner.share_prefix)
     whole = stage.evaluation is not None and bool(stage.evaluation.rewards)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed, whole=whole))
-    trainer = trainer_of(algorithm, run, learner)
+    trainer = trainer_of(algorithm, run, learner, model)
     label = partial(labelled, algorithm, learner=learner, reference=reference)
 
     made = OfflineRuntime(stage, context, model, learner, trainer, label, units, len(units))

@@ -1,0 +1,85 @@
+"""``penstock serve`` and ``penstock generate`` as processes compute in the type that ``--dtype`` names."""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import naive
+import tiny_models
+from penstock.core.types import Prompt, PromptKey, Request, Row, SampleKey, Sampling
+from penstock.data.texts import prompt_tokens
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.models.files import load_model, save_model
+from penstock.observe.rules import thresholds
+from serving import Process
+
+pytestmark = pytest.mark.slow
+each_type = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "mixed"])
+SAMPLES = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, text):
+    return str(save_model(tiny_models.build("qwen2", text), tmp_path_factory.mktemp("types") / "model"))
+
+
+def assert_computed_in(dtype, folder, rows, logp):
+    """The log-probs of rows' actions are those of transformers in this type but for rounding."""
+    stored = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=stored)
+    found, (expected, _) = np.concatenate(logp), naive.token_outputs(network, rows)
+    gap = np.abs(found - torch.cat(expected).detach().numpy())
+    if dtype == "float32":
+        assert gap.max() < 1e-4
+    else:
+        assert gap.max() > 1e-3
+        assert gap.mean() < thresholds(dtype, 2).gap_warning
+
+
+@each_type
+def test_a_server_answers_with_log_probs_of_its_type(dtype, folder):
+    prompt = np.arange(20, 28)
+    server = Process(folder, "--port", "0", "--device", "cpu", "--dtype", dtype)
+    try:
+        asked = {"prompt": prompt.tolist(), "n": SAMPLES, "max_tokens": 40, "logprobs": 0, "seed": 1, "return_token_ids": True}
+        answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()
+    finally:
+        server.end()
+    rows = [tiny_models.row(prompt, np.array(one["token_ids"])) for one in answer["choices"]]
+    assert_computed_in(dtype, folder, rows, [one["logprobs"]["token_logprobs"] for one in answer["choices"]])
+
+
+def drawn(folder, dtype, text, sampling):
+    """What ``penstock generate`` draws for a prompt, by a generator in this process."""
+    model = load_model(folder, dtype=dtype)
+    key, generator = PromptKey("prompt", 0, 0), embedded_generator(model)
+    tokens = prompt_tokens(Prompt(key, text), model.text)
+
+    async def samples():
+        return await asyncio.gather(*(generator.generate(Request(SampleKey(key, n), tokens, sampling)) for n in range(SAMPLES)))
+
+    return asyncio.run(samples())
+
+
+@each_type
+def test_generated_answers_are_drawn_in_the_type(dtype, folder):
+    prompt, sampling = "3 + 4 =", Sampling(max_new_tokens=60, seed=1)
+    words = ["generate", folder, "--prompt", prompt, "--samples", str(SAMPLES), "--max-new-tokens", "60", "--seed", "1"]
+    code = "import sys; from penstock.cli.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "--device", "cpu", "--dtype", dtype],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    samples = drawn(folder, dtype, prompt, sampling)
+    assert done.stdout == "".join(f"{prompt}{one.text}\n" for one in samples), done.stderr
+    rows = [Row(one.columns, one.action_T) for one in samples]
+    assert_computed_in(dtype, folder, rows, [one.logp_T[one.action_T] for one in samples])
+    other = "float32" if dtype != "float32" else "bfloat16"
+    assert [one.text for one in samples] != [one.text for one in drawn(folder, other, prompt, sampling)]
