@@ -39,7 +39,7 @@ def test_a_step_is_a_question():
 def test_a_stage_that_asks_computes_in_the_type_of_whoever_trained_what_it_asks_about():
     def trained(name, dtype):
         learner = LearnerSpec(dtype=dtype)
-        return Offline(name=name, data=POLICY["data"], algorithm=SFT(), batch=1, steps=1, learner=learner)
+        return Offline(**{**POLICY, "name": name}, algorithm=SFT(), batch=1, steps=1, learner=learner)
 
     def about(path, *before):
         return replace(ask(), model=ModelSpec(path=path)).dtype_in(before)
