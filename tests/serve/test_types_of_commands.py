@@ -21,7 +21,7 @@ from penstock.observe.rules import thresholds
 from serving import Process
 
 pytestmark = pytest.mark.slow
-each_type = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "mixed"])
+each_type = pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
 SAMPLES = 6
 
 
@@ -36,11 +36,8 @@ def assert_computed_in(dtype, folder, rows, logp):
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=stored)
     found, (expected, _) = np.concatenate(logp), naive.token_outputs(network, rows)
     gap = np.abs(found - torch.cat(expected).detach().numpy())
-    if dtype == "float32":
-        assert gap.max() < 1e-4
-    else:
-        assert gap.max() > 1e-3
-        assert gap.mean() < thresholds(dtype, 2).gap_warning
+    assert gap.max() > 1e-3, "float32 would be nearer"
+    assert gap.mean() < thresholds(dtype, 2).gap_warning
 
 
 @each_type
@@ -49,7 +46,7 @@ def test_a_server_answers_with_log_probs_of_its_type(dtype, folder):
     server = Process(folder, "--port", "0", "--device", "cpu", "--dtype", dtype)
     try:
         asked = {"prompt": prompt.tolist(), "n": SAMPLES, "max_tokens": 40, "logprobs": 0, "seed": 1, "return_token_ids": True}
-        answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()
+        answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=300).json()
     finally:
         server.end()
     rows = [tiny_models.row(prompt, np.array(one["token_ids"])) for one in answer["choices"]]
@@ -75,11 +72,10 @@ def test_generated_answers_are_drawn_in_the_type(dtype, folder):
     code = "import sys; from penstock.cli.main import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, *words, "--device", "cpu", "--dtype", dtype],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     samples = drawn(folder, dtype, prompt, sampling)
     assert done.stdout == "".join(f"{prompt}{one.text}\n" for one in samples), done.stderr
     rows = [Row(one.columns, one.action_T) for one in samples]
     assert_computed_in(dtype, folder, rows, [one.logp_T[one.action_T] for one in samples])
-    other = "float32" if dtype != "float32" else "bfloat16"
-    assert [one.text for one in samples] != [one.text for one in drawn(folder, other, prompt, sampling)]
+    assert [one.text for one in samples] != [one.text for one in drawn(folder, "float32", prompt, sampling)]
