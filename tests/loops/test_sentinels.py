@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from test_training import train, weights_of
 from penstock.algos.grpo import GRPO
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
-from penstock.config.learner import LearnerSpec
+from penstock.config.engines import VLLM, Embedded, Served
+from penstock.config.keeping import RolesSpec
+from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import NonFiniteError
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Sampling
@@ -26,6 +29,7 @@ from penstock.observe.rules import (
     EXACT,
     Context,
     batch_facts,
+    bounds_of,
     constant_reward,
     effective_samples,
     entropy_collapse,
@@ -149,6 +153,22 @@ def test_a_real_difference_shows_beside_rounding(difference, severity, dtype, ti
     assert names([step]) == ["log-prob gap"]
     assert gap(step.metrics, Context(bounds)).severity == severity
     assert [line for line in remarks_on_samples(step, bounds) if "do not compute the same model" in line]
+
+
+@pytest.mark.parametrize(
+    ("engine", "spec", "dtype"),
+    [
+        (Embedded(), LearnerSpec(), "float32"),
+        (Embedded(), LearnerSpec(dtype="mixed"), "mixed"),
+        (Embedded(), LearnerSpec(lora=LoRA(quantize="nf4")), "bfloat16"),
+        (VLLM(), LearnerSpec(), "bfloat16"),
+        (VLLM(dtype="float32"), LearnerSpec(), "float32"),
+        (Served(), LearnerSpec(), "bfloat16"),
+    ],
+)
+def test_bounds_are_those_of_the_coarser_of_learner_and_engine(engine, spec, dtype):
+    run = SimpleNamespace(roles=RolesSpec(engine=engine))
+    assert bounds_of(run, spec, 8) == thresholds(dtype, 8)
 
 
 def test_bounds_grow_with_roundings_and_the_root_of_layers_and_are_never_below_those_of_float32():

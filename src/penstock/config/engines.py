@@ -86,7 +86,6 @@ class Embedded(Engine):
 
     @property
     def rounds(self) -> bool:
-        """No: it computes in the learner's."""
         return False
 
     def __post_init__(self) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from penstock.config.learner import Dtype
+from penstock.config.learner import Dtype, LearnerSpec
+from penstock.config.run import Run
 from penstock.core.sentinels import Severity
 from penstock.core.types import Group, Metrics, Sample, Version
 
@@ -81,6 +82,12 @@ def thresholds(dtype: Dtype, layers: int) -> Thresholds:
         return EXACT
     fatal = max(EXACT.gap_fatal, 3 * apart)
     return replace(EXACT, gap_warning=apart, gap_fatal=fatal, largest_gap=math.inf, stale_cache=EXACT.stale_cache + apart)
+
+
+def bounds_of(run: Run, spec: LearnerSpec, layers: int) -> Thresholds:
+    """The thresholds of a stage whose learner trains so many layers: those of the coarser arithmetic of the two sides."""
+    rounds = run.roles.engine.rounds or (spec.lora is not None and spec.lora.quantize != "none")
+    return thresholds("bfloat16" if rounds else spec.dtype, layers)
 
 
 @dataclass(frozen=True)

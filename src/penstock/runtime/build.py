@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos.process_reward import marks, step_tokens
-from penstock.config.learner import Dtype, LearnerSpec
+from penstock.config.learner import Dtype
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm
@@ -37,7 +37,7 @@ from penstock.models.restrict import restrict
 from penstock.models.scratch import build_model
 from penstock.models.text import Text
 from penstock.net import wire
-from penstock.observe.rules import Thresholds, thresholds
+from penstock.observe.rules import bounds_of
 from penstock.observe.sentinels import Sentinels
 from penstock.rewards.ensemble import combined
 from penstock.rewards.model import ModelReward, read_by
@@ -274,11 +274,5 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
 
 def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner, model: LanguageModel) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
-    sentinels = Sentinels(run.sentinels, bounds_of(run, learner.spec, model))
+    sentinels = Sentinels(run.sentinels, bounds_of(run, learner.spec, model.config.num_hidden_layers))
     return Trainer(learner, algorithm.loss(), sentinels, algorithm.coupled)
-
-
-def bounds_of(run: Run, spec: LearnerSpec, model: LanguageModel) -> Thresholds:
-    """How far apart learner and generator may be, in the coarser arithmetic of the two."""
-    rounds = run.roles.engine.rounds or (spec.lora is not None and spec.lora.quantize != "none")
-    return thresholds("bfloat16" if rounds else spec.dtype, model.config.num_hidden_layers)

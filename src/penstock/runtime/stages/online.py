@@ -23,7 +23,8 @@ from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
-from penstock.runtime.build import Models, StageRewards, bounds_of, check_prompts, corpus_of, environments, seed_of, trainer_of
+from penstock.observe.rules import bounds_of
+from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import measured, refreshed
 from penstock.runtime.stages import StageRuntime
@@ -124,7 +125,8 @@ class OnlineRuntime(StageRuntime):
 
     def __init__(self, parts: OnlineParts, run: Run, models: Models, base: Path, context: StageContext) -> None:
         self.parts, self.run, self.context = parts, run, context
-        self.model, self.epoch, self.bounds = parts.model, len(parts.source), bounds_of(run, parts.stage.learner, parts.model)
+        self.model, self.epoch = parts.model, len(parts.source)
+        self.bounds = bounds_of(run, parts.stage.learner, parts.model.config.num_hidden_layers)
         self.counts: Metrics = {}
         if parts.stage.data.too_long.drops:
             self.counts = {"data/dropped": float(len(parts.source.source) - self.epoch)}
