@@ -131,3 +131,12 @@ def test_grpo_finds_the_shortest_ways(tmp_path):
     summary = launch(build("randomwalks", ["--algorithm", "grpo", "--threads", "1"]), tmp_path / "run").summary
     assert summary["stages"]["grpo"]["first"]["evaluation/reward"] < 0.4
     assert summary["stages"]["grpo"]["last"]["evaluation/reward"] > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "graph_seed", "measure"), [("dpo", 1, ""), ("ilql", 3, f"/beta={BETAS[-1]:g}")])
+def test_given_walks_teach_graphs_that_the_recipe_was_not_made_on(algorithm, graph_seed, measure, tmp_path):
+    words = ["--algorithm", algorithm, "--graph-seed", str(graph_seed), "--threads", "1"]
+    summary = launch(build("randomwalks", words), tmp_path / "run").summary
+    assert summary["stages"]["sft"]["last"]["evaluation/reward"] < 0.3
+    assert summary["stages"][algorithm]["last"][f"evaluation{measure}/reward"] > 0.87
