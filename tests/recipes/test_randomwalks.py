@@ -135,7 +135,7 @@ def test_grpo_finds_the_shortest_ways(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "graph_seed", "measure"), [("dpo", 1, ""), ("ilql", 3, f"/beta={BETAS[-1]:g}")])
-def test_given_walks_teach_graphs_that_the_recipe_was_not_made_on(algorithm, graph_seed, measure, tmp_path):
+def test_given_walks_teach_short_ways_on_other_graphs_than_the_default(algorithm, graph_seed, measure, tmp_path):
     words = ["--algorithm", algorithm, "--graph-seed", str(graph_seed), "--threads", "1"]
     summary = launch(build("randomwalks", words), tmp_path / "run").summary
     assert summary["stages"]["sft"]["last"]["evaluation/reward"] < 0.3
