@@ -137,7 +137,7 @@ def main() -> None:
     options.add_argument("--model", default="runs/bench-model")
     options.add_argument("--steps", type=int, default=6)
     options.add_argument("--peer-python", default="")
-    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--dtype", default="float32", choices=["float32", "mixed", "bfloat16"])
     options.add_argument("--side", default="both", choices=["both", "ours"])
     chosen = options.parse_args()
     if chosen.side == "ours":

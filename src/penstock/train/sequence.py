@@ -54,6 +54,7 @@ class Sequence:
         own = SimpleNamespace(
             plan=SplitPlan(tensors.plan, len(tensors.tokens_N), self),
             needed_n=None,
+            routes_NLK=None,
             tokens_N=self._own(tensors.tokens_N),
             position_N=self._own(tensors.position_N),
             source_A=tensors.source_A[action] // self.size,
