@@ -371,7 +371,7 @@ def test_dropout_leaves_scores_alone(tiny):
     learner = learner_of(model, dropout=0.3, token_dropout=0.3)
     found, expected = learner.score(some_units(), LOGP), Scoring(LanguagePolicy(tiny())).score(some_units(), LOGP)
     for ours, theirs in zip(found["logp"], expected["logp"], strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # the sums may be in another order
 
 
 def test_dropout_draws_anew_for_every_micro_batch(tiny):
