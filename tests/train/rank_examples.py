@@ -27,7 +27,7 @@ from penstock.train.ranks import learner_of
 
 LOSSES = {"SFT": SFT().loss(), "DPO": DPO().loss(), "GRPO": GRPO(clip=(0.2, 0.28)).loss()}
 LOGP = frozenset({"logp"})
-BUDGET = 48
+BUDGET = 28
 """Tokens of a micro-batch: small enough that a batch makes several, of which the last ranks have one less."""
 
 
