@@ -36,7 +36,7 @@ def explain(made: Run) -> list[str]:
             continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
         lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
-        lines += [f"  known not to learn: {line}" for line in advice(stage, shape_behind(stage.model, made))]
+        lines += [f"  warning: {line}" for line in advice(stage, shape_behind(stage.model, made))]
     return lines
 
 
