@@ -78,12 +78,13 @@ TASKS = {
         "{{ metadata.initial_state.values() | join(' ') }}/{{ metadata.rotations | join(' ') }}/{{ metadata.target_side }} =",
         12, {"max_rotations": 2}, puzzle=True,
     ),
-    "knights_knaves": Task(
-        "{{ question.split('inhabitants: ')[1].split(' (Format')[0] }}\n", 64, {"n_people": 2}, puzzle=True
+    "letter_jumble": Task(
+        "{{ metadata.scrambled_words | join(' ') }} >", 8,
+        {"min_words": 1, "max_words": 1, "min_word_len": 3, "max_word_len": 6}, puzzle=True,
     ),
-    "maze": Task(
-        "{{ metadata.grid | join(' ') }} {{ metadata.start }}{{ metadata.goal }}{{ metadata.wall }} =", 4,
-        {"min_grid_size": 5, "max_grid_size": 6, "min_dist": 3, "max_dist": 8}, puzzle=True,
+    "spiral_matrix": Task(
+        "{% for row in metadata.matrix %}{{ row | join('') }} {% endfor %}=", 18,
+        {"min_n": 3, "max_n": 3}, sft_steps=100, puzzle=True,
     ),
 }  # fmt: skip
 
@@ -127,11 +128,12 @@ def grpo(task: str, model: str, seed: int = 0) -> Run:
         model=ModelSpec(path=model),
         data=rows(task, 2 * 10**6 + seed, STEPS * PROMPTS),
         rewards=(RewardSpec(function="gym"),),
-        algorithm=GRPO(clip=(0.2, 0.28), kl=KLPenalty(place="loss", estimator="k3", coefficient=0.3)),
+        algorithm=GRPO(clip=(0.2, 0.28), kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1)),
         learner=LearnerSpec(learning_rate=RATE, schedule="linear", warmup=10, token_budget=16384),
         sampling=Sampling(max_new_tokens=TASKS[task].longest),
         samples=SAMPLES,
         batch=PROMPTS,
+        minibatches=4,
         max_running=512,
         steps=STEPS,
         evaluation=held_out,

@@ -65,7 +65,12 @@ RETIRED = {
 ELSEWHERE = {
     "drawn": ("src/penstock/ui/", "src/penstock/web/"),
     "Border": ("src/penstock/models/", "src/penstock/feedback/page/"),
-    "Talk": ("src/penstock/feedback/", "src/penstock/runtime/judging.py", "src/penstock/ui/"),
+    "Talk": (
+        "src/penstock/feedback/",
+        "src/penstock/runtime/judging.py",
+        "src/penstock/runtime/stages/ask.py",
+        "src/penstock/ui/",
+    ),
     "withdrawn": ("src/penstock/feedback/", "src/penstock/product/", "src/penstock/cli/", "docs/feedback"),
 }
 """Where a word means something else: pictures are drawn, a frozen part has a border, people are asked and withdraw votes."""
@@ -95,7 +100,7 @@ ALLOWED: dict[str, int] = {
     "Leasing": 0,
     "Border": 0,
     "Flight": 0,
-    "Talk": 5,
+    "Talk": 0,
     "Meeting": 0,
     "OnlineParts": 11,
     "LabelScore": 0,

@@ -20,7 +20,8 @@ from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, Re
 from penstock.core.errors import DataError, PenstockError
 from penstock.core.events import read_events
 from penstock.core.types import Row, Sampling
-from penstock.feedback.asked import read
+from penstock.feedback import projects
+from penstock.feedback.asking import read
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 from penstock.models.files import load_model, load_text
@@ -110,6 +111,27 @@ def test_every_response_is_kept_with_its_exact_tokens_and_where_it_comes_from(on
         assert response.sampling["max_new_tokens"] == 4
         drawn = response.tokens[-len(response.logp) :]
         assert text.decode(drawn) in (response.text, response.text + text.tokenizer.eos_token)
+
+
+def test_a_run_asks_and_learns_in_the_project_that_it_names(tmp_path):
+    place = tmp_path / "votes.db"
+    with Store.open(place) as store:
+        projects.change(store, projects.Project("legal"), new=True)
+    ask = replace(ASK, store=str(place), project="legal")
+    with pytest.raises(PenstockError, match="no project 'tax'; there are: legal"):
+        carry_out(a_run(sft(steps=1), replace(ask, project="tax")), tmp_path / "wrong")
+    assert not (tmp_path / "wrong" / "asked" / "ask-1.jsonl").exists()  # nothing was sampled for it
+    options = {"natures": ["simulated"], "project": "legal"}
+    reward = replace(REWARD, data=DataSpec(source=f"feedback:{place}", options=options))
+    carry_out(a_run(sft(steps=1), ask, reward), tmp_path / "right")
+    with Store.open(place) as store:
+        assert store.counts() == {}
+        assert store.counts("legal")["ask"].judgements == 10  # two people, five questions
+        store.ask([replace(store.task(store.tasks()[0]), project="default")])
+    with pytest.raises(PenstockError, match="give no pairs"):
+        carry_out(
+            a_run(sft(steps=1), replace(reward, data=replace(reward.data, options={"natures": ["simulated"]}))), tmp_path / "x"
+        )
 
 
 def test_kept_log_probs_are_those_of_the_weights(once):

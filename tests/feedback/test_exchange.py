@@ -23,7 +23,7 @@ from penstock.feedback.exchange.snapshot import (
     preference_pairs,
     snapshot,
 )
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 from penstock.feedback.store import Store
 
@@ -133,7 +133,7 @@ def test_who_is_contradicted_by_ties_alone_has_the_common_weight(store):
     for number in range(6):
         said(store, pair(str(number)), ann=1 if number % 2 else -1, bob=0)
     found = counted(snapshot(store), Labels())
-    assert annotator_weights(found, Labels())["ann"] == COMMON_WEIGHT
+    assert annotator_weights(found, {}, Labels())["ann"] == COMMON_WEIGHT
 
 
 def test_edits_are_corrections_and_pairs(store):
@@ -267,3 +267,11 @@ def test_hh_rlhf_and_rt_polarity_are_read(tmp_path):
     assert [(row["prompt"], row["chosen"]) for row in preference_pairs(taken)] == [(dialogue, " yes")]
     labels = {row["completion"]: row["label"] for row in labelled_completions(taken)}
     assert labels == {"fine film": True, "dull film": False, " yes": True, " no": False}
+
+
+def test_a_store_and_its_exports_are_nobody_else_s(store, tmp_path):
+    said(store, pair(overlap=1), ann=1)
+    write_rows(preference_pairs(snapshot(store), EQUAL), tmp_path / "rows.jsonl")
+    made = {place.name: place.stat().st_mode & 0o077 for place in tmp_path.iterdir()}
+    assert made.keys() >= {"f.db", "f.db-wal", "rows.jsonl"}
+    assert set(made.values()) == {0}

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.feedback.judgements import Unit
-from penstock.feedback.judges import BothOrders, compare, fence, place_share, question, read_answer
+from penstock.feedback.judges import BothOrders, beside_people, fence, place_share, question, read_answer
 from penstock.feedback.quality.reliability import Share
 
 
@@ -44,14 +44,19 @@ def test_position_bias_is_the_share_of_answers_for_the_first_place():
 
 
 def test_a_judge_beside_people_by_hand():
-    units = [Unit(name, 0, 1) for name in "abcd"]
+    units = [Unit(name, "first", "second") for name in "abcd"]
     said = dict(zip(units, (1, 1, -1, 0), strict=True))
     people = dict(zip(units, (1, -1, -1, 1), strict=True))
     lengths = dict.fromkeys(units[:3], (9, 5)) | {units[3]: (5, 5)}
-    report = compare("j", said | {Unit("alone", 0, 1): 1}, people, lengths, Share(0, 0), 2)
-    assert (report.units, report.agreement) == (4, Share(2, 3))
-    assert report.longer == Share(2, 3)
-    assert report.people_longer == Share(1, 3)
+    line = beside_people("j", said | {Unit("alone", "first", "second"): 1}, people, lengths, Share(0, 0), 2)
+    assert (line["pairs"], line["agreement"], line["skipped"]) == (4, "67% of 3", 2)
+    assert line["longer"] == "67% of 3, people 33% of 3"
     # observed agreement 2/4; by chance (1: 2/4 · 2/4) + (-1: 1/4 · 2/4) + (0: 1/4 · 0) = 3/8
-    assert report.kappa == pytest.approx((1 / 2 - 3 / 8) / (1 - 3 / 8))
-    assert report.line()["first place"] == "not shown an order"
+    assert line["kappa"] == f"{(1 / 2 - 3 / 8) / (1 - 3 / 8):.2f}"
+    assert line["first place"] == "not shown an order"
+
+
+def test_a_judge_and_people_who_share_no_pair_are_not_compared():
+    line = beside_people("j", {}, {}, {}, Share(3, 4), 0)
+    assert (line["pairs"], line["agreement"], line["kappa"]) == (0, "none", "nan")
+    assert line["first place"] == "75% (chance 0.62)"

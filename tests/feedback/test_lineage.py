@@ -5,11 +5,11 @@ import json
 import pytest
 from feedback_examples import HandClock, answer, pair
 
-from penstock.feedback.asked import Asked, write
+from penstock.feedback.asking import Asked, write
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import content_hash, preference_pairs, snapshot
 from penstock.feedback.lineage import behind, influence, origins, recorded, runs_in, told
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator, Item, Response, Task
 from penstock.feedback.store import Store
 

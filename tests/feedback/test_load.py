@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from feedback_load import Load, check, item, measure, most_at_once
 
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator, Submission, Task
 from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.store import Store

@@ -1,11 +1,12 @@
 """Judgements read from events, detectors by hand values, and the queue of what needs a third opinion."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from feedback_examples import pair
 
-from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_preference, ratings, sign_table
+from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_units, ratings, sign_table, unit_of
 from penstock.feedback.quality.reliability import (
     Share,
     assess,
@@ -26,16 +27,24 @@ def event(task, annotator="ann", sequence=1, kind="vote", order=(0, 1), **body):
 
 
 def said(unit, annotator, preference, sequence=1, **fields):
-    base = {"both_bad": False, "side": 1, "latency": 30.0, "characters": 100, "time": 0.0, "purpose": "ask"}
-    fields = {**base, "strategy": "random", "task": unit, **fields}
-    return Comparison(unit=Unit(unit, 0, 1), annotator=annotator, preference=preference, sequence=sequence, **fields)
+    """A comparison; its 24 characters were looked at for 30 seconds."""
+    purpose, side, latency = fields.get("purpose", "ask"), fields.get("side", 1), fields.get("latency", 30.0)
+    task = pair(unit, purpose=purpose, overlap=1, reserved=annotator if purpose == "repeat" else "")
+    given = replace(event(task.id, annotator, sequence), latency=latency)
+    return Comparison(given, task, unit_named(unit), (0, 1), preference, side)
+
+
+def unit_named(name):
+    return Unit(name, "first", "second")
 
 
 def test_a_vote_is_one_comparison_with_its_side():
     task = pair()
     [shown_left] = comparisons([event(task.id, preference=-2, both_bad=False, axes={})], {task.id: task})
     [shown_right] = comparisons([event(task.id, order=(1, 0), preference=-2, both_bad=False, axes={})], {task.id: task})
-    assert (shown_left.sign, shown_left.side, shown_right.side) == (-1, 1, -1)
+    unit, turn = unit_of(task.item)
+    assert (shown_left.unit, turn * shown_left.sign) == (unit, -1)
+    assert (turn * shown_left.side, turn * shown_right.side) == (1, -1)
     assert shown_left.characters == len("prompt x" + "first x" + "second x")
 
 
@@ -43,8 +52,10 @@ def test_a_ranking_of_three_is_three_comparisons():
     item = Item("p", (Response("a"), Response("b"), Response("c")))
     task = Task(item=item, form="ranking")
     found = comparisons([event(task.id, kind="ranking", order=(2, 0, 1), ranks=[2, 1, 2])], {task.id: task})
-    assert [(c.unit.first, c.unit.second, c.preference) for c in found] == [(0, 1, -1), (0, 2, 0), (1, 2, 1)]
-    assert [c.side for c in found] == [1, -1, -1]
+    turns = [1 if c.responses == tuple(sorted(c.responses)) else -1 for c in found]
+    assert [tuple(sorted(c.responses)) for c in found] == [(0, 1), (0, 2), (1, 2)]
+    assert [turn * c.preference for turn, c in zip(turns, found, strict=True)] == [-1, 0, 1]
+    assert [turn * c.side for turn, c in zip(turns, found, strict=True)] == [1, -1, -1]
 
 
 def test_ratings_compare_by_their_difference_on_the_scale():
@@ -52,7 +63,8 @@ def test_ratings_compare_by_their_difference_on_the_scale():
     given = event(task.id, kind="rating", scores={"overall": [7, 1], "tone": [3, 4]})
     [whole] = comparisons([given], {task.id: task})
     [tone] = comparisons([given], {task.id: task}, "tone")
-    assert (whole.preference, tone.preference) == (3.0, -0.5)
+    turn = unit_of(task.item)[1]
+    assert (turn * whole.preference, turn * tone.preference) == (3.0, -0.5)
     assert [(r.response, r.value) for r in ratings([given], {task.id: task}, "tone")] == [(0, 3.0), (1, 4.0)]
 
 
@@ -65,17 +77,30 @@ def test_a_repeat_has_the_unit_of_its_origin():
     task = pair()
     repeat = pair(purpose="repeat", origin=task.id, reserved="ann", overlap=1)
     [found] = comparisons([event(repeat.id, preference=1, both_bad=False, axes={})], {repeat.id: repeat})
-    assert found.unit.task == task.id
+    assert found.unit == unit_of(task.item)[0]
+
+
+def test_the_other_order_and_another_run_are_the_same_unit():
+    one, other = Response("a", run="yesterday"), Response("b")
+    forth, back = Item("p", (one, other), "key"), Item("p", (other, Response("a")), groups={"language": "en"})
+    assert forth.id != back.id
+    assert unit_of(forth)[0] == unit_of(back)[0]
+    assert unit_of(forth)[1] == -unit_of(back)[1]
+
+
+def test_a_text_compared_with_itself_says_nothing():
+    task = Task(item=Item("p", (Response("a"), Response("a", run="other"))))
+    assert comparisons([event(task.id, preference=2, both_bad=False, axes={})], {task.id: task}) == []
 
 
 def test_gold_is_read_like_a_judgement():
     task = pair(purpose="gold", overlap=0, gold={"preference": -3})
-    assert gold_preference(task, Unit(task.id, 0, 1)) == -3
-    assert gold_preference(pair(), Unit("x", 0, 1)) is None
+    unit, turn = unit_of(task.item)
+    assert gold_units([task, pair("other")]) == {unit: -3 * turn}
 
 
 def test_gold_accuracy_counts_directions():
-    gold = {Unit("g1", 0, 1): 2.0, Unit("g2", 0, 1): -1.0, Unit("g3", 0, 1): 0.0}
+    gold = {unit_named("g1"): 2.0, unit_named("g2"): -1.0, unit_named("g3"): 0.0}
     found = [said("g1", "ann", 3), said("g2", "ann", 1), said("g3", "ann", 0), said("other", "ann", 1)]
     assert gold_accuracy(found, gold) == Share(2, 3)
 
@@ -86,8 +111,8 @@ def test_self_consistency_compares_repeats_with_the_first_time():
     assert self_consistency(found) == Share(1, 2)
 
 
-def test_nobody_reads_a_thousand_characters_in_a_second():
-    found = [said("x", "a", 1, latency=1.0, characters=1000), said("y", "a", 1, latency=60.0, characters=1000)]
+def test_nobody_reads_more_than_a_hundred_characters_in_a_second():
+    found = [said("x", "a", 1, latency=0.2), said("y", "a", 1, latency=1.0)]
     assert hasty_share([*found, said("z", "a", 1, latency=-1.0)], 100) == Share(1, 2)
 
 
@@ -103,7 +128,7 @@ def test_the_chance_of_a_coin_by_hand(right, of, chance):
 
 def test_the_sign_table_keeps_the_first_judgement_and_marks_gaps():
     units, names, sign_AU = sign_table([said("x", "b", -2, 2), said("x", "b", 1, 1), said("y", "a", 0, 3)])
-    assert (units, names) == ([Unit("x", 0, 1), Unit("y", 0, 1)], ["a", "b"])
+    assert (units, names) == ([unit_named("x"), unit_named("y")], ["a", "b"])
     assert sign_AU[1].tolist()[0] == 1
     assert math.isnan(sign_AU[0][0])
 
@@ -134,7 +159,7 @@ def people(units=60):
 
 
 def test_concerns_name_what_is_wrong():
-    gold = {Unit(f"u{number}", 0, 1): (1.0 if number % 2 else -1.0) for number in range(0, 60, 4)}
+    gold = {unit_named(f"u{number}"): (1.0 if number % 2 else -1.0) for number in range(0, 60, 4)}
     report = {quality.annotator: quality for quality in assess(people(), gold)}
     assert report["good"].concerns == report["fine"].concerns == ()
     assert set(report["bad"].concerns) == {"gold", "against the others"}
@@ -172,4 +197,4 @@ def test_disputed_units_are_adjudicated_the_least_certain_first():
     found = [said("even", "a", 1), said("even", "b", -1), said("sure", "a", 1), said("sure", "b", 1)]
     found += [said("close", "a", 1), said("close", "c", -1), said("single", "a", 1)]
     found += [said("settled", "a", 1), said("settled", "b", -1), said("settled", "judge", 1, purpose="adjudication")]
-    assert [unit.task for unit in to_adjudicate(found, weights)] == ["even", "close"]
+    assert [unit.prompt for unit in to_adjudicate(found, weights)] == ["even", "close"]

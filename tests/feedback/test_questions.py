@@ -5,21 +5,24 @@ import math
 import pytest
 from feedback_examples import HandClock, answer, pair
 
-from penstock.feedback.asked import DUEL, Asked, read, write
 from penstock.feedback.asking import (
+    DUEL,
     Answered,
+    Asked,
     Tally,
-    Votes,
     anchored,
     candidates,
     duels,
     judged_pairs,
     questions,
+    read,
     repeated,
+    write,
 )
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, snapshot
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, Votes, snapshot
+from penstock.feedback.judgements import Unit, unit_of
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator, Response, Submission
 from penstock.feedback.select import Mix
 from penstock.feedback.store import Store
@@ -78,7 +81,7 @@ def test_a_question_that_was_changed_on_disk_is_refused(tmp_path):
     file = tmp_path / "ask.jsonl"
     write([Asked(pair("a"))], file)
     file.write_text(file.read_text().replace("first a", "other a"))
-    with pytest.raises(FeedbackError, match="line 1: not a question"):
+    with pytest.raises(FeedbackError, match=r":1: not a question"):
         read(file)
 
 
@@ -118,9 +121,10 @@ def voted(store, asked, *signs):
 def test_a_side_is_the_weighted_majority(store):
     asked = [Asked(pair(name, overlap=3)) for name in "abc"]
     votes = voted(store, asked, (1, 1, -1), (-1, 0, 0), (1, -1))
-    assert [votes.side(one.task.id) for one in asked] == [1, -1, 0]
-    assert [votes.log_odds(one.task.id) for one in asked] == pytest.approx([COMMON_WEIGHT, -COMMON_WEIGHT, 0])
-    assert votes.side("nobody asked this") == 0
+    units = [unit_of(one.task.item) for one in asked]
+    found = [turn * votes.log_odds(unit) for unit, turn in units]
+    assert found == pytest.approx([COMMON_WEIGHT, -COMMON_WEIGHT, 0])
+    assert votes.log_odds(Unit("nobody", "asked", "this")) == 0
 
 
 def test_judged_pairs_are_random_questions_with_a_side(store):

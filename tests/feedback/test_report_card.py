@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Unit
 from penstock.feedback.quality.drift import JudgedPair, anchor_change
+from penstock.feedback.quality.reliability import Share
 from penstock.feedback.quality.report_card import Evidence, Gate, report_card
 
 VOTE = 0.847
@@ -20,11 +21,11 @@ def pairs(right, wrong, lengths=(10, 10), **groups):
 
 def card(duels, others=None, gate=None, **fields):
     """A card of duels, and of random questions on which the reward models do well unless said."""
-    return report_card(Evidence("ask-2", duels, pairs(80, 20) if others is None else others, **fields), gate)
+    return report_card(Evidence("ask-2", duels, pairs(80, 20) if others is None else others, **{"gold": 40} | fields), gate)
 
 
 def test_a_policy_that_people_surely_prefer_passes():
-    found = card(pairs(240, 160), proxy=(0.5, 0.7), gold=(0.5, 0.6))
+    found = card(pairs(240, 160), proxy=(0.5, 0.7), wins=(0.5, 0.6))
     assert found.passed
     assert found.wins.value == pytest.approx((0.6 - 0.3) / 0.4, abs=0.01)
     assert found.hacking_gap == pytest.approx(0.1)
@@ -63,9 +64,9 @@ def test_reward_models_that_expected_far_more_wins_are_a_concern():
 
 def test_drift_length_anchors_and_divergence_are_concerns_that_hold_nothing_back():
     likes_long = [JudgedPair(-VOTE, 1.0, (200, 100), {})] * 100 + [JudgedPair(VOTE, 1.0, (10, 10), {})] * 500
-    before, after = ({Unit(f"anchor {n}", 0, 1): [sign] * 3 for n in range(8)} for sign in (1, -1))
+    before, after = ({Unit(f"anchor {n}", "first", "second"): [sign] * 3 for n in range(8)} for sign in (1, -1))
     turned = anchor_change(before, after)
-    found = card(pairs(390, 10), likes_long, before=0.99, anchors=turned, proxy=(0, 1, 2, 3), gold=(3, 2, 1, 0))
+    found = card(pairs(390, 10), likes_long, accepted=Share(990, 1000), anchors=turned, proxy=(0, 1, 2, 3), wins=(3, 2, 1, 0))
     assert found.passed
     assert [reason.split()[1] for reason in found.concerns] == ["agreement", "prefer", "judge", "proxy"]
 
@@ -77,7 +78,7 @@ def test_erring_votes_do_not_make_people_look_indifferent_to_length():
 
 
 def test_the_first_card_has_nothing_to_drift_from():
-    assert card(pairs(240, 160)).drift_alarm is None
+    assert card(pairs(240, 160)).drift.alarm is None
 
 
 def test_silence_does_not_pass():
@@ -102,3 +103,9 @@ def test_more_duels_won_never_hold_a_policy_back(won, lost, more):
 def test_what_reward_models_think_decides_nothing(won, lost, size, side):
     theirs = [JudgedPair(pair.log_odds, side * size, pair.lengths, pair.groups) for pair in pairs(won, lost)]
     assert card(theirs).failures == card(pairs(won, lost)).failures
+
+
+def test_without_gold_a_majority_that_colludes_may_be_right_for_all_that_is_known():
+    assert card(pairs(240, 160)).concerns == ()
+    (concern,) = card(pairs(240, 160), gold=0).concerns
+    assert "looks like one that colludes" in concern

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.select import Mix, anchors, disagreement, large_gap, near_tie, portions, select, win_probability
+from penstock.feedback.select import Mix, anchors, portions, select, urges, win_probability
 
 SCORES = np.array([[[2.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 9.0]], [[2.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 9.0]]])
 """Two members: pair 0 is sure, pair 1 a tie, about pair 2 they disagree, pair 3 has the largest gap."""
@@ -23,9 +23,10 @@ def test_chances_are_bradley_terry():
 
 def test_urges_by_hand():
     gap = 1 / (1 + np.exp(-1)) - 0.5
-    assert disagreement(SCORES) == pytest.approx([0, 0, gap, 0])
-    assert near_tie(SCORES).argmax() == 1
-    assert large_gap(SCORES).tolist() == [2, 0, 0, 9]
+    found = urges(SCORES)
+    assert found["disagreement"] == pytest.approx([0, 0, gap, 0])
+    assert found["near_tie"].argmax() == 1
+    assert found["large_gap"].tolist() == [2, 0, 0, 9]
 
 
 @pytest.mark.parametrize(("strategy", "best"), [("disagreement", 2), ("large_gap", 3)])

@@ -9,9 +9,9 @@ from feedback_examples import HandClock, pair
 from penstock.config.ask import Simulated
 from penstock.feedback.exchange.snapshot import Labels, annotator_weights, preference_pairs, snapshot
 from penstock.feedback.judgements import Comparison, Unit, comparisons
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.quality.reliability import assess, preference_probability
-from penstock.feedback.queue import QueuePolicy
-from penstock.feedback.records import Item, Lease, Response, Task
+from penstock.feedback.records import Event, Item, Lease, Response, Task
 from penstock.feedback.simulate import answer_all, judge, question_of, utilities
 from penstock.feedback.store import Store
 
@@ -33,25 +33,19 @@ def vote_on(people, utility_U2, overlap, seed=0):
         seed: of everything random.
     """
     draw = random.Random(seed)
-    found = []
+    found, task = [], pair()
     for index, values in enumerate(np.asarray(utility_U2, np.float64)):
         for person in draw.sample(list(people), overlap):
             order = (0, 1) if draw.random() < 0.5 else (1, 0)
             seen = utilities(person, values.tolist(), order, draw)
             found.append(
                 Comparison(
-                    unit=Unit(f"pair {index}", 0, 1),
-                    task=f"pair {index}",
-                    annotator=person.name,
-                    preference=float(np.sign(seen[0] - seen[1])),
-                    both_bad=False,
-                    side=1 if order == (0, 1) else -1,
-                    latency=30.0,
-                    characters=0,
-                    sequence=len(found) + 1,
-                    time=float(len(found)),
-                    purpose="ask",
-                    strategy="random",
+                    Event(len(found) + 1, "", 0.0, "vote", "", person.name, 0, {}, order, 30.0, "1"),
+                    task,
+                    Unit(f"pair {index}", "first", "second"),
+                    (0, 1),
+                    float(np.sign(seen[0] - seen[1])),
+                    1 if order == (0, 1) else -1,
                 )
             )
     return found
@@ -84,7 +78,8 @@ def test_the_adversary_is_found_in_a_store(tmp_path):
     assert report["foe"].weight == 0
     assert set(taken.natures.values()) == {"simulated"}
     assert preference_pairs(taken) == []
-    assert len(preference_pairs(taken, Labels(natures=("simulated",)))) > 100
+    rows = preference_pairs(taken, Labels(natures=("simulated",)))
+    assert len(rows) > 80  # of the pairs that the adversary judged, those are left out on which the two others differ
 
 
 def asked_by(run, text="answer", stage="ppo"):
@@ -122,7 +117,7 @@ def held_out_accuracy(weights, seed, people=CROWD, pairs=300, features=12):
     draw = rng(seed)
     true_F, feature_U2F = draw.normal(size=features), draw.normal(size=(pairs, 2, features))
     found = vote_on(people, feature_U2F @ true_F, overlap=3, seed=seed)
-    worth = annotator_weights(found, Labels(weights=weights))
+    worth = annotator_weights(found, {}, Labels(weights=weights))
     votes = {}
     for comparison in found:
         votes.setdefault(comparison.unit, []).append((comparison.sign, worth[comparison.annotator]))

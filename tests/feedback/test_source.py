@@ -10,7 +10,7 @@ from penstock.algos import BradleyTerry
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.core.errors import DataError
 from penstock.feedback.exchange.snapshot import content_hash
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.store import Store
 from penstock.product.source import pin
 from penstock.runtime.pinning import pinned

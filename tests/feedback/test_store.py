@@ -11,7 +11,8 @@ from feedback_examples import HandClock, answer, enrol, pair, vote
 
 from penstock.feedback import errors
 from penstock.feedback.database import connect
-from penstock.feedback.queue import QueuePolicy, display_order
+from penstock.feedback.policy import QueuePolicy
+from penstock.feedback.queue import display_order
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 from penstock.feedback.schema import metadata
 from penstock.feedback.store import Store

@@ -15,7 +15,7 @@ import pytest
 from feedback_examples import enrol, pair, vote
 
 from penstock.feedback.errors import AlreadyAnswered, NotAllowed, SeatTaken
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import JUDGEMENTS
 from penstock.feedback.store import Store
 

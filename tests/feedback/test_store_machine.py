@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.feedback import errors
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 

@@ -13,7 +13,7 @@ from feedback_examples import enrol, pair, vote
 
 import penstock.feedback
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator
 from penstock.feedback.store import Store
 

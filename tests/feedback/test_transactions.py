@@ -14,7 +14,7 @@ from feedback_examples import enrol, pair, vote
 from penstock.feedback import database as database_module
 from penstock.feedback.database import connect
 from penstock.feedback.errors import NotAllowed, StoreUnavailable
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator
 from penstock.feedback.store import Store
 

@@ -5,12 +5,11 @@ import math
 import pytest
 from feedback_examples import HandClock, pair
 
-from penstock.feedback.asked import Asked
-from penstock.feedback.asking import Votes
+from penstock.feedback.asking import Asked
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, snapshot
+from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, Votes, snapshot
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.quality.true_share import true_share
-from penstock.feedback.queue import QueuePolicy
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 from penstock.feedback.verdicts import gate_of, judged
@@ -67,12 +66,27 @@ def test_what_was_expected_and_what_was_won_are_summed_over_rounds(verdict):
     assert found.gold == pytest.approx([0.0, 0.3, 0.3 + found.card.wins.value - 0.5])
 
 
-def test_drift_is_measured_from_the_agreement_of_the_card_before_and_is_a_concern(verdict):
-    before = {"proxy": [0.0], "gold": [0.0], "card": {"agreement": {"right": 10, "of": 10}}}
-    strict = LENIENT | {"threshold": 3.0}
-    drifted = verdict([-1] * 8 + [1] * 4, strict, [before])
+def earlier(right, total):
+    """The verdict of an earlier round, with so many of ten votes as the reward models have it."""
+    return {"proxy": [0.0], "gold": [0.0], "card": {"agreement": {"right": right, "of": 10}, "drift": {"total": total}}}
+
+
+def test_drift_is_measured_from_the_first_card_and_is_a_concern(verdict):
+    drifted = verdict([-1] * 8 + [1] * 4, LENIENT | {"threshold": 3.0}, [earlier(10, 0.0), earlier(2, 0.0)])
     assert any("has drifted below 100.0%" in reason for reason in drifted.card.concerns)
     assert drifted.because() == ""
+
+
+@pytest.mark.parametrize(("total", "alarms"), [(0.0, False), (2.9, True)])
+def test_drift_adds_up_over_rounds(verdict, total, alarms):
+    found = verdict([-1] * 2 + [1] * 10, LENIENT | {"threshold": 3.0}, [earlier(10, 0.0), earlier(8, total)])
+    assert (found.card.drift.alarm is not None) is alarms
+
+
+def test_a_card_of_before_drift_was_carried_begins_at_nothing(verdict):
+    older = earlier(10, 0.0)
+    del older["card"]["drift"]
+    assert verdict([1] * 12, LENIENT, [older]).card.drift.total == 0.0
 
 
 def test_a_gate_without_votes_cannot_be_passed(verdict):

@@ -18,7 +18,7 @@ from penstock.algos.ppo import PPO
 from penstock.config.engines import VLLM, Embedded, Served
 from penstock.config.keeping import RolesSpec
 from penstock.config.learner import LearnerSpec, LoRA
-from penstock.core.errors import NonFiniteError
+from penstock.core.errors import NonFiniteError, NonFiniteStepError
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Sampling
 from penstock.loops.learn import Plan
@@ -387,36 +387,82 @@ def test_a_policy_that_says_one_thing_only_and_gains_nothing_is_told():
 
 
 class Diverging(CountingLearner):
-    """Refuses its second optimizer step, as a learner does whose gradient is not finite."""
+    """Refuses some of its optimizer steps (counted from 0), as a learner does whose gradient is not finite."""
+
+    def __init__(self, *bad, error=NonFiniteError):
+        super().__init__()
+        self.bad, self.error, self.asked = bad, error, 0
 
     def step(self):
-        if self.calls.count("step") == 1:
-            raise NonFiniteError("gradient norm is nan; the step was not taken")
+        self.asked += 1
+        if self.asked - 1 in self.bad:
+            raise self.error("gradient norm is nan; the step was not taken")
         return super().step()
 
 
-def test_a_gradient_that_is_not_finite_names_step_and_batch():
+def test_a_step_that_is_not_finite_is_left_out_and_training_goes_on():
+    learner = Diverging(1)
+    steps, _ = asyncio.run(steps_over(groups_of(6), learner, Plan(steps=3)))
+    assert [[alarm.sentinel for alarm in step.alarms] for step in steps] == [[], ["non-finite"], []]
+    (alarm,) = steps[1].alarms
+    assert (alarm.severity, alarm.step, alarm.value, alarm.bound) == ("warning", 2, 1.0, 3.0)
+    assert "gradient norm is nan" in alarm.message
+    assert "prompts test/0/2 to test/0/3" in alarm.message
+    assert [step.metrics.get("steps/skipped") for step in steps] == [None, 1.0, None]
+    assert learner.calls.count("step") == 2
+
+
+def test_of_several_minibatches_only_the_bad_one_is_left_out():
+    learner = Diverging(1)
+    (step,), _ = asyncio.run(steps_over(groups_of(2), learner, Plan(steps=1, minibatches=2)))
+    assert step.metrics["steps/skipped"] == 1.0
+    assert learner.calls.count("step") == 1
+
+
+def test_the_third_bad_step_within_twenty_batches_ends_the_run():
+    with pytest.raises(SentinelError, match=r"sentinel non-finite, step 9: .* 3 in 20 batches are no accident"):
+        asyncio.run(steps_over(groups_of(24), Diverging(1, 4, 8), Plan(steps=12)))
+
+
+def test_bad_steps_far_apart_are_forgotten_and_said_to_be_over():
+    steps, _ = asyncio.run(steps_over(groups_of(100), Diverging(1, 3, 30, 32), Plan(steps=50)))
+    assert [(alarm.step, alarm.cleared) for step in steps for alarm in step.alarms if alarm.sentinel == "non-finite"] == [
+        (2, False), (4, False), (24, True), (31, False), (33, False)
+    ]  # fmt: skip
+
+
+def test_bad_steps_are_counted_on_after_a_resume():
+    before, after = Sentinels(), Sentinels()
+    before.skipped("bad", 4)
+    before.skipped("bad", 5)
+    after.load_state(before.state())
+    assert after.skipped("bad", 6).severity == "fatal"
+    assert before.skipped("bad", 30).severity == "warning"
+
+
+def test_a_step_that_was_taken_though_it_was_not_finite_ends_the_run():
     with pytest.raises(SentinelError, match=r"sentinel non-finite, step 2: gradient norm is nan.*prompts test/0/2 to test/0/3"):
-        asyncio.run(steps_over(groups_of(4), Diverging(), Plan(steps=2)))
+        asyncio.run(steps_over(groups_of(4), Diverging(1, error=NonFiniteStepError), Plan(steps=2)))
 
 
-def test_a_loss_that_is_not_finite_offline_names_the_step(tiny):
+def test_a_model_that_is_not_finite_ends_an_offline_stage_at_the_third_step(tiny):
     from test_training import supervised
 
     unit_of, learner, trainer = supervised(tiny())
 
     async def run():
-        async for step in offline(unit_of, trainer, batch=5, steps=3):
+        async for step in offline(unit_of, trainer, batch=5, steps=6):
+            if step.index == 0:
+                assert step.alarms == ()
             with torch.no_grad():
                 next(learner.policy.model.network.parameters()).fill_(float("nan"))
-            assert step.alarms == ()
 
-    with pytest.raises(SentinelError, match="sentinel non-finite, step 2: the loss is nan at optimizer step 1"):
+    with pytest.raises(SentinelError, match="sentinel non-finite, step 4: the loss is nan at optimizer step 1"):
         asyncio.run(run())
 
 
 def test_with_sentinels_off_the_learner_still_refuses():
-    trainer = trainer_of(Diverging())
+    trainer = trainer_of(Diverging(1))
     trainer.watcher = Sentinels("off")
     units = BareRows().label(groups_of(2), None, None)
     trainer.step(units)

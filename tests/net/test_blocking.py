@@ -108,3 +108,13 @@ def test_a_forked_child_sends_no_heartbeats_on_links_of_its_parent(monkeypatch: 
         other.recv(1)
     inherited.close()
     other.close()
+
+
+def test_before_the_handshake_is_done_nothing_of_the_program_is_imported(pair: Pair) -> None:
+    """Who has not yet proved to belong to the run names no module."""
+    here, there = pair
+    there.send(client_half)  # a function of the program, which a peer that is known may send
+    with pytest.raises(WireError, match="nothing is registered"):
+        here.shake_hands(server_half("token", "learner", "end 1"))
+    there.send(client_half)
+    assert here.receive(20.0) is client_half

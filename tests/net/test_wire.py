@@ -11,6 +11,7 @@ import sys
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -166,6 +167,21 @@ def test_between_ranks_dataclasses_and_functions_of_the_program_travel_by_name()
     assert wire.unpack(rest[:header], rest[header:], "rank 1", importable=True) == sent
     with pytest.raises(WireError, match="nothing is registered"):
         wire.unpack(rest[:header], rest[header:], "generator 3")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["os:system", "subprocess:check_output", "subprocess:Popen", "antigravity:geohash",
+     "penstock.net.wire:importlib.import_module",
+     "penstock.net.wire:DTYPES", "penstock.net.wire:is_dataclass", "penstock.net.wire:WireError"],
+)  # fmt: skip
+@pytest.mark.parametrize("code", [wire._FUNCTION, wire._RECORD])
+def test_a_frame_names_nothing_but_dataclasses_and_functions_where_they_are_defined(address: str, code: int) -> None:
+    value = [msgpack.ExtType(code, address.encode()), {}]
+    header = msgpack.packb(value)
+    with pytest.raises(WireError):
+        wire.unpack(header, b"", "rank 1", importable=True)
+    assert "antigravity" not in sys.modules
 
 
 def test_what_a_rank_cannot_import_is_refused() -> None:

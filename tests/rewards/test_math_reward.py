@@ -15,7 +15,6 @@ from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
 from penstock.rewards.math import MathReward
 from penstock.rewards.runner import Mixture
-from penstock.sandbox.threads import DeadlineError
 
 HANGS = "$9^{9^{9^{9}}}$"
 
@@ -70,19 +69,30 @@ def test_a_hanging_expression_is_cut_off_and_the_next_call_works():
     judge(make_sample("1"), {"answer": "1"})
     first = judge._all[0]._process.pid
     start = time.monotonic()
-    with pytest.raises(DeadlineError, match="timed out after 1 s"):
-        judge(make_sample(HANGS), {"answer": "1"})
+    assert judge(make_sample(HANGS), {"answer": "1"}) == 0
+    assert judge.timeouts == 1
     assert time.monotonic() - start < 3
     assert judge(make_sample("1"), {"answer": "1"}) == 1
     assert judge._all[0]._process.pid != first
     judge.close()
 
 
-def test_in_a_mixture_a_hanging_sample_is_failed_and_its_siblings_are_scored():
+def test_the_process_has_no_secret_of_the_environment(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "a secret")
+    judge = MathReward(30, processes=1)
+    judge(make_sample("1"), {"answer": "1"})
+    with open(f"/proc/{judge._all[0]._process.pid}/environ", "rb") as held:
+        names = {entry.partition(b"=")[0] for entry in held.read().split(b"\0")}
+    judge.close()
+    assert b"PYTHONPATH" in names
+    assert b"WANDB_API_KEY" not in names
+
+
+def test_in_a_mixture_a_hanging_sample_scores_0_and_its_siblings_what_is_theirs():
     made = Mixture((RewardSpec(function="math", options={"limit": 1}),))
     group = score(made, make_group("42", HANGS, "43", "$\\frac{84}{2}$"))
-    assert [sample.reward for sample in group.samples] == [1.0, None, 0.0, 1.0]
-    assert group.samples[1].error == 'RewardError: reward "math" timed out after 1 s on prompt gsm8k/0/17#1'
+    assert [sample.reward for sample in group.samples] == [1.0, 0.0, 0.0, 1.0]
+    assert group.samples[1].error is None
 
 
 def test_a_process_that_dies_fails_one_answer_and_is_started_again():
@@ -98,8 +108,10 @@ def test_a_process_that_dies_fails_one_answer_and_is_started_again():
 
 def test_the_deadline_of_the_spec_bounds_the_limit():
     judge = MathReward(0.5, limit=30, processes=1)
-    with pytest.raises(DeadlineError, match=r"timed out after 0.5 s"):
-        judge(make_sample(HANGS), {"answer": "1"})
+    begun = time.monotonic()
+    assert judge(make_sample(HANGS), {"answer": "1"}) == 0
+    assert judge.timeouts == 1
+    assert time.monotonic() - begun < 25
     judge.close()
 
 

@@ -99,6 +99,7 @@ def test_loopback_is_told_by_address_or_name(host, own):
 
 
 def test_a_secret_is_the_one_line_of_its_file(tmp_path):
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     assert read_secret(str(tmp_path / "token")) == TOKEN
 
@@ -107,8 +108,17 @@ def test_a_secret_is_the_one_line_of_its_file(tmp_path):
     "content", [b"", b"short\n", b"two lines of some\nlength each\n", b"with spaces in it, long\n", b"\xff" * 40]
 )
 def test_a_file_that_holds_no_secret_is_refused(tmp_path, content):
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(DataError, match="openssl rand"):
+        read_secret(str(tmp_path / "token"))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_secret_that_others_can_read_is_refused(tmp_path, mode):
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "token").chmod(mode)
+    with pytest.raises(DataError, match="chmod 600"):
         read_secret(str(tmp_path / "token"))
 
 
@@ -158,7 +168,7 @@ def test_a_body_that_is_no_object_is_refused(ask, body):
 def test_a_large_body_is_refused_by_its_length_and_by_its_bytes(ask):
     async def scenario(client, service):
         declared = await raw(client, head(10**12))
-        chunk = f"{25_000:x}\r\n".encode() + b" " * 25_000 + b"\r\n0\r\n\r\n"
+        chunk = f"{25_000:x}\r\n".encode() + b" " * 25_000 + b"\r\n"
         chunked = await raw(client, head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"), chunk)
         return declared, chunked
 

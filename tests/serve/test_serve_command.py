@@ -40,6 +40,7 @@ def test_wrong_words_are_refused_in_one_line(refused, words, message):
 
 def test_a_key_needs_a_token(refused, tmp_path):
     (tmp_path / "key").write_text("a-key-of-some-length\n")
+    (tmp_path / "key").chmod(0o600)
     assert "--key-file without --token-file" in refused("m", "--key-file", str(tmp_path / "key"))
 
 

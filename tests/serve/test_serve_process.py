@@ -26,6 +26,7 @@ LONG = {"model": "model-of-tests", "prompt": "3 + 4 =", "max_tokens": 100, "seed
 def folder(tmp_path_factory, text):
     made = tmp_path_factory.mktemp("served")
     save_model(tiny_models.build("qwen2", text), made / "model-of-tests")
+    (made / "token").touch(0o600)
     (made / "token").write_text(TOKEN + "\n")
     return made
 

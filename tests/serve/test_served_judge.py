@@ -18,7 +18,7 @@ import tiny_models
 from penstock.config.ask import Ask, ServedJudge
 from penstock.config.parts import DataSpec, ModelSpec
 from penstock.core.errors import ConnectionLost, GenerationError
-from penstock.feedback.asked import Asked
+from penstock.feedback.asking import Asked
 from penstock.feedback.judges import place_share
 from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Item, Response, Task

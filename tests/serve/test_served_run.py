@@ -25,6 +25,7 @@ def train(folder, *words):
 
 @pytest.mark.slow
 def test_a_served_generator_gives_the_weights_of_the_local_runtime(tmp_path):
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text(TOKEN)
     train(tmp_path, "--name", "local")
     server = Process(str(tmp_path / "local"), "--port", "0", "--token-file", str(tmp_path / "token"))

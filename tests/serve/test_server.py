@@ -10,7 +10,7 @@ import tiny_models
 from penstock.core.types import WeightUpdate
 from penstock.weights.channels import channel
 from penstock.weights.folder import PREFIX
-from penstock.weights.snapshot import sums_of
+from penstock.weights.snapshot import sums_of, table_checksum
 from penstock.weights.upload import pack
 
 LONG = {"prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}
@@ -224,6 +224,27 @@ def test_a_manifest_of_other_types_is_refused(ask, tiny, field, value):
 
     refused = ask(scenario)
     assert (refused.status_code, "the weight manifest is malformed" in refused.text) == (409, True)
+
+
+def test_tensors_that_lie_in_each_others_place_are_refused_and_change_nothing(ask, tiny):
+    """Two of the same shape, the second at the place of the first: one of them would be lost, with every checksum right."""
+    manifest, image = pack(WeightUpdate(1, list(other_weights(tiny).policy_weights())))
+    by_shape = {}
+    first, second = next(
+        (by_shape[tuple(slot["shape"])], slot)
+        for slot in manifest["tensors"]
+        if by_shape.setdefault(tuple(slot["shape"]), slot) is not slot
+    )
+    second["offset"] = first["offset"]
+    manifest["table"] = table_checksum(manifest)
+
+    async def scenario(client, service):
+        before = (await client.get("/weights/sums")).json()
+        refused = await client.put("/weights", content=json.dumps({"manifest": manifest}).encode() + b"\n" + bytes(image))
+        return refused, before == (await client.get("/weights/sums")).json()
+
+    refused, same = ask(scenario)
+    assert (refused.status_code, "lies in the place of" in refused.text, same) == (409, True, True)
 
 
 @pytest.mark.parametrize("kind", ["shared memory", "disk", "process group"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -179,6 +180,17 @@ def test_a_chain_that_leads_elsewhere_is_refused(channel, tmp_path):
         subscriber.open(manifest | {"chain": manifest["chain"][:1]})
     with pytest.raises(WeightError, match="is not in"):
         subscriber.open(manifest | {"chain": [manifest["chain"][0] | {"file": str(tmp_path / "other.safetensors")}]})
+
+
+def test_a_link_in_the_folder_is_not_followed(channel, tmp_path):
+    """The file that it leads to is as good as the announced one, and is refused all the same."""
+    _, board, _, subscriber = channel
+    publish(channel, 1)
+    file = Path(board.manifests[-1]["chain"][0]["file"])
+    file.rename(tmp_path / "elsewhere.safetensors")
+    file.symlink_to(tmp_path / "elsewhere.safetensors")
+    with pytest.raises(WeightError, match="is not in"):
+        subscriber.open(board.manifests[-1])
 
 
 def test_a_full_disk_says_so_and_the_channel_goes_on(channel, folder):

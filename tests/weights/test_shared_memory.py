@@ -14,6 +14,7 @@ from penstock.core.files import lock
 from penstock.weights import shared_memory
 from penstock.weights.folder import OWNER, PREFIX, OwnedFolder, clear_leftovers, shared_folder
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
+from penstock.weights.snapshot import table_checksum
 
 
 @pytest.fixture
@@ -163,6 +164,8 @@ def test_a_manifest_that_points_elsewhere_is_refused(channel, tmp_path):
         lambda m: m["tensors"][0].update(offset=1 << 40),
         lambda m: m["tensors"][0].update(offset=-64),
         lambda m: m["tensors"][0].update(shape=[37, 9]),
+        lambda m: m["tensors"][0].update(name="another"),
+        lambda m: m.pop("table"),
         lambda m: m["buckets"].clear(),
         lambda m: m.update(bytes=1 << 50),
         lambda m: m.update(version="new"),
@@ -261,6 +264,7 @@ def test_a_publisher_killed_in_mid_write_is_never_loaded_and_its_successor_goes_
     half_written = [file for file in folder.glob("*.weights") if file.read_bytes()[:8] != b"penstock"]
     assert len(half_written) == 1
     forged = next(m for m in manifests if m["file"] == str(half_written[0])) | {"version": 4, "serial": 4}
+    forged["table"] = table_checksum(forged)
     with pytest.raises(WeightError, match="holds no finished weights"):
         subscriber.open(forged)
     assert_equal_tensors(dict(subscriber.open(manifests[-1]).tensors), tensors(3.0))
@@ -308,6 +312,7 @@ def test_a_stopped_subscriber_holds_up_neither_the_publisher_nor_the_others(chil
 def test_the_header_tells_the_learner_epoch_apart(channel):
     _, board, publisher, subscriber = channel
     publish(publisher, 1)
+    later = board.manifests[-1] | {"learner_epoch": 1}
     with pytest.raises(Superseded):
-        subscriber.open(board.manifests[-1] | {"learner_epoch": 1})
+        subscriber.open(later | {"table": table_checksum(later)})
     assert struct.calcsize(shared_memory._HEADER.format) <= shared_memory._DATA

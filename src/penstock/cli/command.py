@@ -156,8 +156,9 @@ def flags_of(kind: type[Command]) -> list[str]:
 
 
 def address(listening: socket.socket) -> str:
-    """Where a socket listens, as a link has it."""
+    """Where a socket listens, as a link has it: by this machine's name, if it listens on all its addresses."""
     host, port = listening.getsockname()[:2]
+    host = socket.gethostname() if host in ("0.0.0.0", "::") else host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

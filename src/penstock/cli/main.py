@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 from penstock.core.errors import PenstockError
@@ -22,6 +23,7 @@ COMMANDS = {
     "ui": "ui:Ui",
     "timeline": "runs:Timeline",
     "replay": "runs:Replay",
+    "compare": "runs:Compare",
     "check": "recipes:Check",
     "explain": "recipes:Explain",
     "recipes": "recipes:Recipes",
@@ -32,11 +34,11 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code: 0 done, 2 wrong input, 130 stopped by Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: run(words))
+    return guarded(lambda: run(words), alone=arguments is None)
 
 
-def guarded(command: Callable[[], int]) -> int:
-    """Run something for the command line: what went wrong becomes one line and an exit code."""
+def guarded(command: Callable[[], int], alone: bool = False) -> int:
+    """Run something for the command line: what went wrong becomes one line and an exit code (``alone``: of the process)."""
     try:
         code = command()
         sys.stdout.flush()  # a reader who left is noticed here rather than at exit
@@ -49,6 +51,9 @@ def guarded(command: Callable[[], int]) -> int:
     except OSError as error:
         return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt as stopped:
+        if alone:  # Python would show what a signal left half made, such as an event loop without its fields
+            sys.unraisablehook = lambda _: None
+            warnings.simplefilter("ignore")
         print(f"penstock: {stopped}" if stopped.args else "penstock: stopped", file=sys.stderr)
         return 130
 

@@ -95,6 +95,8 @@ class Ask(Stage):
     """Reward models that choose what to ask, such as ``@reward-1+@reward-2``; empty: pairs are asked at random."""
     store: str = OWN_STORE
     """A file, a PostgreSQL URL, or ``@run``: ``feedback.db`` in the run's folder."""
+    project: str = "default"
+    """The store's project in which the questions are asked."""
     annotators: tuple[AnySpec, ...] = ()
     """Annotators besides people: ``Simulated``, ``Judge``, ``ServedJudge``. With a simulated one, no person is waited for."""
     truth: RewardSpec | None = None
@@ -141,6 +143,9 @@ class Ask(Stage):
         require(not self.duels or self.against is not None, f"{here}: duels need an opponent; set against, or duels=0")
         require(self.sampling.temperature > 0, f"{here}: sampling.temperature=0 draws equal samples; use a positive one")
         require(self.deadline > 0, f"{here}: deadline={self.deadline}; give a positive number of seconds")
+        require(
+            self.store != OWN_STORE or self.project == "default", f"{here}: project={self.project} needs a store that has it"
+        )
         alone = set(self.mix) <= {"random"}
         require(alone or bool(self.scorers), f"{here}: mix={dict(self.mix)} needs reward models; set scorers, or random alone")
         judged = self.against is not None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from penstock.core.errors import SpecError
+from penstock.core.network import require_no_password
 
 SpecType = TypeVar("SpecType")
 
@@ -56,7 +57,7 @@ Count = Annotated[int, Bound("1 or more", lambda value: value >= 1)]
 def spec(cls: type[SpecType]) -> type[SpecType]:
     """Class decorator: a frozen keyword-only dataclass whose class name is its ``kind`` in plain values.
 
-    A field whose annotation has a :class:`Bound` is refused outside of it.
+    A field whose annotation has a :class:`Bound` is refused outside of it, and any with a password in a URL.
     """
     made: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     build = made.__init__
@@ -66,6 +67,7 @@ def spec(cls: type[SpecType]) -> type[SpecType]:
         for name, (bound, usual) in _bounds(made).items():
             value = fields.get(name, usual)
             require(bound.holds(value), f"{made.__name__}.{name}={value} must be {bound.words}; {usual} is usual")
+        require_no_password(tuple(fields.values()))
         build(self, **fields)
 
     made.__init__ = checked

@@ -95,7 +95,11 @@ class TrainingError(PenstockError):
 
 
 class NonFiniteError(TrainingError):
-    """A loss or a gradient is NaN or infinite; the step was not taken."""
+    """A loss or a gradient is NaN or infinite; the step was not taken, and training can go on without it."""
+
+
+class NonFiniteStepError(TrainingError):
+    """A gradient was NaN or infinite and the step was taken: the weights cannot be used any more."""
 
 
 @contextmanager

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+LONGEST_LINE = 64 << 20
+"""Characters of a log's line."""
+
 
 def json_lines(path: Path) -> Iterator[Any]:
-    """The values of a log, a line each. A line that is no JSON is passed over: a kill may have cut it short, or a character.
+    """The values of a log, a line each. A line that is no JSON is passed over, since a kill may have cut it short, or a
+    character, and so is one that is too long.
 
     Raises:
         OSError: the file cannot be read.
     """
     with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+        for line in iter(lambda: lines.readline(LONGEST_LINE), ""):
             with contextlib.suppress(ValueError, RecursionError):
                 yield json.loads(line)
 
@@ -40,15 +44,16 @@ def append_to(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def replaced(path: Path, binary: bool = False) -> Iterator[IO[Any]]:
-    """A file to write that takes the place of ``path``, durably, when the block ends well; an error leaves ``path`` as it was.
+def replaced(path: Path, binary: bool = False, private: bool = False) -> Iterator[IO[Any]]:
+    """A file that takes the place of ``path``, durably, when the block ends well (``private``: mode 0600); an error leaves it.
 
     Raises:
         OSError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.writing")
     try:
-        with open(temporary, "wb") if binary else open(temporary, "w", encoding="utf-8") as out:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600 if private else 0o666)
+        with open(handle, "wb") if binary else open(handle, "w", encoding="utf-8") as out:
             yield out
             out.flush()
             os.fsync(out.fileno())
@@ -62,8 +67,7 @@ def replaced(path: Path, binary: bool = False) -> Iterator[IO[Any]]:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file whole or not at all. Raises OSError."""
     with replaced(path) as out:
-        json.dump(value, out, indent=2, ensure_ascii=False)
-        out.write("\n")
+        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def lock(handle: int, shared: bool = False) -> bool:

@@ -1,10 +1,33 @@
-"""What can be known of the network before anything is asked of it."""
+"""What can be known of the network before anything is asked of it, and addresses that give a secret away."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
+
+from penstock.core.errors import SpecError
+
+_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@|([?&]\w*password=)[^&\s]+", re.IGNORECASE)
+
+
+def require_no_password(value: Any) -> None:
+    """Refuse a URL with a password in it, also inside of a mapping or list: it would be in ``run.json``, reports and logs.
+
+    Raises:
+        SpecError: there is one; the message shows the URL without it.
+    """
+    if isinstance(value, str) and _PASSWORD.search(value):
+        shown = _PASSWORD.sub(lambda found: f"{found[1]}…@" if found[1] else f"{found[2]}…", value)
+        raise SpecError(
+            f"{shown}: a password in a URL would be shown in run folders, reports and logs; leave it out, and put it into "
+            "~/.pgpass or into the file that PGPASSFILE names, mode 0600 (HOST:PORT:DATABASE:USER:PASSWORD)"
+        )
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        require_no_password(inner)
 
 
 def hub_is_reachable() -> bool:

@@ -90,6 +90,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def json_rows(path: Path) -> Iterator[DataRow]:
     """Rows of a JSON-lines file, plain or gzipped; blank lines are passed over."""
+    return (row for _, row in numbered_json_rows(path))
+
+
+def numbered_json_rows(path: Path) -> Iterator[tuple[int, DataRow]]:
+    """:func:`json_rows`, each with the number of its line, from 1."""
     for number, line in _lines(path):
         try:
             row = json.loads(line)
@@ -97,7 +102,7 @@ def json_rows(path: Path) -> Iterator[DataRow]:
             raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
         if not isinstance(row, dict):
             raise DataError(f'{path}:{number}: a row must be a JSON object like {{"prompt": "…"}}, not {type(row).__name__}')
-        yield row
+        yield number, row
 
 
 def text_rows(path: Path) -> Iterator[DataRow]:

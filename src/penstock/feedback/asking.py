@@ -1,5 +1,7 @@
 """From samples to questions, and from votes to a report card: what a stage that asks computes, without models or a store.
 
+Questions are written down before anybody is asked: a resume reads them and asks nothing twice.
+
 Shapes: ``E`` reward models, ``U`` candidate pairs.
 """
 
@@ -8,16 +10,71 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.feedback.asked import DUEL, Asked
-from penstock.feedback.exchange.snapshot import Labels, Snapshot, annotator_weights, counted
-from penstock.feedback.judgements import Comparison, Unit
+from penstock.core.files import replaced
+from penstock.data.sources import numbered_json_rows
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.exchange.snapshot import Votes
+from penstock.feedback.judgements import Unit, unit_of
 from penstock.feedback.quality.drift import AnchorChange, JudgedPair, anchor_change
-from penstock.feedback.records import JUDGEMENTS, WITHDRAWALS, Event, Item, Response, Task
+from penstock.feedback.records import JUDGEMENTS, WITHDRAWALS, Event, Item, Response, Task, canonical
 from penstock.feedback.select import Mix, anchors, select
+
+DUEL = "duel"
+"""Strategy of a pair of the judged policy (the first response) and the one it is judged against."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question and what the reward models made of it before anybody answered.
+
+    ``margins`` holds, for each of them, the score of the first response less that of the second; empty without reward models.
+    """
+
+    task: Task
+    margins: tuple[float, ...] = ()
+
+    @property
+    def margin(self) -> float:
+        """The mean margin; NaN without reward models."""
+        return sum(self.margins) / len(self.margins) if self.margins else float("nan")
+
+
+def write(asked: Sequence[Asked], path: Path) -> None:
+    """Write questions, whole or not at all, durably: one JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as out:
+        for one in asked:
+            item = one.task.item
+            responses = [response.plain() for response in item.responses]
+            line = {"task": one.task.plain(), "item": item.plain(), "responses": responses, "margins": list(one.margins)}
+            out.write(canonical(line) + "\n")
+
+
+def read(path: Path) -> list[Asked]:
+    """The questions of a file.
+
+    Raises:
+        DataError, FeedbackError: it is damaged, or a question is not what its name says.
+    """
+    found = []
+    for number, row in numbered_json_rows(path):
+        try:
+            found.append(_asked(row))
+        except (ValueError, KeyError, TypeError) as error:
+            raise FeedbackError(f"{path}:{number}: not a question ({error!r}); restore it from a backup") from error
+    return found
+
+
+def _asked(row: Mapping[str, Any]) -> Asked:
+    item = Item(**{**row["item"], "responses": tuple(map(Response.of, row["responses"]))})
+    if item.id != row["task"]["item"]:
+        raise ValueError(f"item {item.id[:12]} is not {row['task']['item'][:12]}")
+    return Asked(Task.of(row["task"], item), tuple(row["margins"]))
 
 
 @dataclass(frozen=True)
@@ -79,40 +136,6 @@ def repeated(before: Sequence[Asked], wanted: int, round: str) -> list[Asked]:
     return [Asked(task, one.margins) for task, one in zip(tasks, chosen, strict=True)]
 
 
-@dataclass(frozen=True)
-class Votes:
-    """What is said about units so far, and what each annotator's word is worth."""
-
-    said: Mapping[Unit, tuple[Comparison, ...]]
-    weights: Mapping[str, float]
-
-    @classmethod
-    def of(cls, taken: Snapshot, labels: Labels) -> Votes:
-        """From a log: the comparisons of annotators who count, weighted by what the whole log says about them."""
-        found = counted(taken, labels)
-        said: dict[Unit, tuple[Comparison, ...]] = {}
-        for comparison in found:
-            if comparison.purpose != "repeat":
-                said[comparison.unit] = (*said.get(comparison.unit, ()), comparison)
-        return cls(said, annotator_weights(found, labels))
-
-    def log_odds(self, task: str) -> float:
-        """Of the first response of a pair being the better one, by its votes; 0 if they lean to neither or nobody voted."""
-        return sum(one.sign * self.weights[one.annotator] for one in self.said.get(Unit(task, 0, 1), ()))
-
-    def side(self, task: str) -> int:
-        """1 if the first response of a pair is likelier the better one, -1 if the second is, 0 if neither or nobody voted."""
-        return int(np.sign(self.log_odds(task)))
-
-    def signs(self, task: str) -> list[int]:
-        """What each annotator whose word is worth something said."""
-        return [one.sign for one in self.said.get(Unit(task, 0, 1), ()) if self.weights[one.annotator] > 0]
-
-    def newest(self, task: str) -> int:
-        """The event that said something about a task last."""
-        return max((one.sequence for one in self.said.get(Unit(task, 0, 1), ())), default=0)
-
-
 def judged_pairs(asked: Sequence[Asked], votes: Votes, strategy: str = "random") -> list[JudgedPair]:
     """Questions of one strategy with what people and the reward models think of them, in the order of the votes; no ties.
 
@@ -121,11 +144,12 @@ def judged_pairs(asked: Sequence[Asked], votes: Votes, strategy: str = "random")
     """
     found = []
     for one in asked:
-        task, log_odds = one.task, votes.log_odds(one.task.id)
+        task, (unit, turn) = one.task, unit_of(one.task.item)
+        log_odds = turn * votes.log_odds(unit)
         if task.strategy == strategy and task.purpose == "ask" and log_odds and one.margins:
-            first, second = task.item.responses
-            pair = JudgedPair(log_odds, one.margin, (len(first.text), len(second.text)), task.item.groups)
-            found.append((votes.newest(task.id), pair))
+            first, second = task.item.texts
+            pair = JudgedPair(log_odds, one.margin, (len(first), len(second)), task.item.groups)
+            found.append((votes.newest(unit), pair))
     return [pair for _, pair in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -138,9 +162,9 @@ def anchored(asked: Sequence[Asked], before: Sequence[Asked], votes: Votes) -> A
 
 def _by_item(asked: Sequence[Asked], votes: Votes, purpose: str) -> Iterator[tuple[Unit, list[int]]]:
     for one in asked:
-        signs = votes.signs(one.task.id)
+        signs = votes.signs(one.task)
         if one.task.purpose == purpose and signs:
-            yield Unit(one.task.item.id, 0, 1), signs
+            yield unit_of(one.task.item)[0], signs
 
 
 class Tally:

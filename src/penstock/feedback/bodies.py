@@ -109,6 +109,7 @@ _CHECKS: Mapping[str, tuple[dict[str, Any], Callable[[dict[str, Any], Task], Non
     "vote": ({"preference": None, "both_bad": False, "axes": {}}, _vote),
     "rating": ({"scores": None}, _rating),
     "ranking": ({"ranks": None}, _ranking),
+    "correction": ({"response": 0, "text": None}, _remark),
     "edit": ({"response": None, "text": None}, _remark),
     "critique": ({"response": None, "text": None}, _critique),
     "skip": ({"reason": ""}, _passed),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from penstock.core.network import require_no_password
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, StoreUnavailable
 
@@ -37,11 +38,14 @@ def connect(place: str | Path) -> Database:
     """Open (or create) a store and bring its schema up to date.
 
     Args:
-        place: a file for SQLite, or a URL ``postgresql://USER@HOST/NAME`` (the extra ``postgres``).
+        place: a file for SQLite, or a URL ``postgresql://USER@HOST/NAME`` (the extra ``postgres``). Its password is in
+            ``~/.pgpass`` or the file that ``PGPASSFILE`` names.
 
     Raises:
+        SpecError: a password in the URL.
         FeedbackError: it cannot be opened, or a newer Penstock has written it.
     """
+    require_no_password(str(place))
     database = Database(*_engine(str(place)))
     try:
         with database.write(head=False) as connection:
@@ -135,6 +139,9 @@ def _engine(place: str) -> tuple[Engine, str]:
     path = Path(place.removeprefix("sqlite:///")).expanduser().resolve()
     if not path.parent.is_dir():
         raise FeedbackError(f"{path}: there is no folder {path.parent}; make it first")
+    # It holds votes, password hashes and keys; the files that SQLite keeps next to it take its mode.
+    with suppress(OSError):  # one that is there, or cannot be made: SQLite says what is wrong
+        path.touch(0o600, exist_ok=False)
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_SECONDS}, pool_size=CONNECTIONS
     )
@@ -157,7 +164,7 @@ def _engine(place: str) -> tuple[Engine, str]:
 
 def _postgresql(place: str) -> tuple[Engine, str]:
     url = sa.make_url(place).set(drivername="postgresql+psycopg")
-    name = url.render_as_string(hide_password=True)
+    name = url.render_as_string()
     options = f"-c lock_timeout={BUSY_SECONDS * 1000} -c synchronous_commit=on"
     # A server that has vanished, and not only fallen silent, is noticed by the system within the time that a verb waits.
     given = {"options": options, "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 15, "keepalives_interval": 5,

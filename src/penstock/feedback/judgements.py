@@ -13,37 +13,59 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.feedback.records import JUDGEMENT, JUDGEMENTS, Event, Task
+from penstock.feedback.records import JUDGEMENT, JUDGEMENTS, Event, Item, Task
 
 
 class Unit(NamedTuple):
-    """What was compared: two responses of a task, by their indices. A repeat's unit is its origin's."""
+    """What was compared: two texts as answers to a prompt, each by its hash (``Item.contents``), in the order of their hashes.
 
-    task: str
-    first: int
-    second: int
+    Every task that asks the same has the same unit: repeats, gold, later rounds, rows imported twice, the other order.
+    """
+
+    prompt: str
+    first: str
+    second: str
+
+
+def unit_of(item: Item, first: int = 0, second: int = 1) -> tuple[Unit, int]:
+    """The unit of two responses of an item, and 1 if the unit has them in this order, -1 if the other way round."""
+    prompt, texts = item.contents
+    one, other = texts[first], texts[second]
+    return (Unit(prompt, one, other), 1) if one <= other else (Unit(prompt, other, one), -1)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Said:
+    """A part of a judgement."""
+
+    event: Event
+    task: Task
+
+    @property
+    def annotator(self) -> str:
+        return self.event.annotator
+
+    @property
+    def purpose(self) -> str:
+        return self.task.purpose
+
+    @property
+    def characters(self) -> int:
+        """Length of everything that was shown."""
+        return len(self.task.item.prompt) + sum(map(len, self.task.item.texts))
+
+
+@dataclass(frozen=True)
+class Comparison(Said):
     """What one annotator said about two responses of one item."""
 
     unit: Unit
-    task: str
-    annotator: str
+    responses: tuple[int, int]
+    """Indices in the task's item of the unit's first and second response."""
     preference: float
     """Above 0: the first response is better; 0: a tie. From -3 to 3 in votes and ratings, -1 to 1 in rankings."""
-    both_bad: bool
     side: int
-    """1 if the first response was shown before (left of) the second, -1 after, 0 unknown."""
-    latency: float
-    """Seconds; -1 where unknown."""
-    characters: int
-    """Length of everything that was shown."""
-    sequence: int
-    time: float
-    purpose: str
-    strategy: str
+    """1 if the unit's first response was shown before (left of) the second, -1 after, 0 unknown."""
 
     @property
     def sign(self) -> int:
@@ -65,27 +87,15 @@ def comparisons(events: Iterable[Event], tasks: Mapping[str, Task], axis: str = 
 
 
 def _of_event(event: Event, task: Task, axis: str) -> Iterator[Comparison]:
-    characters = len(task.item.prompt) + sum(len(response.text) for response in task.item.responses)
     place = {response: place for place, response in enumerate(event.order)}
     for first, second in combinations(range(len(task.item.responses)), 2):
+        unit, turn = unit_of(task.item, first, second)
         preference = _preference(event.kind, event.body, task, axis, first, second)
-        if preference is None:
+        if preference is None or unit.first == unit.second:  # nothing is learnt from a text compared with itself
             continue
-        side = 0 if not place else 1 if place[first] < place[second] else -1
-        yield Comparison(
-            unit=Unit(task.origin or event.task, first, second),
-            task=event.task,
-            annotator=event.annotator,
-            preference=preference,
-            both_bad=bool(event.body.get("both_bad", False)),
-            side=side,
-            latency=event.latency,
-            characters=characters,
-            sequence=event.sequence,
-            time=event.time,
-            purpose=task.purpose,
-            strategy=task.strategy,
-        )
+        side = 0 if not place else turn if place[first] < place[second] else -turn
+        responses = (first, second) if turn > 0 else (second, first)
+        yield Comparison(event, task, unit, responses, turn * preference, side)
 
 
 def _preference(kind: str, body: Mapping[str, Any], task: Task, axis: str, first: int, second: int) -> float | None:
@@ -101,31 +111,55 @@ def _preference(kind: str, body: Mapping[str, Any], task: Task, axis: str, first
     return 3.0 * (scores[first] - scores[second]) / (high - low)
 
 
-def gold_preference(task: Task, unit: Unit) -> float | None:
-    """What the right judgement of a gold task says about a unit; None for other tasks."""
-    if task.gold is None:
-        return None
-    return _preference(JUDGEMENT[task.form], {"axes": {}, **task.gold}, task, "overall", unit.first, unit.second)
+def gold_units(tasks: Iterable[Task], axis: str = "overall") -> dict[Unit, float]:
+    """The right preference of every unit of gold tasks; above 0: the unit's first response is better."""
+    right = {}
+    for task in tasks:
+        for first, second in combinations(range(len(task.item.responses)), 2) if task.gold is not None else ():
+            unit, turn = unit_of(task.item, first, second)
+            preference = _preference(JUDGEMENT[task.form], {"axes": {}, **(task.gold or {})}, task, axis, first, second)
+            if preference is not None:
+                right[unit] = turn * preference
+    return right
+
+
+def once(found: Iterable[Comparison]) -> list[Comparison]:
+    """One comparison of each annotator about each unit: an adjudication before others, else the earliest; repeats never."""
+    kept: dict[tuple[Unit, str], Comparison] = {}
+    for comparison in sorted(found, key=lambda one: (one.purpose != "adjudication", one.event.sequence)):
+        if comparison.purpose != "repeat":
+            kept.setdefault((comparison.unit, comparison.annotator), comparison)
+    return sorted(kept.values(), key=lambda one: one.event.sequence)
 
 
 @dataclass(frozen=True)
-class Rating:
+class Rating(Said):
     """What one annotator gave one response on one axis."""
 
-    task: str
+    unit: tuple[str, str]
+    """The prompt and the response, by their hashes (``Item.contents``)."""
     response: int
-    annotator: str
+    axis: str
     value: float
-    sequence: int
+    known: float | None
+    """The right value, of gold."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the task has no other response: of several, every two are a comparison as well."""
+        return len(self.task.item.responses) == 1
 
 
 def ratings(events: Iterable[Event], tasks: Mapping[str, Task], axis: str = "overall") -> list[Rating]:
     """The ratings in judgements in force, on one axis."""
     found = []
     for event in events:
+        task = tasks[event.task]
         values = event.body["scores"].get(axis, ()) if event.kind == "rating" else ()
-        task = tasks[event.task].origin or event.task
-        found += [Rating(task, place, event.annotator, float(v), event.sequence) for place, v in enumerate(values)]
+        known = (task.gold or {}).get("scores", {}).get(axis, [None] * len(values))
+        prompt, texts = task.item.contents
+        for place, value in enumerate(values):
+            found.append(Rating(event, task, (prompt, texts[place]), place, axis, float(value), known[place]))
     return found
 
 
@@ -149,5 +183,5 @@ def table(
 
 def sign_table(found: Sequence[Comparison]) -> tuple[list[Unit], list[str], NDArray[np.float64]]:
     """:func:`table` of signs (1, 0, -1), the earliest judgement of each annotator."""
-    ordered = sorted(found, key=lambda comparison: comparison.sequence)
+    ordered = sorted(found, key=lambda comparison: comparison.event.sequence)
     return table((comparison.unit, comparison.annotator, float(comparison.sign)) for comparison in ordered)

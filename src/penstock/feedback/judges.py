@@ -71,68 +71,43 @@ def place_share(asked: Sequence[BothOrders]) -> Share:
     return Share(sum(answer == "A" for answer in said), len(said))
 
 
-@dataclass(frozen=True)
-class JudgeReport:
-    """A judge compared with people, on the pairs that both judged."""
-
-    judge: str
-    units: int
-    agreement: Share
-    """Pairs on which the judge sides as people do, of those where both take a side."""
-    kappa: float
-    """Cohen's kappa of the sides (ties among them); NaN where undefined."""
-    longer: Share
-    """Pairs of unequal length in which the judge takes the longer response."""
-    people_longer: Share
-    """The same of people."""
-    place: Share
-    """Answers for what was shown first; nothing where no order was shown."""
-    skipped: int
-    """Pairs without an answer to be read."""
-
-    def line(self) -> dict[str, str | int]:
-        """The report as a line of a log."""
-        place = f"{self.place.value:.0%} (chance {coin_chance(self.place):.2g})" if self.place.of else "not shown an order"
-        return {
-            "judge": self.judge,
-            "pairs": self.units,
-            "agreement": _percent(self.agreement),
-            "kappa": f"{self.kappa:.2f}",
-            "longer": f"{_percent(self.longer)}, people {_percent(self.people_longer)}",
-            "first place": place,
-            "skipped": self.skipped,
-        }
-
-
-def _percent(share: Share) -> str:
-    return f"{share.value:.0%} of {share.of}" if share.of else "none"
-
-
-def compare(
+def beside_people(
     judge: str,
     said: Mapping[Unit, int],
     people: Mapping[Unit, int],
     lengths: Mapping[Unit, tuple[int, int]],
     place: Share,
     skipped: int,
-) -> JudgeReport:
-    """A judge's sides (1, 0, -1) of units and people's; units of one of them alone are left out."""
+) -> dict[str, str | int]:
+    """A line of a log: a judge's sides (1, 0, -1) of units next to people's; units of one of them alone are left out.
+
+    ``agreement`` is of the pairs on which both take a side, ``kappa`` is Cohen's of the sides, ties among them (NaN where
+    undefined), ``longer`` of the pairs of unequal length of which a side takes the longer response.
+
+    Args:
+        lengths: characters of each unit's responses.
+        place: answers for what was shown first; of nothing where no order was shown.
+        skipped: pairs without an answer to be read.
+    """
     shared = sorted(said.keys() & people.keys())
     mine, theirs = [said[unit] for unit in shared], [people[unit] for unit in shared]
-    sided = [(a, b) for a, b in zip(mine, theirs, strict=True) if a and b]
+    sided = [a == b for a, b in zip(mine, theirs, strict=True) if a and b]
     unequal = {unit: int(np.sign(lengths[unit][0] - lengths[unit][1])) for unit in shared}
-    return JudgeReport(
-        judge=judge,
-        units=len(shared),
-        agreement=Share(sum(a == b for a, b in sided), len(sided)),
-        kappa=cohen_kappa(mine, theirs) if shared else float("nan"),
-        longer=_longer(said, unequal),
-        people_longer=_longer(people, unequal),
-        place=place,
-        skipped=skipped,
-    )
+
+    def longer(sides: Mapping[Unit, int]) -> str:
+        taken = [sides[unit] == longer for unit, longer in unequal.items() if longer and sides[unit]]
+        return _percent(Share(sum(taken), len(taken)))
+
+    return {
+        "judge": judge,
+        "pairs": len(shared),
+        "agreement": _percent(Share(sum(sided), len(sided))),
+        "kappa": f"{cohen_kappa(mine, theirs):.2f}",
+        "longer": f"{longer(said)}, people {longer(people)}",
+        "first place": f"{place.value:.0%} (chance {coin_chance(place):.2g})" if place.of else "not shown an order",
+        "skipped": skipped,
+    }
 
 
-def _longer(said: Mapping[Unit, int], unequal: Mapping[Unit, int]) -> Share:
-    taken = [said[unit] == longer for unit, longer in unequal.items() if longer and said[unit]]
-    return Share(sum(taken), len(taken))
+def _percent(share: Share) -> str:
+    return f"{share.value:.0%} of {share.of}" if share.of else "none"

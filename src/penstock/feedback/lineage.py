@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.feedback.asking import read
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import FORMS, LABELLED, Labels, Snapshot, chosen, content_hash
-from penstock.feedback.records import Event
+from penstock.feedback.records import DEFAULT, Event
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Pin:
     content: str
     form: str
     labels: Labels
+    project: str
 
 
 @dataclass(frozen=True)
@@ -86,22 +88,25 @@ def _pins(name: str, stage: Mapping[str, Any], later: Mapping[str, Any]) -> Iter
     form = options.get("form", "pairs")
     votes = stage["kind"] != "Ask" and stage["data"]["source"].startswith("feedback:") and form in FORMS
     if votes and "content" in options:
-        yield Pin(name, int(options["until"]), options["content"], form, chosen(Labels, options))
+        yield Pin(
+            name, int(options["until"]), options["content"], form, chosen(Labels, options), options.get("project", DEFAULT)
+        )
 
 
 def _asked(folder: Path, name: str) -> tuple[frozenset[str], int] | None:
     done, questions = folder / f"{name}.json", folder / f"{name}.jsonl"
     if not done.exists() or not questions.exists():
         return None
-    from penstock.feedback.asked import read
-
     tasks = frozenset(one.task.id for one in read(questions))
     return tasks, int(json.loads(done.read_text(encoding="utf-8"))["until"])
 
 
 def reads(pin: Pin, taken: Snapshot) -> bool:
     """Whether a stage read this very store: the rows of that part of the log have the hash that the run wrote down."""
-    return pin.until <= taken.until and content_hash(FORMS[pin.form](taken.part(pin.until), pin.labels)) == pin.content
+    return (
+        pin.until <= taken.until
+        and content_hash(FORMS[pin.form](taken.part(pin.until, pin.project), pin.labels)) == pin.content
+    )
 
 
 def standing(pin: Pin, taken: Snapshot) -> dict[int, str]:
@@ -110,10 +115,10 @@ def standing(pin: Pin, taken: Snapshot) -> dict[int, str]:
     Votes on ordinary questions make its rows; those on gold and repeats only weigh annotators; edits count where the
     stage reads corrections.
     """
-    state = taken.part(pin.until).state
+    state = taken.part(pin.until, pin.project).state
     found = {}
-    for event in state.remarks.values() if pin.form == "corrections" else state.judgements():
-        if taken.natures[event.annotator] in pin.labels.natures and (pin.form != "corrections" or event.kind == "edit"):
+    for event in state.edits() if pin.form == "corrections" else state.judgements():
+        if taken.natures[event.annotator] in pin.labels.natures:
             labelled = pin.form == "corrections" or taken.tasks[event.task].purpose in LABELLED
             found[event.sequence] = "learns from it" if labelled else "weighs its annotator by it"
     return found
@@ -157,12 +162,10 @@ def behind(stage: str, run: Recorded, taken: Snapshot) -> dict[str, list[int]]:
 
 
 def origins(sequence: int, taken: Snapshot) -> list[str]:
-    """What wrote the responses that an event speaks of, such as ``run/stage version 30``."""
-    task = taken.tasks[_event(sequence, taken).task]
-    return [
-        f"{response.run}/{response.stage} version {response.version}" if response.version >= 0 else response.source or "unknown"
-        for response in task.item.responses
-    ]
+    """What wrote the responses that an event speaks of, such as ``run/stage version 30``; [] for one about a person."""
+    if not (name := _event(sequence, taken).task):
+        return []
+    return [response.model or "unknown" for response in taken.tasks[name].item.responses]
 
 
 def told(sequence: int, stage: str, runs: Sequence[Recorded], taken: Snapshot) -> list[str]:

@@ -18,24 +18,47 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
-from penstock.feedback.errors import AlreadyAnswered, FeedbackError, NotAllowed, SeatTaken
+from penstock.feedback.errors import AlreadyAnswered, NotAllowed, SeatTaken
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import JUDGEMENTS, Lease, Task, canonical
 
-annotators, answers, leases, progress, tasks = (
-    schema.annotators, schema.answers, schema.leases, schema.progress, schema.tasks
+annotators, answers, events, leases, members, progress, tasks = (
+    schema.annotators, schema.answers, schema.events, schema.leases, schema.members, schema.progress, schema.tasks
 )  # fmt: skip
 
 WHO: sa.BindParameter[str] = sa.bindparam("who")
 TASK: sa.BindParameter[str] = sa.bindparam("name")
 NOW: sa.BindParameter[float] = sa.bindparam("now")
+PROJECT: sa.BindParameter[str] = sa.bindparam("project")
+
+paused, _taken_back = schema.exclusions, schema.exclusions.alias()
+PAUSED = sa.select(sa.literal(1)).where(
+    paused.c.annotator == paused.c.person,
+    paused.c.kind == "exclude",
+    paused.c.project.in_(("", PROJECT)),
+    ~sa.exists().where(_taken_back.c.target == paused.c.sequence, _taken_back.c.kind == "include"),
+)
+"""What the store itself has excluded from a project (``admission.py``) and nobody has included."""
+_mine = (answers.c.annotator == WHO) & (answers.c.project == PROJECT)
 
 PERSON = sa.select(
     annotators.c.role,
     annotators.c.enabled,
-    sa.select(sa.func.count()).where(leases.c.annotator == WHO, leases.c.deadline > NOW).scalar_subquery(),
-    sa.select(sa.func.count()).where(answers.c.annotator == WHO).scalar_subquery(),
+    sa.select(sa.func.count())
+    .where(leases.c.annotator == WHO, leases.c.deadline > NOW, progress.c.task == leases.c.task, progress.c.project == PROJECT)
+    .scalar_subquery(),
+    sa.select(sa.func.count()).where(_mine).scalar_subquery(),
+    annotators.c.quota,
+    PAUSED.where(paused.c.person == WHO).exists(),
+    sa.exists().where(members.c.project == PROJECT, members.c.annotator == WHO),
 ).where(annotators.c.name == WHO)
-"""An annotator's role, whether they are switched on, how many leases they hold and how many tasks they are done with."""
+"""An annotator's role, whether they are switched on, and in a project: how many leases they hold, how many tasks they are done
+with, how many they may answer, whether the store has paused them, and whether they are a member."""
+_judged = _mine & sa.or_(*(answers.c.kind == kind for kind in sorted(JUDGEMENTS)))
+ANSWERED = sa.select(sa.func.count()).where(_judged)
+GOLD_ANSWERED = sa.select(sa.func.count()).where(_judged, progress.c.task == answers.c.task, progress.c.purpose == "gold")
+DECIDED = sa.select(sa.literal(1)).where(paused.c.person == WHO, paused.c.annotator == WHO, paused.c.project == PROJECT)
+"""Whether the store has ever decided about an annotator (``admission.py``)."""
 
 SEATS = (
     sa.select(
@@ -46,6 +69,7 @@ SEATS = (
         progress.c.free_at,
         answers.c.kind,
         sa.select(schema.head.c.events).scalar_subquery(),
+        members.c.annotator,
         leases.c.annotator,
         leases.c.shown,
         leases.c.granted,
@@ -53,6 +77,7 @@ SEATS = (
     )
     .select_from(annotators)
     .join(progress, progress.c.task == TASK)
+    .outerjoin(members, (members.c.project == progress.c.project) & (members.c.annotator == annotators.c.name))
     .outerjoin(answers, (answers.c.task == progress.c.task) & (answers.c.annotator == annotators.c.name))
     .outerjoin(
         leases, (leases.c.task == progress.c.task) & sa.or_(leases.c.annotator == annotators.c.name, leases.c.deadline > NOW)
@@ -71,14 +96,36 @@ def party_to(task: Any, who: Any) -> sa.ColumnElement[bool]:
 PARTY = sa.select(sa.literal(1)).where(party_to(TASK, WHO))
 
 
+def meant_for_others(task: Any, who: Any) -> sa.ColumnElement[bool]:
+    """Whether a task is reserved, and not for somebody; names hold no commas."""
+    return sa.exists().where(tasks.c.id == task, tasks.c.reserved != "", ~listed(tasks.c.reserved, who))
+
+
+def listed(names: Any, who: Any) -> sa.ColumnElement[bool]:
+    """Whether a name is one of those that a column has, with commas between them."""
+    between = sa.literal(",") + names + ","
+    return sa.func.replace(between, sa.literal(",") + who + ",", "") != between
+
+
+_later = events.alias()
+DEMOTED = sa.exists().where(
+    events.c.task == progress.c.task,
+    events.c.kind == "demote",
+    ~sa.exists().where(_later.c.task == events.c.task, _later.c.kind == "promote", _later.c.sequence > events.c.sequence),
+)
+"""Whether gold was taken back."""
+
+
 def _first(purpose: str) -> sa.Select[Any]:
     """The most urgent open task of a purpose with a free seat that the annotator has neither answered nor holds."""
     answered = sa.exists().where(answers.c.task == progress.c.task, answers.c.annotator == WHO)
     mine = sa.exists().where(leases.c.task == progress.c.task, leases.c.annotator == WHO, leases.c.deadline > NOW)
     found = (
         sa.select(progress.c.task, progress.c.urgency, progress.c.number)
-        .where(progress.c.purpose == purpose, progress.c.open, progress.c.free_at <= NOW, ~answered, ~mine)
-        .where(*([~party_to(progress.c.task, WHO)] if purpose == "adjudication" else []))
+        .where(progress.c.project == PROJECT, progress.c.purpose == purpose)
+        .where(progress.c.open, progress.c.free_at <= NOW, ~answered, ~mine)
+        .where(~meant_for_others(progress.c.task, WHO), *([~DEMOTED] if purpose == "gold" else []))
+        .where(*([~party_to(progress.c.task, WHO)] if purpose in ("adjudication", "gold") else []))
         .order_by(progress.c.urgency, progress.c.number)
         .limit(1)
     )
@@ -95,10 +142,9 @@ GOLD, ORDINARY = _waiting("gold"), _waiting("ask", "anchor")
 ADJUDICATION, ORDINARY_AND_ADJUDICATION = _waiting("adjudication"), _waiting("ask", "anchor", "adjudication")
 
 _again = tasks.alias()
-_judged = (answers.c.annotator == WHO) & sa.or_(*(answers.c.kind == kind for kind in sorted(JUDGEMENTS)))
 REPEAT_BEGUN = (
     sa.select(tasks.c.id)
-    .where(tasks.c.reserved == WHO)
+    .where(tasks.c.reserved == WHO, tasks.c.purpose == "repeat", tasks.c.project == PROJECT)
     .where(~sa.exists().where(answers.c.task == tasks.c.id, answers.c.annotator == WHO))
     .where(~sa.exists().where(leases.c.task == tasks.c.id, leases.c.deadline > NOW))
     .order_by(tasks.c.added)
@@ -111,31 +157,11 @@ REPEATABLE = (
     sa.select(answers.c.task)
     .join(tasks, tasks.c.id == answers.c.task)
     .where(_judged, answers.c.event < sa.bindparam("before"), sa.or_(tasks.c.purpose == "ask", tasks.c.purpose == "anchor"))
-    .where(~sa.exists().where(_again.c.origin == answers.c.task, _again.c.reserved == WHO))
+    .where(~sa.exists().where(_again.c.origin == answers.c.task, _again.c.reserved == WHO, _again.c.purpose == "repeat"))
     .order_by(answers.c.event)
     .limit(1)
 )
 """The annotator's oldest judgement whose task was not repeated yet."""
-
-
-@dataclass(frozen=True)
-class QueuePolicy:
-    """How tasks are handed out. Shares are of all that an annotator is given; what a share cannot fill goes to the rest."""
-
-    lease_seconds: float = 900.0
-    held: int = 2
-    """Leases that one annotator may hold: the task on the screen and the one fetched ahead."""
-    gold_share: float = 0.08
-    repeat_share: float = 0.04
-    repeat_after: int = 20
-    """Judgements of the annotator between a task and its repeat."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.lease_seconds <= 0 or self.held < 1 or self.repeat_after < 1:
-            raise FeedbackError("lease_seconds must be positive, held and repeat_after at least 1")
-        if min(self.gold_share, self.repeat_share) < 0 or self.gold_share + self.repeat_share > 0.5:
-            raise FeedbackError("gold_share and repeat_share are shares of 0 or more, at most one half together")
 
 
 def uniform(*names: object) -> float:
@@ -150,55 +176,72 @@ def display_order(task: str, annotator: str, responses: int, seed: int) -> tuple
     return tuple(places)
 
 
-def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
-    """The task to give an annotator, added first if it is a repeat; None if nothing is left for them.
+def next_task(connection: Connection, annotator: str, policy: QueuePolicy, now: float, project: str) -> str | None:
+    """The task of a project to give an annotator, added first if it is a repeat; None if nothing is left for them.
 
     Raises:
-        NotAllowed: they are switched off, or hold as many leases as they may.
+        NotAllowed: they are switched off, no member of the project, or hold as many leases as they may.
         NotFound: there is no such annotator.
     """
-    role, enabled, held, done = _row(connection, PERSON, who=annotator, now=now) or rows.nobody(annotator)
+    given: Given = {"who": annotator, "now": now, "project": project}
+    role, enabled, held, done, quota, stopped, member = _row(connection, PERSON, given) or rows.nobody(annotator)
     if not enabled:
         raise NotAllowed(f"{annotator} is switched off; an administrator can enable them")
+    if not member:
+        raise NotAllowed(f"{annotator} is no member of project {project}; penstock feedback project adds them")
     if held >= policy.held:
         raise NotAllowed(f"{annotator} holds {held} tasks; answer, skip or give one back first")
+    most = quota or policy.quota
+    if stopped or (most and _row(connection, ANSWERED, given)[0] + held >= most):
+        return None
+    if role == "annotator" and _qualifying(connection, given, policy):
+        return _first_of(connection, GOLD, given)
     draw, found = uniform(policy.seed, annotator, done + held), None
     if draw < policy.gold_share:
-        found = _first_of(connection, GOLD, annotator, now)
+        found = _first_of(connection, GOLD, given)
     elif draw < policy.gold_share + policy.repeat_share:
-        found = _repeat(connection, annotator, policy, now)
-    return found or _first_of(connection, ORDINARY if role == "annotator" else ORDINARY_AND_ADJUDICATION, annotator, now)
+        found = _repeat(connection, given, policy)
+    return found or _first_of(connection, ORDINARY if role == "annotator" else ORDINARY_AND_ADJUDICATION, given)
 
 
-def next_adjudication(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
+def _qualifying(connection: Connection, given: Given, policy: QueuePolicy) -> bool:
+    """Whether somebody has not answered all the gold that comes first, and no administrator has let them pass."""
+    if not policy.qualify or _row(connection, GOLD_ANSWERED, given)[0] >= policy.qualify:
+        return False
+    return _row(connection, DECIDED, given) is None
+
+
+def next_adjudication(connection: Connection, annotator: str, policy: QueuePolicy, now: float, project: str) -> str | None:
     """The next task for an adjudicator alone, however many they hold; None if no dispute of others waits for them."""
-    return _first_of(connection, ADJUDICATION, annotator, now)
+    return _first_of(connection, ADJUDICATION, {"who": annotator, "now": now, "project": project})
 
 
-Choose = Callable[[Connection, str, QueuePolicy, float], str | None]
-"""Chooses the task to give an annotator."""
+Choose = Callable[[Connection, str, QueuePolicy, float, str], str | None]
+"""Chooses the task of a project to give an annotator."""
+Given = dict[str, Any]
+"""Values of the bind parameters above."""
 
 
-def _row(connection: Connection, query: sa.Select[Any], **values: object) -> Any:
-    return connection.execute(query, values).first()
+def _row(connection: Connection, query: sa.Select[Any], given: Given) -> Any:
+    return connection.execute(query, given).first()
 
 
-def _first_of(connection: Connection, where: sa.Select[Any], annotator: str, now: float) -> str | None:
+def _first_of(connection: Connection, where: sa.Select[Any], given: Given) -> str | None:
     """The first task for an annotator in one of the queues above."""
-    return connection.execute(where, {"who": annotator, "now": now}).scalar()
+    return connection.execute(where, given).scalar()
 
 
-def _repeat(connection: Connection, annotator: str, policy: QueuePolicy, now: float) -> str | None:
+def _repeat(connection: Connection, given: Given, policy: QueuePolicy) -> str | None:
     """A repeat that waits for the annotator, else one made of their oldest judgement that is far enough back."""
-    if begun := _row(connection, REPEAT_BEGUN, who=annotator, now=now):
+    if begun := _row(connection, REPEAT_BEGUN, given):
         return str(begun[0])
-    if not (newest := _row(connection, FAR_ENOUGH, who=annotator, back=policy.repeat_after - 1)):
+    if not (newest := _row(connection, FAR_ENOUGH, given | {"back": policy.repeat_after - 1})):
         return None
-    if not (origin := _row(connection, REPEATABLE, who=annotator, before=newest[0])):
+    if not (origin := _row(connection, REPEATABLE, given | {"before": newest[0]})):
         return None
     task = rows.load_task(connection, origin[0])
-    repeat = replace(task, purpose="repeat", origin=origin[0], reserved=annotator, overlap=1, gold=None)
-    rows.save_task(connection, repeat, now)
+    repeat = replace(task, purpose="repeat", origin=origin[0], reserved=given["who"], overlap=1, gold=None)
+    rows.save_task(connection, repeat, given["now"])
     return repeat.id
 
 
@@ -224,6 +267,8 @@ class Seats:
     """Events in the log."""
     party: bool
     """Whether the task is to settle what the annotator has voted on."""
+    member: bool
+    """Whether the annotator is a member of the task's project."""
 
     @property
     def free(self) -> bool:
@@ -237,9 +282,10 @@ class Seats:
             AlreadyAnswered, NotAllowed, SeatTaken: as their names say.
         """
         task, name, who = self.task, self.task.id, self.annotator
+        self.require_member()
         if not self.enabled:
             raise NotAllowed(f"{who} is switched off; an administrator can enable them")
-        if task.reserved and task.reserved != who:
+        if task.reserved and who not in task.people:
             raise NotAllowed(f"task {name} is meant for another annotator")
         if task.purpose == "adjudication" and self.role == "annotator":
             raise NotAllowed(f"task {name} needs an adjudicator; {who} is an annotator")
@@ -250,6 +296,11 @@ class Seats:
         if not self.free:
             raise SeatTaken(f"task {name}: all {task.overlap} seats are taken; ask for the next task")
 
+    def require_member(self) -> None:
+        """Raises NotAllowed: the annotator is no member of the task's project."""
+        if not self.member:
+            raise NotAllowed(f"{self.annotator} is no member of project {self.task.project}; no task of it is theirs")
+
 
 def seats(connection: Connection, task: Task, annotator: str, now: float) -> Seats:
     """The seats of a task as an annotator comes to them. Raises NotFound."""
@@ -259,16 +310,17 @@ def seats(connection: Connection, task: Task, annotator: str, now: float) -> Sea
     if not found:
         rows.load_annotator(connection, annotator)
         rows.no_task(task.id)
-    role, enabled, judged, still_open, free_at, done, length = found[0][:7]
+    role, enabled, judged, still_open, free_at, done, length, member = found[0][:8]
     lease, others = None, []
-    for holder, shown, granted, deadline in (row[7:] for row in found):
+    for holder, shown, granted, deadline in (row[8:] for row in found):
         if holder == annotator:
             lease = Lease(task.id, annotator, tuple(json.loads(shown)), granted, deadline)
         elif holder is not None:
             others.append(deadline)
     index = (judged, still_open, free_at)
-    party = task.purpose == "adjudication" and _row(connection, PARTY, name=task.id, who=annotator) is not None
-    return Seats(task, annotator, role, enabled, judged, done, lease, tuple(others), index, length, party)
+    party = task.purpose == "adjudication" and _row(connection, PARTY, given) is not None
+    held = tuple(others)
+    return Seats(task, annotator, role, enabled, judged, done, lease, held, index, length, party, member is not None)
 
 
 def take_seat(connection: Connection, task: Task, annotator: str, policy: QueuePolicy, now: float) -> Lease:
@@ -328,14 +380,3 @@ def settle(connection: Connection, before: Seats, judged: int, held: Sequence[fl
     values = {"judgements": judgements, "open": still_open, "free_at": free_at}
     connection.execute(progress.update().where(progress.c.task == before.task.id).values(values))
     return True
-
-
-def misplaced(connection: Connection, now: float) -> str | None:
-    """A task that the queue's index hides though it has a free seat, or offers though it has none; None if there is none."""
-    held = sa.select(sa.func.count()).where(leases.c.task == progress.c.task, leases.c.deadline > now).scalar_subquery()
-    limited, judged = tasks.c.overlap > 0, progress.c.judgements
-    closed, full = limited & (judged >= tasks.c.overlap), limited & (judged + held >= tasks.c.overlap)
-    offered = progress.c.free_at <= now
-    wrong = (progress.c.open & closed) | (~progress.c.open & ~closed) | (progress.c.open & (offered & full | ~offered & ~full))
-    query = sa.select(progress.c.task).join(tasks, tasks.c.id == progress.c.task).where(wrong)
-    return connection.execute(query.limit(1)).scalar()

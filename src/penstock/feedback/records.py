@@ -17,15 +17,18 @@ from typing import Any, Literal, get_args
 
 from penstock.feedback.errors import FeedbackError
 
-Form = Literal["pair", "ranking", "rating"]
+Form = Literal["pair", "ranking", "rating", "correction"]
 Purpose = Literal["ask", "gold", "repeat", "anchor", "adjudication"]
 Role = Literal["annotator", "adjudicator", "admin"]
 Nature = Literal["human", "simulated", "judge", "imported"]
-Kind = Literal["vote", "rating", "ranking", "edit", "critique", "skip", "flag", "undo", "retract"]
+Kind = Literal[
+    "vote", "rating", "ranking", "correction", "edit", "critique", "skip", "flag", "undo", "retract", "exclude", "include",
+    "promote", "demote", "removed",
+]  # fmt: skip
 
 ROLES: tuple[str, ...] = get_args(Role)
 
-JUDGEMENT: Mapping[str, str] = {"pair": "vote", "ranking": "ranking", "rating": "rating"}
+JUDGEMENT: Mapping[str, str] = {"pair": "vote", "ranking": "ranking", "rating": "rating", "correction": "correction"}
 """The kind of event that answers a task of each form."""
 
 JUDGEMENTS = frozenset(JUDGEMENT.values())
@@ -36,6 +39,11 @@ REMARKS = frozenset({"edit", "critique"})
 """Kinds that may come with an answer, any number of them."""
 WITHDRAWALS = frozenset({"undo", "retract"})
 """Kinds that take another event back: one's own, or as an administrator somebody else's."""
+EXCLUSIONS = frozenset({"exclude", "include"})
+"""Kinds about a person and a time instead of a task: their work does not count, or counts again."""
+
+DEFAULT = "default"
+"""The project that every store has from the beginning."""
 
 LONGEST_TEXT = 200_000
 """Characters of one text; longer ones are refused."""
@@ -110,6 +118,11 @@ class Response:
         return {**vars_of(self), "sampling": dict(self.sampling)}
 
     @property
+    def model(self) -> str:
+        """What wrote it, such as ``run/stage version 30``, or its source; empty where unknown."""
+        return f"{self.run}/{self.stage} version {self.version}" if self.version >= 0 else self.source
+
+    @property
     def origin(self) -> dict[str, Any]:
         """Where it comes from."""
         return {name: getattr(self, name) for name in ("run", "stage", "version", "source")}
@@ -145,6 +158,16 @@ class Item:
     def id(self) -> str:
         return digest(self.plain())
 
+    @cached_property
+    def contents(self) -> tuple[str, tuple[str, ...]]:
+        """Names of the prompt and of each response's text: what items that ask the same have in common."""
+        prompt, *responses = (hashlib.sha256(text.encode()).hexdigest() for text in (self.prompt, *self.texts))
+        return prompt, tuple(responses)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(response.text for response in self.responses)
+
     def plain(self) -> dict[str, Any]:
         """The item with its responses as names of blobs."""
         names = [response.id for response in self.responses]
@@ -174,9 +197,11 @@ class Task:
     origin: str = ""
     """The task that this one repeats or adjudicates."""
     reserved: str = ""
-    """The one annotator it is meant for; empty: anybody."""
+    """Names of the annotators it is meant for, with commas between them; empty: anybody."""
     round: str = ""
     """Tells apart tasks that ask the same thing again, such as the anchors of a week."""
+    project: str = DEFAULT
+    """Where in its store it is asked: its members alone see it."""
 
     def __post_init__(self) -> None:
         responses = len(self.item.responses)
@@ -192,8 +217,17 @@ class Task:
             raise FeedbackError("a gold task, and no other, needs gold={…}, the right judgement")
         if not self.axes or not self.scale[0] < self.scale[1]:
             raise FeedbackError(f"axes={self.axes}, scale={self.scale}; name an axis and give (low, high) with low < high")
-        if (self.purpose == "repeat") != bool(self.reserved):
-            raise FeedbackError("a repeat, and no other task, is reserved for one annotator")
+        if self.form == "correction" and responses != 1:
+            raise FeedbackError(f"a correction is of 1 response, not {responses}")
+        if self.purpose == "repeat" and len(self.people) != 1:
+            raise FeedbackError("a repeat is reserved for one annotator")
+        if self.people and self.overlap > len(self.people):
+            raise FeedbackError(f"overlap={self.overlap} for {len(self.people)} people ({self.reserved}); each answers once")
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Whom it is meant for; nobody: anybody."""
+        return tuple(self.reserved.split(",")) if self.reserved else ()
 
     @cached_property
     def id(self) -> str:
@@ -205,9 +239,10 @@ class Task:
         return cls(**{**fields, "item": item, "axes": tuple(fields["axes"]), "scale": tuple(fields["scale"])})
 
     def plain(self) -> dict[str, Any]:
-        """The task's fields with the item as its name."""
+        """The task's fields with the item as its name; without a project it is one of the default, as in older stores."""
         gold = None if self.gold is None else dict(self.gold)
-        return {**vars_of(self), "item": self.item.id, "axes": list(self.axes), "scale": list(self.scale), "gold": gold}
+        made = {**vars_of(self), "item": self.item.id, "axes": list(self.axes), "scale": list(self.scale), "gold": gold}
+        return made if self.project != DEFAULT else {name: made[name] for name in made if name != "project"}
 
 
 @dataclass(frozen=True)
@@ -224,9 +259,13 @@ class Annotator:
     invite: str = ""
     """Hash of an invite's secret; empty: none is open."""
     enabled: bool = True
+    quota: int = 0
+    """Answers that they may give; 0: as the queue's policy has it."""
 
     def __post_init__(self) -> None:
         require_name(self.name, "annotator")
+        if not 0 <= self.quota <= 10**9:
+            raise FeedbackError(f"quota={self.quota}; give 0 (as everybody) or the answers at most")
         if self.role not in ROLES:
             raise FeedbackError(f"role={self.role!r:.40}; use one of: {', '.join(ROLES)}")
 
@@ -254,6 +293,8 @@ class Submission:
     body: Mapping[str, Any] = field(default_factory=dict)
     latency: float | None = None
     """Seconds that the annotator looked at the task, measured by the page; None: since the lease was granted."""
+    guideline: str = ""
+    """Version of the guideline that they read; empty: the task's."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +306,7 @@ class Event:
     time: float
     kind: Kind
     task: str
+    """Empty where the event is about a person (:data:`EXCLUSIONS`)."""
     annotator: str
     target: int
     """The event that is taken back; 0 for none."""
@@ -274,3 +316,5 @@ class Event:
     latency: float
     """Seconds from showing to sending; -1 where unknown."""
     guideline: str
+    project: str = DEFAULT
+    """Its task's; of an exclusion the one that it is about, empty for all."""

@@ -11,9 +11,22 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from penstock.feedback import schema
-from penstock.feedback.errors import FeedbackError, NotFound
-from penstock.feedback.records import Annotator, Event, Item, Lease, Response, Task, canonical, require_name, vars_of
+from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound
+from penstock.feedback.records import (
+    EXCLUSIONS,
+    Annotator,
+    Event,
+    Item,
+    Lease,
+    Response,
+    Task,
+    canonical,
+    require_name,
+    vars_of,
+)
 
+NOT_SHOWN: Mapping[str, Any] = {"order": (), "latency": -1.0, "guideline": ""}
+"""Fields of an event that answers nothing which was shown."""
 _ANNOTATORS = sa.select(*(schema.annotators.c[name] for name in Annotator.__dataclass_fields__))
 
 
@@ -24,29 +37,13 @@ def save_task(connection: Connection, task: Task, now: float) -> bool:
         return False
     _save_item(connection, task.item)
     body = task.plain()
-    added = schema.tasks.insert().values(
-        id=name,
-        item=body["item"],
-        purpose=task.purpose,
-        origin=task.origin,
-        reserved=task.reserved,
-        overlap=task.overlap,
-        body=canonical(body),
-        added=now,
-    )
-    connection.execute(added)
+    looked_up = {column: body[column] for column in ("item", "purpose", "origin", "reserved", "overlap")}
+    made = {"id": name, "body": canonical(body), "added": now, "project": task.project, **looked_up}
+    connection.execute(schema.tasks.insert().values(made))
     counted = schema.head.update().values(tasks=schema.head.c.tasks + 1).returning(schema.head.c.tasks)
     number = connection.execute(counted).scalar_one()
-    progress = schema.progress.insert().values(
-        task=name,
-        number=number,
-        purpose=task.purpose,
-        urgency=-task.priority,
-        judgements=0,
-        open=True,
-        free_at=0.0,
-    )
-    connection.execute(progress)
+    place = {"task": name, "number": number, "purpose": task.purpose, "urgency": -task.priority, "project": task.project}
+    connection.execute(schema.progress.insert().values(judgements=0, open=True, free_at=0.0, **place))
     return True
 
 
@@ -83,7 +80,9 @@ def load_task(connection: Connection, name: str) -> Task:
         FeedbackError: a blob does not have the content that its name says.
     """
     fields = json.loads(_body(connection, schema.tasks.c.body, schema.tasks.c.id, name) or no_task(name))
-    return Task.of(fields, _load_item(connection, fields["item"]))
+    task = Task.of(fields, _load_item(connection, fields["item"]))
+    task.__dict__["id"] = name  # it keeps its name when a person's is taken out of it (deletion.py)
+    return task
 
 
 def no_task(name: str) -> NoReturn:
@@ -130,6 +129,13 @@ def load_annotator(connection: Connection, name: str) -> Annotator:
     return next(iter(load_annotators(connection, schema.annotators.c.name == name)), None) or nobody(name)
 
 
+def require_admin(connection: Connection, name: str) -> None:
+    """Raises NotAllowed, NotFound: the name is no administrator's who is switched on."""
+    who = load_annotator(connection, name)
+    if who.role != "admin" or not who.enabled:
+        raise NotAllowed(f"{name} is no administrator; only one may do this")
+
+
 def nobody(name: str) -> NoReturn:
     """Raises NotFound."""
     raise NotFound(f"there is no annotator {name!r:.60}; enrol them first")
@@ -148,20 +154,69 @@ def add_event(connection: Connection, length: int, now: float, fields: Mapping[s
     row = vars_of(event) | {"body": canonical(dict(event.body)), "shown": canonical(list(event.order))}
     del row["order"]
     connection.execute(schema.head.update().values(events=event.sequence))
-    connection.execute(schema.events.insert().values(row))
+    if event.kind in EXCLUSIONS:
+        row = {name: row[name] for name in schema.exclusions.c.keys() if name != "person"}  # noqa: SIM118 - it is no dict
+        connection.execute(schema.exclusions.insert().values(**row, person=event.body["annotator"]))
+    else:
+        del row["project"]  # its task's
+        connection.execute(schema.events.insert().values(row))
     return event
+
+
+def add_decision(connection: Connection, now: float, kind: str, annotator: str, **fields: Any) -> Event:
+    """Append what an administrator, or the store, decides: nothing was shown to anybody. Without a ``key`` it has a new one,
+    without a ``project`` it is about all of them."""
+    length = connection.execute(sa.select(schema.head.c.events)).scalar_one()
+    made = {"key": f"{kind}:{length + 1}", "task": "", "target": 0, "project": "", **NOT_SHOWN, **fields}
+    return add_event(connection, length, now, {"kind": kind, "annotator": annotator, **made})
 
 
 def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Event]:
     """Events that fulfil the conditions, in the order of the log."""
-    query = sa.select(schema.events).where(*conditions).order_by(schema.events.c.sequence)
+    of_task = sa.select(schema.events, schema.tasks.c.project).join(schema.tasks, schema.tasks.c.id == schema.events.c.task)
+    query = of_task.where(*conditions).order_by(schema.events.c.sequence)
+    return [_event(row) for row in connection.execute(query)]
+
+
+def known_event(connection: Connection, given: Mapping[str, Any]) -> Event | None:
+    """The event that has the key of these fields already, if its content is the same. Raises KeyReused if it is not."""
+    found, same = load_events(connection, schema.events.c.key == given["key"]), True
+    found += load_exclusions(connection, schema.exclusions.c.key == given["key"])
+    if not found:
+        return None
+    event = found[0]
+    for name, value in given.items():
+        present = getattr(event, name)
+        if name == "body":
+            same = same and canonical(dict(present)) == canonical(value)
+        elif not (name == "target" and event.kind == "undo" and not value):  # an undo of the newest names no target
+            same = same and present == value
+    if not same:
+        raise KeyReused(f"key {given['key']} named event {event.sequence} with other content; make a new key for each act")
+    return event
+
+
+def load_log(connection: Connection, after: int = 0, until: int | None = None) -> list[Event]:
+    """Everything with ``after < sequence <= until``, in the order of the log."""
+    found: list[Event] = []
+    for table, load in ((schema.events, load_events), (schema.exclusions, load_exclusions)):
+        sequence = table.c.sequence
+        found += load(connection, sequence > after, *([] if until is None else [sequence <= until]))
+    return sorted(found, key=lambda event: event.sequence)
+
+
+def load_exclusions(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Event]:
+    """Exclusions, and what took them back, that fulfil the conditions, in the order of the log."""
+    query = sa.select(schema.exclusions).where(*conditions).order_by(schema.exclusions.c.sequence)
     return [_event(row) for row in connection.execute(query)]
 
 
 def _event(row: Row[Any]) -> Event:
-    fields = row._asdict()
+    """The event of a line; one about a person has no task and was shown to nobody."""
+    fields = {**NOT_SHOWN, "task": "", "shown": "[]"} | row._asdict()
+    fields.pop("person", None)
     order = tuple(json.loads(fields.pop("shown")))
-    return Event(**{**fields, "body": json.loads(row.body), "order": order})
+    return Event(**fields | {"body": json.loads(row.body), "order": order})
 
 
 def load_leases(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Lease]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from penstock.feedback.records import DEFAULT
+
 metadata = sa.MetaData()
 
 
@@ -38,6 +40,11 @@ def _reference(name: str, target: str, key: bool = False) -> sa.Column[str]:
     return sa.Column(name, sa.Text, sa.ForeignKey(target), primary_key=key, nullable=False)
 
 
+def project_column() -> sa.Column[str]:
+    """The project of a row. Rows from before there were projects are of the default one."""
+    return sa.Column("project", sa.Text, nullable=False, server_default=DEFAULT)
+
+
 blobs = sa.Table(
     "blobs", metadata, sa.Column("hash", sa.Text, primary_key=True), sa.Column("body", sa.LargeBinary, nullable=False)
 )
@@ -54,6 +61,7 @@ tasks = sa.Table(
     sa.Column("overlap", sa.Integer, nullable=False),
     *_texts("body"),
     *_reals("added"),
+    project_column(),
     sa.Index("tasks_of_item", "item"),
     sa.Index("tasks_repeated", "origin", "reserved"),
     sa.Index("tasks_reserved", "reserved", "added"),
@@ -66,7 +74,20 @@ annotators = sa.Table(
     *_texts("role", "nature", "attributes", "password", "invite"),
     sa.Column("enabled", sa.Boolean, nullable=False),
     *_reals("added"),
+    sa.Column("quota", sa.Integer, nullable=False, server_default="0"),
 )
+
+projects = sa.Table("projects", metadata, sa.Column("name", sa.Text, primary_key=True), *_texts("body"), *_reals("added"))
+"""Named parts of the store; ``body`` holds what is set for one (``projects.py``)."""
+
+members = sa.Table(
+    "members",
+    metadata,
+    _reference("project", "projects.name", key=True),
+    _reference("annotator", "annotators.name", key=True),
+    sa.Index("members_by_name", "annotator"),
+)
+"""Who judges in which project: others see none of its tasks."""
 
 events = sa.Table(
     "events",
@@ -86,6 +107,21 @@ events = sa.Table(
     sa.Index("events_by_target", "target"),
 )
 
+exclusions = sa.Table(
+    "exclusions",
+    metadata,
+    _sequence(),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
+    *_reals("time"),
+    *_texts("kind"),
+    _reference("annotator", "annotators.name"),
+    _reference("person", "annotators.name"),
+    *_integers("target"),
+    *_texts("body"),
+    project_column(),
+)
+"""Lines of the log that are about a person and not about a task; numbered together with ``events``. No project: of all."""
+
 answers = sa.Table(
     "answers",
     metadata,
@@ -93,7 +129,8 @@ answers = sa.Table(
     _reference("annotator", "annotators.name", key=True),
     sa.Column("event", sa.BigInteger, sa.ForeignKey("events.sequence"), nullable=False),
     *_texts("kind"),
-    sa.Index("answers_of_annotator", "annotator", "event"),
+    project_column(),
+    sa.Index("answers_of_annotator", "annotator", "project", "event"),
 )
 """Who is done with a task and by which event; its key makes a second vote of an annotator impossible."""
 
@@ -107,8 +144,9 @@ progress = sa.Table(
     sa.Column("judgements", sa.Integer, nullable=False),
     sa.Column("open", sa.Boolean, nullable=False),
     sa.Column("free_at", sa.Float(53), nullable=False, server_default="0"),
+    project_column(),
     sa.UniqueConstraint("number"),
-    sa.Index("progress_queue", "purpose", "open", "urgency", "number"),
+    sa.Index("progress_queue", "project", "purpose", "open", "urgency", "number"),
 )
 """How many judgements a task has; the queue's index. Lower ``urgency`` (the negative priority) comes first, then ``number``,
 the order in which tasks were added. From ``free_at`` on a task that is open has a seat that neither a judgement nor a lease
@@ -242,19 +280,37 @@ vectors = sa.Table(
 )
 """Embeddings of corrections, by the name of what embedded them; float32, little-endian. They can be computed again."""
 
-APPEND_ONLY = (blobs, items, tasks, events, product_responses, signals, corrections, rulings)
+APPEND_ONLY = (blobs, items, tasks, events, exclusions, product_responses, signals, corrections, rulings)
 
 
 def create(connection: Connection) -> None:
     """Make all tables in an empty database, and what refuses changes of those that are only added to."""
     metadata.create_all(connection)
     connection.execute(head.insert().values(id=1, events=0, tasks=0))
+    connection.execute(projects.insert().values(name=DEFAULT, body="{}", added=0.0))
     if connection.dialect.name == "postgresql":
         refuse = "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
         connection.execute(sa.text(f"{refuse} $$ BEGIN RAISE EXCEPTION 'append-only'; END $$"))
-        verbs, then = {"append_only": "UPDATE OR DELETE OR TRUNCATE"}, "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-    else:
-        verbs, then = {"no_update": "UPDATE", "no_delete": "DELETE"}, "BEGIN SELECT RAISE(ABORT, 'append-only'); END"
     for table in APPEND_ONLY:
-        for name, verb in verbs.items():
-            connection.execute(sa.text(f"CREATE TRIGGER {table.name}_{name} BEFORE {verb} ON {table.name} {then}"))
+        protect(connection, table)
+
+
+def protect(connection: Connection, table: sa.Table) -> None:
+    """Refuse every change of a table but new rows."""
+    verbs, then = _refusal(connection)
+    for name, verb in verbs.items():
+        connection.execute(sa.text(f"CREATE TRIGGER {table.name}_{name} BEFORE {verb} ON {table.name} {then}"))
+
+
+def unprotect(connection: Connection, table: sa.Table) -> None:
+    """Let a table be changed, until :func:`protect`; only to take a person out (``deletion.py``)."""
+    on = f" ON {table.name}" if connection.dialect.name == "postgresql" else ""
+    for name in _refusal(connection)[0]:
+        connection.execute(sa.text(f"DROP TRIGGER {table.name}_{name}{on}"))
+
+
+def _refusal(connection: Connection) -> tuple[dict[str, str], str]:
+    """Names of the triggers with the verbs that they refuse, and how."""
+    if connection.dialect.name == "postgresql":
+        return {"append_only": "UPDATE OR DELETE OR TRUNCATE"}, "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+    return {"no_update": "UPDATE", "no_delete": "DELETE"}, "BEGIN SELECT RAISE(ABORT, 'append-only'); END"

@@ -19,20 +19,20 @@ from penstock.feedback.errors import FeedbackError
 from penstock.feedback.records import Task
 
 LEAST_RANDOM = 0.2
+BY_SCORES = ("disagreement", "near_tie", "large_gap")
+"""Strategies that go by the reward models' scores."""
 
 
 @dataclass(frozen=True)
 class Mix:
     """Shares of what is asked, by strategy; they add up to 1."""
 
-    shares: Mapping[str, float] = field(
-        default_factory=lambda: {"random": 0.25, "disagreement": 0.25, "near_tie": 0.25, "large_gap": 0.25}
-    )
+    shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(("random", *BY_SCORES), 0.25))
 
     def __post_init__(self) -> None:
-        unknown = set(self.shares) - {"random", *_URGES}
+        unknown = set(self.shares) - {"random", *BY_SCORES}
         if unknown or min(self.shares.values(), default=-1.0) < 0 or abs(sum(self.shares.values()) - 1) > 1e-9:
-            raise FeedbackError(f"shares={dict(self.shares)}; give random, {', '.join(_URGES)} shares that add up to 1")
+            raise FeedbackError(f"shares={dict(self.shares)}; give random, {', '.join(BY_SCORES)} shares that add up to 1")
         if self.shares.get("random", 0.0) < LEAST_RANDOM:
             raise FeedbackError(
                 f"random={self.shares.get('random', 0.0):g}; at least {LEAST_RANDOM:g} must be asked at random, "
@@ -48,24 +48,15 @@ def win_probability(score_EU2: ArrayLike) -> NDArray[np.float64]:
     return 0.5 * (1 + np.tanh((scores[:, :, 0] - scores[:, :, 1]) / 2))
 
 
-def disagreement(score_EU2: ArrayLike) -> NDArray[np.float64]:
-    """The standard deviation ``[U]`` of the members' chances; 0 where they are of one mind."""
-    return win_probability(score_EU2).std(0)
+def urges(score_EU2: ArrayLike) -> dict[str, NDArray[np.float64]]:
+    """How much each strategy wants each pair, ``[U]``.
 
-
-def near_tie(score_EU2: ArrayLike) -> NDArray[np.float64]:
-    """How close ``[U]`` the mean chance is to one half; 0 is closest."""
-    return -np.abs(win_probability(score_EU2).mean(0) - 0.5)
-
-
-def large_gap(score_EU2: ArrayLike) -> NDArray[np.float64]:
-    """The size ``[U]`` of the mean score difference."""
-    win_probability(score_EU2)  # refuses scores that are none
-    scores = np.asarray(score_EU2, np.float64)
-    return np.abs((scores[:, :, 0] - scores[:, :, 1]).mean(0))
-
-
-_URGES = {"disagreement": disagreement, "near_tie": near_tie, "large_gap": large_gap}
+    ``disagreement``: the standard deviation of the members' chances; 0 where they are of one mind. ``near_tie``: how close the
+    mean chance is to one half; 0 is closest. ``large_gap``: the size of the mean score difference.
+    """
+    chance_EU, scores = win_probability(score_EU2), np.asarray(score_EU2, np.float64)
+    gap_U = (scores[:, :, 0] - scores[:, :, 1]).mean(0)
+    return {"disagreement": chance_EU.std(0), "near_tie": -np.abs(chance_EU.mean(0) - 0.5), "large_gap": np.abs(gap_U)}
 
 
 def select(score_EU2: ArrayLike, wanted: int, mix: Mix | None = None, seed: int = 0) -> list[tuple[int, str]]:
@@ -86,12 +77,9 @@ def select(score_EU2: ArrayLike, wanted: int, mix: Mix | None = None, seed: int 
     order_U = np.random.Generator(np.random.Philox(seed)).permutation(pairs)
     count = portions(wanted, mix.shares)
     chosen = {int(index): "random" for index in order_U[: count["random"]]}
-    for strategy, urge in _URGES.items():
-        if not count.get(strategy):
-            continue
-        urge_U = urge(scores)
+    for strategy, urge_U in urges(scores).items():
         ranked = sorted(order_U.tolist(), key=lambda index: -urge_U[index])
-        fresh = [index for index in ranked if index not in chosen][: count[strategy]]
+        fresh = [index for index in ranked if index not in chosen][: count.get(strategy, 0)]
         chosen |= dict.fromkeys(fresh, strategy)
     return list(chosen.items())
 

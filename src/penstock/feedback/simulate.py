@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.config.ask import Simulated
-from penstock.feedback.records import JUDGEMENT, Annotator, Lease, Submission, Task, digest
+from penstock.feedback.records import DEFAULT, JUDGEMENT, Annotator, Lease, Submission, Task, digest
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -51,6 +51,8 @@ def judge(person: Simulated, task: Task, lease: Lease, truth: Sequence[float], s
         body = {"preference": strength * (int(seen[0] > seen[1]) - int(seen[0] < seen[1]))}
     elif task.form == "ranking":
         body = {"ranks": [1 + sum(other > value for other in seen) for value in seen]}
+    elif task.form == "correction":
+        body = {"text": task.item.texts[0]}
     else:
         low, high = task.scale
         scores = [round(low + (high - low) / (1 + float(np.exp(-value))), 3) for value in seen]
@@ -60,17 +62,19 @@ def judge(person: Simulated, task: Task, lease: Lease, truth: Sequence[float], s
     return Submission(JUDGEMENT[task.form], task.id, person.name, key, body, seconds)  # type: ignore[arg-type]
 
 
-def answer_all(store: Store, people: Sequence[Simulated], truth: Truth, seed: int = 0, most: int = 10**9) -> int:
-    """Let the people answer what the queue gives them, in turns, until nothing is left for anybody; gives the count.
+def answer_all(
+    store: Store, people: Sequence[Simulated], truth: Truth, seed: int = 0, most: int = 10**9, project: str = DEFAULT
+) -> int:
+    """Let the people answer what a project's queue gives them, in turns, until nothing is left for anybody; gives the count.
 
     ``most`` bounds the judgements.
     """
     for person in people:
-        store.enrol(Annotator(person.name, nature="simulated"))
+        store.enrol(Annotator(person.name, nature="simulated"), project)
     waiting, judged = list(people), 0
     while waiting and judged < most:
         for person in list(waiting):
-            lease = store.next_task(person.name) if judged < most else None
+            lease = store.next_task(person.name, project=project) if judged < most else None
             if lease is None:
                 waiting.remove(person)
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -19,15 +21,37 @@ class State:
     """By sequence: edits and critiques in force."""
     retracted: set[tuple[str, str]] = field(default_factory=set)
     """(task, annotator) whose judgement an administrator took back; the annotator is not asked again."""
+    exclusions: dict[int, Event] = field(default_factory=dict)
+    """By sequence: exclusions in force."""
+    demoted: set[str] = field(default_factory=set)
+    """Gold tasks that are gold no more."""
 
     def judgements(self) -> list[Event]:
-        """Votes, ratings and rankings in force, in the order of the log."""
-        kept = [event for event in self.standing.values() if event.kind in JUDGEMENTS]
+        """Votes, ratings and rankings that count, in the order of the log."""
+        return self._counted(event for event in self.standing.values() if event.kind in JUDGEMENTS)
+
+    def edits(self) -> list[Event]:
+        """Edits and corrections that count, in the order of the log."""
+        said = (*self.remarks.values(), *self.standing.values())
+        return self._counted(event for event in said if event.kind in ("edit", "correction"))
+
+    def _counted(self, events: Iterable[Event]) -> list[Event]:
+        """Those of nobody who is excluded for the time, in order."""
+        of: dict[str, list[Event]] = defaultdict(list)
+        for exclusion in self.exclusions.values():
+            of[exclusion.body["annotator"]].append(exclusion)
+        kept = (event for event in events if not any(_excludes(one, event) for one in of.get(event.annotator, ())))
         return sorted(kept, key=lambda event: event.sequence)
 
 
-def fold(events: Iterable[Event]) -> State:
-    """The state after ``events``, given in the order of their sequence.
+def _excludes(exclusion: Event, event: Event) -> bool:
+    """Whether what its annotator said then, in that project, does not count."""
+    until = math.inf if exclusion.body["until"] is None else exclusion.body["until"]
+    return exclusion.project in ("", event.project) and bool(exclusion.body["since"] <= event.time < until)
+
+
+def fold(events: Iterable[Event], project: str | None = None) -> State:
+    """The state after ``events``, given in the order of their sequence; of one project, or of all.
 
     Raises:
         FeedbackError: the log is not one that the store could have written: a gap, two answers to one task by one
@@ -39,16 +63,25 @@ def fold(events: Iterable[Event]) -> State:
             raise FeedbackError(f"the log has event {event.sequence} where {expected} should be")
         expected += 1
         place = (event.task, event.annotator)
-        if event.kind in WITHDRAWALS:
-            _withdraw(state, seen.pop(event.target, None), event)
+        if event.kind == "removed" or (project is not None and event.project not in ("", project)):
             continue
-        seen[event.sequence] = event
-        if event.kind in REMARKS:
-            state.remarks[event.sequence] = event
+        if event.kind == "exclude":
+            state.exclusions[event.sequence] = event
+        elif event.kind == "include":
+            if state.exclusions.pop(event.target, None) is None:
+                raise FeedbackError(f"event {event.sequence} takes back exclusion {event.target}, which is not in force")
+        elif event.kind == "promote":
+            state.demoted.discard(event.task)
+        elif event.kind == "demote":
+            state.demoted.add(event.task)
+        elif event.kind in WITHDRAWALS:
+            _withdraw(state, seen.pop(event.target, None), event)
+        elif event.kind in REMARKS:
+            seen[event.sequence] = state.remarks[event.sequence] = event
         elif event.kind in JUDGEMENTS | PASSES:
             if place in state.standing or place in state.retracted:
                 raise FeedbackError(f"event {event.sequence}: a second answer of {event.annotator} to task {event.task}")
-            state.standing[place] = event
+            seen[event.sequence] = state.standing[place] = event
         else:
             raise FeedbackError(f"event {event.sequence}: unknown kind {event.kind!r}; update Penstock")
     return state

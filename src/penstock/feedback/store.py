@@ -16,20 +16,22 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from penstock.feedback import bodies, queue, rows, schema
+from penstock.feedback import admission, bodies, projects, queue, rows, schema
+from penstock.feedback.audit import compared
 from penstock.feedback.database import Database, connect
-from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NothingToUndo, SeatTaken
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.errors import FeedbackError, NotAllowed, NothingToUndo, SeatTaken
+from penstock.feedback.policy import QueuePolicy
+from penstock.feedback.projects import Project
 from penstock.feedback.records import (
+    DEFAULT,
     JUDGEMENTS,
+    PASSES,
     REMARKS,
-    WITHDRAWALS,
     Annotator,
     Event,
     Lease,
     Submission,
     Task,
-    canonical,
     vars_of,
 )
 from penstock.feedback.state import State, fold
@@ -82,10 +84,19 @@ class Store:
 
     # Annotators and tasks
 
-    def enrol(self, annotator: Annotator) -> None:
-        """Add an annotator, or replace what is known of one. Raises FeedbackError if their nature would change."""
+    def enrol(self, annotator: Annotator, project: str = DEFAULT) -> None:
+        """Add an annotator, or replace what is known of one, as a member of a project.
+
+        Raises FeedbackError: their nature would change, or there is no such project.
+        """
         with self.database.write() as connection:
             rows.save_annotator(connection, annotator, self.now())
+            projects.admit(connection, project, annotator.name)
+
+    def project(self, name: str = "") -> Project:
+        """The project of a name, or the only one there is. Raises NotFound, and FeedbackError where there are several."""
+        with self.database.read() as connection:
+            return projects.load(connection, projects.chosen(connection, name))
 
     def annotator(self, name: str) -> Annotator:
         """The annotator of a name. Raises NotFound."""
@@ -98,8 +109,13 @@ class Store:
             return rows.load_annotators(connection)
 
     def ask(self, tasks: Sequence[Task]) -> list[str]:
-        """Add tasks, all or none, and give their names. A task that is there already is left as it is."""
+        """Add tasks, all or none, and give their names. A task that is there already is left as it is.
+
+        Raises FeedbackError: there is no such project as a task's, or it asks no such form.
+        """
         with self.database.write() as connection:
+            for name in {task.project for task in tasks}:
+                projects.load(connection, name).require_forms(task for task in tasks if task.project == name)
             for task in tasks:
                 rows.save_task(connection, task, self.now())
         return [task.id for task in tasks]
@@ -112,42 +128,45 @@ class Store:
     def tasks_of(self, events: Iterable[Event]) -> dict[str, Task]:
         """The tasks that events speak of, by name, and those that they repeat or adjudicate."""
         with self.database.read() as connection:
-            found = {name: self._task(connection, name) for name in dict.fromkeys(event.task for event in events)}
+            found = {name: self._task(connection, name) for name in dict.fromkeys(event.task for event in events if event.task)}
             origins = dict.fromkeys(task.origin for task in found.values() if task.origin)
             return found | {name: self._task(connection, name) for name in origins}
 
-    def tasks(self) -> list[str]:
-        """Names of all tasks, in the order in which they were added."""
+    def tasks(self, purpose: str = "", project: str = "") -> list[str]:
+        """Names of all tasks, or of those of one purpose or project, in the order in which they were added."""
+        table = schema.progress.c
+        wanted = [column == value for column, value in ((table.purpose, purpose), (table.project, project)) if value]
+        query = sa.select(table.task).where(*wanted).order_by(table.number)
         with self.database.read() as connection:
-            query = sa.select(schema.progress.c.task).order_by(schema.progress.c.number)
             return list(connection.execute(query).scalars())
 
-    def counts(self) -> dict[str, Count]:
-        """How far the tasks are, by purpose."""
+    def counts(self, project: str = DEFAULT) -> dict[str, Count]:
+        """How far the tasks of a project are, by purpose."""
         table = schema.progress.c
         query = sa.select(
             table.purpose,
             sa.func.count(),
             sa.func.sum(sa.cast(table.open, sa.Integer)),
             sa.func.sum(table.judgements),
-        ).group_by(table.purpose)
+        )
+        query = query.where(table.project == project).group_by(table.purpose)
         with self.database.read() as connection:
             return {purpose: Count(*map(int, numbers)) for purpose, *numbers in connection.execute(query)}
 
     # The queue
 
-    def next_task(self, annotator: str, choose: queue.Choose = queue.next_task) -> Lease | None:
-        """Lease the next task to an annotator: never one they are done with; None if nothing is left for them.
+    def next_task(self, annotator: str, choose: queue.Choose = queue.next_task, project: str = DEFAULT) -> Lease | None:
+        """Lease the next task of a project to an annotator: never one they are done with; None if nothing is left for them.
 
         Args:
             choose: from which part of the queue (``queue.next_task``, ``queue.next_adjudication``).
 
         Raises:
-            NotAllowed: they are switched off, or hold as many leases as they may.
+            NotAllowed: they are switched off, no member of the project, or hold as many leases as they may.
         """
         with self.database.write() as connection:
-            now = self.now()
-            while (found := choose(connection, annotator, self.policy, now)) is not None:
+            now, policy = self.now(), projects.load(connection, project).within(self.policy)
+            while (found := choose(connection, annotator, policy, now, project)) is not None:
                 task = self._task(connection, found)
                 try:
                     return queue.take_seat(connection, task, annotator, self.policy, now)
@@ -165,11 +184,12 @@ class Store:
         with self.database.write() as connection:
             return queue.take_seat(connection, self._task(connection, task), annotator, self.policy, self.now())
 
-    def held(self, annotator: str) -> list[Lease]:
-        """Leases of an annotator that have not expired, the oldest first."""
+    def held(self, annotator: str, project: str = "") -> list[Lease]:
+        """Leases of an annotator that have not expired, the oldest first; of one project, or of all."""
         table = schema.leases.c
         with self.database.read() as connection:
-            return rows.load_leases(connection, table.annotator == annotator, table.deadline > self.now())
+            found = rows.load_leases(connection, table.annotator == annotator, table.deadline > self.now())
+            return [lease for lease in found if project in ("", self._task(connection, lease.task).project)]
 
     def give_back(self, task: str, annotator: str) -> None:
         """Let others have the seat of a lease; without one nothing happens."""
@@ -206,38 +226,45 @@ class Store:
     def _record(self, connection: Connection, given: Submission, *, shown: bool) -> Event:
         task = self._task(connection, given.task)
         fields = vars_of(given) | {"body": bodies.check(given.kind, given.body, task), "target": 0}
-        latency = fields.pop("latency")
-        if known := self._known(connection, fields):
+        latency, guideline = fields.pop("latency"), fields.pop("guideline") or task.guideline
+        if known := rows.known_event(connection, fields):
             return known
         if not shown and rows.load_annotator(connection, given.annotator).nature == "human":
             raise NotAllowed(f"{given.annotator} is a person of this store; people submit what was handed out to them")
         now, remark = self.now(), given.kind in REMARKS
         seats = queue.seats(connection, task, given.annotator, now)
         lease = seats.lease
+        seats.require_member()
         if not (remark and seats.done):
             seats.require_open()
             if lease is None and shown:
                 raise NotAllowed(f"task {given.task} was not handed out to {given.annotator}; ask for the next task")
         if latency is None:
             latency = -1.0 if lease is None or lease.granted > now else now - lease.granted
-        fields |= {"order": lease.order if lease else (), "latency": latency, "guideline": task.guideline}
+        fields |= {"order": lease.order if lease else (), "latency": latency, "guideline": guideline, "project": task.project}
         event = rows.add_event(connection, seats.length, now, fields)
         if not remark:
             answer = {"task": task.id, "annotator": given.annotator, "event": event.sequence, "kind": given.kind}
+            answer["project"] = task.project
             connection.execute(schema.answers.insert().values(answer))
             leases = schema.leases
             connection.execute(leases.delete().where(leases.c.task == task.id, leases.c.annotator == given.annotator))
             queue.settle(connection, seats, seats.judged + (given.kind in JUDGEMENTS), seats.others)
+            if task.purpose == "gold" and shown:
+                policy = projects.load(connection, task.project).within(self.policy)
+                admission.review(connection, policy, given.annotator, task.project, now)
         return event
 
-    def undo(self, annotator: str, key: str, target: int = 0) -> Event:
-        """Take back one's own event, by default the newest in force, and lease its task to the annotator again.
+    def undo(self, annotator: str, key: str, target: int = 0, project: str = "") -> Event:
+        """Take back one's own event, by default the newest in force (of a project), and lease its task to the annotator again.
 
         Raises:
+            NotAllowed: they are no member of its project any more.
             NothingToUndo: there is no such event of theirs, or it is taken back already.
         """
+        fields = {"key": key, "kind": "undo", "annotator": annotator, "target": target}
         with self.database.write() as connection:
-            return self._withdraw(connection, {"key": key, "kind": "undo", "annotator": annotator, "target": target}, {})
+            return self._withdraw(connection, fields, {}, project)
 
     def retract(self, administrator: str, key: str, target: int, reason: str) -> Event:
         """Take somebody's event back for good: its seat is free for others, its author is not asked again.
@@ -248,19 +275,66 @@ class Store:
         """
         fields = {"key": key, "kind": "retract", "annotator": administrator, "target": target}
         with self.database.write() as connection:
-            who = rows.load_annotator(connection, administrator)
-            if who.role != "admin" or not who.enabled:
-                raise NotAllowed(f"{administrator} is no administrator; only one may retract")
+            rows.require_admin(connection, administrator)
             return self._withdraw(connection, fields, {"reason": reason})
 
-    def _withdraw(self, connection: Connection, fields: dict[str, Any], body: dict[str, str]) -> Event:
-        if known := self._known(connection, fields):
+    def exclude(
+        self, administrator: str, key: str, annotator: str, reason: str, since: float = 0.0, until: float | None = None,
+        project: str = "",
+    ) -> Event:  # fmt: skip
+        """Let what somebody said in a project (or in all) from ``since`` to before ``until`` (seconds of the store's clock;
+        None: for ever) not count.
+
+        It stays in the log and on its seats, and :meth:`include` lets it count again. What is exported after it has another
+        content hash.
+
+        Raises:
+            NotAllowed: only administrators exclude.
+            NotFound: there is no such annotator or project.
+            FeedbackError: the time ends before it begins.
+        """
+        if until is not None and not since < until:
+            raise FeedbackError(f"since={since:g}, until={until:g}: the time ends before it begins")
+        body = {"annotator": annotator, "since": float(since), "until": until, "reason": reason}
+        with self.database.write() as connection:
+            rows.load_annotator(connection, annotator)
+            if project:
+                projects.load(connection, project)
+            return self._decide(connection, administrator, key, body, kind="exclude", target=0, project=project)
+
+    def include(self, administrator: str, key: str, target: int, reason: str) -> Event:
+        """Take an exclusion back: what it left out counts again.
+
+        Raises:
+            NotAllowed: only administrators include.
+            NothingToUndo: the target is no exclusion in force.
+        """
+        table, later = schema.exclusions.c, schema.exclusions.alias()
+        in_force = (table.sequence == target) & (table.kind == "exclude")
+        with self.database.write() as connection:
+            standing = ~sa.exists().where(later.c.target == target, later.c.key != key)
+            found = connection.execute(sa.select(table.person, table.project).where(in_force, standing)).first()
+            if found is None:
+                raise NothingToUndo(f"event {target} is no exclusion in force")
+            body, project = {"annotator": found.person, "reason": reason}, found.project
+            return self._decide(connection, administrator, key, body, kind="include", target=target, project=project)
+
+    def _decide(self, connection: Connection, administrator: str, key: str, body: dict[str, Any], **more: Any) -> Event:
+        """Append what an administrator decides about a person; again, it gives the event that is there."""
+        rows.require_admin(connection, administrator)
+        fields = {"key": key, "annotator": administrator, "body": body, "task": "", **more}
+        return rows.known_event(connection, fields) or rows.add_decision(connection, self.now(), **fields)
+
+    def _withdraw(self, connection: Connection, fields: dict[str, Any], body: dict[str, str], project: str = "") -> Event:
+        if known := rows.known_event(connection, fields):
             return known
-        event = self._standing(connection, fields["kind"], fields["annotator"], fields["target"])
+        event = self._standing(connection, fields["kind"], fields["annotator"], fields["target"], project)
         task, now = self._task(connection, event.task), self.now()
         seats = queue.seats(connection, task, event.annotator, now)
-        fields |= {"task": event.task, "target": event.sequence, "body": body, "order": (), "latency": -1.0}
-        made = rows.add_event(connection, seats.length, now, {**fields, "guideline": task.guideline})
+        if fields["kind"] == "undo":
+            seats.require_member()
+        fields |= {"task": event.task, "project": task.project, "guideline": task.guideline, "target": event.sequence}
+        made = rows.add_event(connection, seats.length, now, {**fields, "body": body, "order": (), "latency": -1.0})
         if event.kind in REMARKS:
             return made
         table, author, judgement = schema.answers, event.annotator, event.kind in JUDGEMENTS
@@ -276,13 +350,15 @@ class Store:
             queue.take_seat(connection, task, author, self.policy, now)
         return made
 
-    def _standing(self, connection: Connection, kind: str, annotator: str, target: int) -> Event:
-        """The event to take back: the target if it is in force and may be taken back so, or the annotator's newest."""
+    def _standing(self, connection: Connection, kind: str, annotator: str, target: int, project: str) -> Event:
+        """The event to take back: the target if it is in force and may be taken back so, or the annotator's newest (there)."""
         table = schema.events.c
         later = schema.events.alias()
-        in_force = [~table.kind.in_(WITHDRAWALS), ~sa.exists().where(later.c.target == table.sequence)]
+        in_force = [table.kind.in_(JUDGEMENTS | PASSES | REMARKS), ~sa.exists().where(later.c.target == table.sequence)]
         if kind == "undo":
             in_force.append(table.annotator == annotator)
+        if project:
+            in_force.append(sa.exists().where(schema.tasks.c.id == table.task, schema.tasks.c.project == project))
         query = sa.select(sa.func.max(table.sequence)).where(*in_force, *([table.sequence == target] if target else []))
         found = connection.execute(query).scalar()
         if found is None:
@@ -290,28 +366,10 @@ class Store:
             raise NothingToUndo(f"{annotator}: {what} in force and may be taken back is not in the log")
         return rows.load_events(connection, table.sequence == found)[0]
 
-    def _known(self, connection: Connection, given: dict[str, Any]) -> Event | None:
-        """The event that has this key already, if its content is the same. Raises KeyReused if it is not."""
-        found, same = rows.load_events(connection, schema.events.c.key == given["key"]), True
-        if not found:
-            return None
-        event = found[0]
-        for name, value in given.items():
-            present = getattr(event, name)
-            if name == "body":
-                same = same and canonical(dict(present)) == canonical(value)
-            elif not (name == "target" and event.kind == "undo" and not value):  # an undo of the newest names no target
-                same = same and present == value
-        if not same:
-            raise KeyReused(f"key {given['key']} named event {event.sequence} with other content; make a new key for each act")
-        return event
-
     def events(self, after: int = 0, until: int | None = None) -> list[Event]:
         """Events with ``after < sequence <= until``, in the order of the log."""
-        table = schema.events.c
-        conditions = [table.sequence > after] + ([] if until is None else [table.sequence <= until])
         with self.database.read() as connection:
-            return rows.load_events(connection, *conditions)
+            return rows.load_log(connection, after, until)
 
     def length(self) -> int:
         """Events in the log; its newest event has this sequence."""
@@ -329,25 +387,7 @@ class Store:
             FeedbackError: they disagree; names a task.
         """
         with self.database.read() as connection:
-            events = rows.load_events(connection)
-            state = fold(events)
-            expected = {place: event.kind for place, event in state.standing.items()} | dict.fromkeys(
-                state.retracted, "retract"
-            )
-            found = {(row.task, row.annotator): row.kind for row in connection.execute(sa.select(schema.answers))}
-            judged = {row.task: row.judgements for row in connection.execute(sa.select(schema.progress))}
-            # By the latest clock that the index was kept by: this one may have gone back since.
-            granted = connection.execute(sa.select(sa.func.max(schema.leases.c.granted))).scalar() or 0.0
-            misplaced = queue.misplaced(connection, max([self.now(), granted, *(event.time for event in events)]))
-        counted = dict.fromkeys(judged, 0)
-        for event in state.judgements():
-            counted[event.task] += 1
-        wrong = {place for place, _ in expected.items() ^ found.items()} | dict(counted.items() ^ judged.items()).keys()
-        if wrong or misplaced:
-            raise FeedbackError(
-                f"the store's indices disagree with its log, for one on {sorted(map(str, wrong or {misplaced}))[0]}"
-            )
-        return state
+            return compared(connection, self.now())
 
     def _task(self, connection: Connection, name: str) -> Task:
         task = self._tasks.get(name)

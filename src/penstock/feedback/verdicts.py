@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from penstock.feedback.asked import DUEL, Asked
-from penstock.feedback.asking import Votes, anchored, judged_pairs
+from penstock.feedback.asking import DUEL, Asked, anchored, judged_pairs
 from penstock.feedback.errors import FeedbackError
+from penstock.feedback.exchange.snapshot import Votes
 from penstock.feedback.judgements import Comparison, sign_table
 from penstock.feedback.quality.agreement import krippendorff_alpha
 from penstock.feedback.quality.drift import preferred
-from penstock.feedback.quality.reliability import AnnotatorQuality, assess
+from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
 from penstock.feedback.quality.report_card import Evidence, Gate, ReportCard, report_card
 
 
@@ -89,21 +88,13 @@ class Verdict:
 
     def plain(self) -> dict[str, Any]:
         """As JSON values; what is undefined is null."""
-        return _plain(asdict(self))
+        text = json.dumps(asdict(self), default=lambda value: value.item())  # of numpy
+        found: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)  # NaN, an infinity
+        return found
 
 
 def _rounded(value: float) -> float | str:
     return round(value, 3) if math.isfinite(value) else "unknown"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def gate_of(fields: Mapping[str, float]) -> Gate:
@@ -137,7 +128,7 @@ def judged(
     """
     tasks = {one.task.id for one in asked}
     everything: list[Comparison] = [comparison for said in votes.said.values() for comparison in said]
-    here = [comparison for comparison in everything if comparison.task in tasks]
+    here = [comparison for comparison in everything if comparison.task.id in tasks]
     _, _, sign_AU = sign_table(here)
     duels = judged_pairs(asked, votes, DUEL)
     proxy, gold = (list(earlier[-1][kind]) if earlier else [0.0] for kind in ("proxy", "gold"))
@@ -147,18 +138,20 @@ def judged(
     card = None
     if gate is not None:
         cards = [one["card"] for one in earlier if one["card"]]
-        before = cards[-1]["agreement"] if cards else None
+        first = cards[0]["agreement"] if cards else None
         evidence = Evidence(
             checkpoint=name,
             duels=duels,
             pairs=judged_pairs(asked, votes),
-            before=before["right"] / before["of"] if before else None,
+            accepted=Share(first["right"], first["of"]) if first else None,
+            lost=cards[-1].get("drift", {"total": 0.0})["total"] if cards else 0.0,  # older cards carried none
             group_names=tuple(sorted({group for one in asked for group in one.task.item.groups})),
             anchors=anchored(asked, last, votes),
             proxy=proxy,
-            gold=gold,
+            wins=gold,
+            gold=sum(comparison.unit in votes.gold for comparison in everything),
         )
         card = report_card(evidence, gate_of(gate))
     chosen = dict(Counter(one.task.strategy for one in asked))
     alpha = krippendorff_alpha(sign_AU) if sign_AU.size else float("nan")
-    return Verdict(name, chosen, len(here), alpha, assess(everything, {}), proxy, gold, card)
+    return Verdict(name, chosen, len(here), alpha, assess(everything, votes.gold), proxy, gold, card)

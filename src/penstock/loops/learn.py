@@ -12,7 +12,7 @@ import numpy as np
 from penstock.config.run import NO_SCALING, RewardScaling
 from penstock.core.algorithm import FromSamples
 from penstock.core.contracts import Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
-from penstock.core.errors import CheckpointError, TrainingError
+from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
@@ -61,9 +61,16 @@ class Watch:
         """The first minibatch's metrics, before the optimizer steps."""
         return totals
 
+    def skipped(self, error: NonFiniteError) -> None:
+        """An optimizer step was not taken; raises where training may not go on without it."""
+        raise error
+
     def after(self, metrics: Metrics) -> Metrics:
         """The metrics of the batch, trained and described."""
         return metrics
+
+
+UNWATCHED = Watch()
 
 
 class Watcher:
@@ -99,18 +106,23 @@ class Trainer:
         """The watch over one batch."""
         return self.watcher.watch(self.learner, index, groups, max_lag)
 
-    def step(self, units: Sequence[Unit], watch: Watch | None = None) -> Metrics:
-        """Accumulate all units under one global denominator and step; metrics of the loss and of the step.
+    def step(self, units: Sequence[Unit], watch: Watch = UNWATCHED, first: bool = True) -> Metrics:
+        """Accumulate all units under one global denominator and step; metrics of the loss and of the step, none of one that the
+        watch lets be skipped.
 
-        A ``watch`` is given with the first minibatch of a batch and compares its log-probs with the generator's.
+        Of the ``first`` minibatch of a batch the watch compares log-probs with the generator's.
         """
-        units, loss = watch.measured(units, self.loss) if watch else (units, self.loss)
+        units, loss = watch.measured(units, self.loss) if first else (units, self.loss)
         denominator = Denominator.of(units)
         for batch in self.learner.lay_out(units, self.coupled):
             self.learner.accumulate(batch, loss, denominator)
-        totals = self.learner.flush()
-        totals = watch.judged(totals) if watch else totals
-        return totals | self.learner.step()
+        try:
+            totals = self.learner.flush()
+            totals = watch.judged(totals) if first else totals
+            return totals | self.learner.step()
+        except NonFiniteError as error:
+            watch.skipped(error)
+            return {}
 
 
 def minibatches(units: Sequence[Unit], count: int, seed: tuple[int, ...]) -> Iterator[list[Unit]]:
@@ -216,7 +228,7 @@ async def learn(
             with spans.span("train", step=index, lag=lags):
                 for epoch in range(plan.epochs):
                     for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
-                        parts.append(trainer.step(part, None if parts else watch))
+                        parts.append(trainer.step(part, watch, not parts))
         stream.trained(lease)
         metrics = watch.after(mean_metrics(parts) | describe(labeller, groups, units))
         metrics["batch/left_out"] = float(len(groups) - len(units))

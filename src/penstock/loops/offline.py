@@ -29,7 +29,7 @@ async def offline(
         began = time.perf_counter()
         units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
         with spans.span("train", step=index), trainer.watch(index) as watch:
-            metrics = watch.after(trainer.step(label(units)))
+            metrics = watch.after(trainer.step(label(units), watch))
         seconds = time.perf_counter() - began
         tokens = sum(len(row.action_T) for unit in units for row in unit)
         metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}

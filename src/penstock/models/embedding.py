@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokeniz
 
 from penstock.core.errors import ModelError
 from penstock.models.attention import quiet_transformers
-from penstock.models.files import _check_folder, _first_line, _says_generic
+from penstock.models.files import NO_CODE, _check_folder, _first_line, _says_generic
 
 LONGEST = 512
 """Tokens of a text that are read, where the model's context is not shorter."""
@@ -40,10 +40,11 @@ class ModelEmbedder:
         _check_folder(self.folder)
         try:
             with quiet_transformers():
-                config = AutoConfig.from_pretrained(path)
+                config = AutoConfig.from_pretrained(path, **NO_CODE)
                 tokenizers: Any = PreTrainedTokenizerFast if _says_generic(path) else AutoTokenizer
-                self._tokenizer = tokenizers.from_pretrained(path)
-                network: Any = AutoModel.from_pretrained(path, config=config, dtype=torch.float32, use_safetensors=True)
+                self._tokenizer = tokenizers.from_pretrained(path, **NO_CODE)
+                safely: Any = {"use_safetensors": True, **NO_CODE}
+                network: Any = AutoModel.from_pretrained(path, config=config, dtype=torch.float32, **safely)
         except Exception as error:
             raise ModelError(f"{path}: cannot be loaded to embed texts: {_first_line(error)}") from error
         self._network = (network.get_encoder() if config.is_encoder_decoder else network).eval().requires_grad_(False)

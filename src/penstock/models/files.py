@@ -64,6 +64,10 @@ def _check_folder(folder: Path) -> None:
         raise ModelError(f"{folder}: no *.safetensors weights")
 
 
+NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
+"""Without it transformers asks on the terminal, or of a pipe, whether to run a checkpoint's own code."""
+
+
 def _says_generic(path: str) -> bool:
     """Whether a folder's tokenizer is wholly described by tokenizer.json; AutoTokenizer may still replace its splitting rule
     by that of the model's type, so such a file is read as it is."""
@@ -74,12 +78,17 @@ def _says_generic(path: str) -> bool:
 
 
 def _place(path: str) -> dict[str, Any]:
-    """What loaders get to know where to look: a hub name in the cache only, where the hub cannot be reached."""
-    return {"local_files_only": True} if not Path(path).is_dir() and not hub_is_reachable() else {}
+    """What loaders get to know: a hub name in the cache only, where the hub cannot be reached; never to run its code."""
+    return {**NO_CODE} | ({"local_files_only": True} if not Path(path).is_dir() and not hub_is_reachable() else {})
 
 
 def _not_loaded(path: str, what: str, error: Exception, place: Mapping[str, Any]) -> ModelError:
-    if place:
+    if "trust_remote_code" in str(error):
+        return ModelError(
+            f"{path}: the {what} needs Python code that comes with the checkpoint, and such code is never run; "
+            f"use a checkpoint of a type that transformers has itself"
+        )
+    if "local_files_only" in place:
         return ModelError(f"{path}: no such folder, the hub cannot be reached, and its cache here has no such {what}")
     return ModelError(f"{path}: the {what} cannot be loaded: {_first_line(error)}")
 
@@ -108,9 +117,10 @@ def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]
     """The end tokens that configuration and generation configuration name, where there are such files, and whether the model
     is an encoder-decoder."""
     ends, encoder = set[int](), False
-    for kind in (AutoConfig, GenerationConfig):
+    where = {name: value for name, value in place.items() if name not in NO_CODE}
+    for kind, options in ((AutoConfig, place), (GenerationConfig, where)):
         with quiet_transformers(), contextlib.suppress(OSError, ValueError):
-            said: Any = kind.from_pretrained(path, **place)
+            said: Any = kind.from_pretrained(path, **options)
             ends |= {int(end) for end in np.ravel(said.to_dict().get("eos_token_id") or [])}
             encoder |= bool(said.to_dict().get("is_encoder_decoder"))
     return ends, encoder
@@ -220,7 +230,7 @@ def weight_shapes(folder: Path, files: str = "model*.safetensors") -> dict[str, 
 
 def config_of(folder: Path) -> Any:
     """The configuration of the model in a local folder."""
-    return AutoConfig.from_pretrained(folder)
+    return AutoConfig.from_pretrained(folder, **NO_CODE)
 
 
 def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:

@@ -62,7 +62,7 @@ def kernel_of(device: torch.device, dtype: torch.dtype, heads: int, key_heads: i
             if agrees(candidate, device, dtype, heads, key_heads, width):
                 return candidate
         except (RuntimeError, TypeError, ValueError, ImportError, NotImplementedError):
-            continue
+            continue  # this torch, or this GPU, has no such kernel: what was probed for, not a fault
     return None
 
 

@@ -36,14 +36,20 @@ class BlockingLink(link.Outward):
                 if not self._ready(select.POLLOUT, link.SILENCE):
                     raise OSError(f"it took nothing for {link.SILENCE:g} s")
 
-    def receive(self, seconds: float | None = None, max_header: int = wire.MAX_HEADER, max_body: int = wire.MAX_BODY) -> Any:
-        """The next value. Raises DeadlinePassed where none came whole within ``seconds``, WireError where it was no frame."""
+    def receive(
+        self, seconds: float | None = None, max_header: int = wire.MAX_HEADER, max_body: int = wire.MAX_BODY, *,
+        importable: bool = True,
+    ) -> Any:  # fmt: skip
+        """The next value, which may be of the program where ``importable``.
+
+        Raises DeadlinePassed where none came whole within ``seconds``, WireError where it was no frame.
+        """
         until = math.inf if seconds is None else time.monotonic() + seconds
         prelude: wire.Buffer = wire.HEARTBEAT
         while prelude == wire.HEARTBEAT:
             prelude = self._exactly(wire.PRELUDE.size, until)
         header, body = wire.lengths(prelude, self.peer, max_header, max_body)
-        return wire.unpack(self._exactly(header, until), self._exactly(body, until), self.peer, importable=True)
+        return wire.unpack(self._exactly(header, until), self._exactly(body, until), self.peer, importable)
 
     def shake_hands(self, half: Handshake[Result]) -> Result:
         """Carry a half of the handshake out. Raises WireError and DeadlinePassed."""
@@ -53,7 +59,7 @@ class BlockingLink(link.Outward):
             while True:
                 if message is not None:
                     self.send(message)
-                message = half.send(self.receive(until - time.monotonic(), handshake.MAX_BYTES, 0))
+                message = half.send(self.receive(until - time.monotonic(), handshake.MAX_BYTES, 0, importable=False))
         except StopIteration as end:
             result, last = end.value
         if last is not None:

@@ -17,6 +17,7 @@ import importlib
 import math
 import operator
 import struct
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -272,8 +273,14 @@ def _address(named: Any) -> bytes:
 
 
 def _imported(address: bytes) -> Any:
+    """A dataclass or function where it is defined. Nothing of the standard library is, so that a frame runs no command."""
     module, _, name = address.decode().partition(":")
-    return operator.attrgetter(name)(importlib.import_module(module))
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{module} is no module of the program")
+    found = operator.attrgetter(name)(importlib.import_module(module))
+    if not (is_dataclass(found) or type(found) is types.FunctionType) or found.__module__ != module:
+        raise ValueError(f"{name} of {module} is no dataclass or function that is defined there")
+    return found
 
 
 def _record(kind: type, values: dict[str, Any]) -> Any:

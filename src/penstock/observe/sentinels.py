@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.contracts import Denominator, Learner, Loss, LossOutput, Outputs, State
-from penstock.core.errors import NonFiniteError
+from penstock.core.errors import NonFiniteError, NonFiniteStepError
 from penstock.core.sentinels import Alarm, SentinelError, SentinelMode
 from penstock.core.types import Group, Metrics, Row, Sample, Unit, Version
 from penstock.loops.learn import Watch, Watcher
@@ -37,6 +37,8 @@ BEHAVIOUR, ORIGIN = "sentinel/behaviour_logp", "sentinel/origin"
 
 SAMPLED_WEIGHTS = 1024
 """Values of each tensor that tell whether the weights change."""
+SKIPS, SKIP_WINDOW = 3, 20
+"""So many optimizer steps that were not finite, in so many batches, end a run: it is not a batch that is bad then."""
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Sentinels(Watcher):
     _first: list[dict[str, float]] = field(default_factory=list)
     _weights: str | None = None  # digest at the first batch; "" once they have been seen to change
     _unchanged: int = 0
+    _skips: list[int] = field(default_factory=list)  # batches of the latest optimizer steps that were not finite
 
     def watch(self, learner: Learner, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> BatchWatch:
         """The sentinels over one batch: ``index`` counts batches from 0, ``groups`` are its own where it is of samples."""
@@ -129,12 +132,38 @@ class Sentinels(Watcher):
         )
         return Reading(self._unchanged, bound, self._unchanged >= bound, text, "fatal")
 
+    def skipped(self, text: str, step: int) -> Alarm:
+        """The alarm of an optimizer step that was not finite and was not taken; fatal where that happens too often."""
+        self._skips = [*(past for past in self._skips if past > step - SKIP_WINDOW), step]
+        often = len(self._skips) >= SKIPS and self.mode != "warn"
+        more = (
+            f"; {len(self._skips)} in {SKIP_WINDOW} batches are no accident: go on from the last checkpoint, with a lower rate"
+        )
+        left_out = "; its samples taught nothing, and training goes on"
+        value, bound = float(len(self._skips)), float(SKIPS)
+        return Alarm("non-finite", "fatal" if often else "warning", step, text + (more if often else left_out), value, bound)
+
+    def recovered(self, step: int) -> list[Alarm]:
+        """The alarm that steps are finite again, once they have been for long enough."""
+        if not self._skips or step - self._skips[-1] < SKIP_WINDOW:
+            return []
+        self._skips = []
+        return [Alarm("non-finite", "warning", step, "back within the bound", 0.0, float(SKIPS), cleared=True)]
+
     def state(self) -> State:
         first, active = [dict(facts) for facts in self._first], list(self._active)
-        return State({}, {"bad": dict(self._bad), "calm": dict(self._calm), "active": active, "first": first})
+        values = {
+            "bad": dict(self._bad),
+            "calm": dict(self._calm),
+            "active": active,
+            "first": first,
+            "skips": list(self._skips),
+        }
+        return State({}, values)
 
     def load_state(self, state: State) -> None:
         self._bad, self._calm = dict(state.values["bad"]), dict(state.values["calm"])
+        self._skips = list(state.values.get("skips", ()))  # checkpoints of before steps were skipped have none
         self._active, self._first = list(state.values["active"]), [dict(facts) for facts in state.values["first"]]
 
 
@@ -159,8 +188,8 @@ class BatchWatch(Watch):
     """Sentinels over one batch of an online stage, or without groups of an offline one; enter it before the batch is labelled.
 
     ``alarms`` gathers what tripped and cleared. Raises SentinelError where a fatal sentinel trips: on entering (versions of
-    tokens), from :meth:`judged` (log-prob gap, before the optimizer steps), from :meth:`after`, and on leaving, where the
-    loss or a gradient was not finite.
+    tokens), from :meth:`judged` (log-prob gap, before the optimizer steps), from :meth:`skipped` (steps that are not finite,
+    again and again), from :meth:`after`, and on leaving, where a step that was not finite was taken.
     """
 
     def __init__(
@@ -169,6 +198,7 @@ class BatchWatch(Watch):
         self.sentinels, self.learner, self.index, self.groups, self.max_lag = sentinels, learner, index, groups, max_lag
         self.on = sentinels.mode != "off"
         self.alarms: list[Alarm] = []
+        self.skips = 0
         self.facts: Metrics = batch_facts(groups, index) if self.on else {}
         self.rules = rules_after_batch if groups else rules_after_data
 
@@ -180,13 +210,22 @@ class BatchWatch(Watch):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.on and isinstance(error, NonFiniteError):
-            keys = [str(group.key) for group in self.groups]
-            where = f" on the batch of prompts {keys[0]} to {keys[-1]}" if keys else ""
-            text = f"{error}{where}; go on from the last checkpoint, with a lower learner.learning_rate"
+        if self.on and isinstance(error, NonFiniteStepError):
+            text = f"{error}{self._where()}; go on from the last checkpoint, with a lower learner.learning_rate"
             raise SentinelError.of(
                 [*self.alarms, Alarm("non-finite", "fatal", self.index + 1, text, math.nan, math.inf)]
             ) from error
+
+    def skipped(self, error: NonFiniteError) -> None:
+        """Note an optimizer step that was not taken. Raises SentinelError where that happens too often."""
+        if not self.on:
+            raise error
+        self.skips += 1
+        self._gather([self.sentinels.skipped(f"{error}{self._where()}", self.index + 1)])
+
+    def _where(self) -> str:
+        keys = [str(group.key) for group in self.groups]
+        return f" on the batch of prompts {keys[0]} to {keys[-1]}" if keys else ""
 
     def measured(self, units: Sequence[Unit], loss: Loss) -> tuple[Sequence[Unit], Loss]:
         """The first minibatch, marked with what the generator said of it, and the loss that measures the gap as it runs."""
@@ -214,7 +253,8 @@ class BatchWatch(Watch):
         if reading := self.sentinels.weights_changed(self.learner, metrics):
             self._judge("weights unchanged", reading)
         self.sentinels.remember(self.facts)
-        return self.facts | metrics
+        self.alarms += self.sentinels.recovered(self.index + 1)
+        return self.facts | metrics | ({"steps/skipped": float(self.skips)} if self.skips else {})
 
     def _judge(self, name: str, reading: Reading) -> None:
         self._gather(self.sentinels.judge(name, 1, reading, self.index + 1))

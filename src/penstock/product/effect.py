@@ -45,7 +45,7 @@ class Effect:
         return self.interval[0] > 0 or self.interval[1] < 0
 
 
-def compare_arms(outcomes: Iterable[Outcome], *, samples: int = 2000, seed: int = 0) -> Effect:
+def compare_arms(outcomes: Iterable[Outcome]) -> Effect:
     """The difference between the arms. Each unit's outcomes are averaged first, so that nobody counts for their diligence;
     the interval draws units again, with all that is theirs (cluster bootstrap).
 
@@ -66,7 +66,7 @@ def compare_arms(outcomes: Iterable[Outcome], *, samples: int = 2000, seed: int 
     if not counts.all():
         raise FeedbackError(f"{counts[0]} units with corrections and {counts[1]} without; both arms are needed to compare")
     first, second = np.nanmean(value_AU[0]), np.nanmean(value_AU[1])
-    interval = bootstrap_interval(value_AU, _difference, samples=samples, seed=seed)
+    interval = bootstrap_interval(value_AU, _difference, samples=2000)
     return Effect(float(first), float(second), (int(counts[0]), int(counts[1])), float(first - second), interval)
 
 
@@ -75,7 +75,7 @@ def _difference(value_AU: NDArray[np.float64]) -> float:
     return float(means[0].mean() - means[1].mean()) if all(len(row) for row in means) else float("nan")
 
 
-def effect(store: Store, tenant: str, policy: Policy | None = None) -> Effect:
+def effect(store: Store, tenant: str) -> Effect:
     """The effect of corrections on what users of a tenant signal: the share of good ones (1 good, 0 bad) among the responses
     whose arm the product sent. Each user has one say on each response, their newest; capped signals count for nothing.
 
@@ -83,13 +83,12 @@ def effect(store: Store, tenant: str, policy: Policy | None = None) -> Effect:
         FeedbackError: an arm without signals.
         NotFound: there is no such tenant.
     """
-    counted = policy or Policy()
     tenants.tenant(store, tenant)  # or its name was mistyped
     taken = product_log.snapshot(store)
     newest = {
         (event.user, event.response): event
         for event in taken.events
-        if event.tenant == tenant and event.standing == "counted" and event.signal in counted.signals
+        if event.tenant == tenant and event.standing == "counted" and event.signal in Policy().signals
     }
     outcomes = []
     for (user, response), event in newest.items():

@@ -20,6 +20,7 @@ from penstock.data.render import Template
 from penstock.data.sources import open_source
 from penstock.feedback.exchange.snapshot import FORMS as VOTES
 from penstock.feedback.exchange.snapshot import Labels, chosen, snapshot
+from penstock.feedback.records import DEFAULT
 from penstock.feedback.store import Store
 from penstock.product import log as product_log
 from penstock.product import quarantine
@@ -40,7 +41,7 @@ def names_of(spec: type) -> tuple[str, ...]:
 def votes(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
     """What annotators said, after the first ``until`` events."""
     form, labels = options.get("form", "pairs"), chosen(Labels, options)
-    taken = snapshot(store, options.get("until"))
+    taken = snapshot(store, options.get("until"), store.project(options.get("project", DEFAULT)).name)
     found = VOTES[form](taken, labels)
     if not found:
         natures = ", ".join(sorted(set(taken.natures.values()))) or "nobody"
@@ -122,7 +123,7 @@ FORMS: Mapping[str, Callable[[Store, Mapping[str, Any], Path], tuple[list[Row], 
     "prompts": prompts,
 }
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(VOTES, names_of(Labels)),
+    **dict.fromkeys(VOTES, (*names_of(Labels), "project")),
     "product": names_of(Policy),
     "product_corrections": ("tenant",),
     "prompts": ("rows", "tenant", "embedder", "at", *names_of(Retrieval)),

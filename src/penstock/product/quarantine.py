@@ -7,6 +7,7 @@ author has read and approved it; approval ends after a while, and may be withdra
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -16,7 +17,8 @@ from sqlalchemy.engine import Connection
 
 from penstock.feedback import rows, schema
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound, Overtaken
-from penstock.feedback.records import canonical, digest, vars_of
+from penstock.feedback.exchange.snapshot import correction_row, snapshot
+from penstock.feedback.records import DEFAULT, Annotator, canonical, digest, vars_of
 from penstock.product.signals import LONGEST_EDIT, user_hash
 from penstock.product.tenants import load_tenant
 from penstock.product.text import suspicions, visible
@@ -29,6 +31,8 @@ VERDICTS: tuple[Verdict, ...] = ("approved", "rejected", "withdrawn")
 DAY = 86_400.0
 EXPIRES_DAYS = 180.0
 LONGEST_NOTE = 1000
+MOST_SCANNED = 20_000
+"""Characters of each text that are looked at for tricks: more than any prompt is shown of it (``search.Retrieval``)."""
 MOST_SEARCHED = 20_000
 """Corrections of one tenant that are searched, those ruled on last; older ones are left out."""
 
@@ -57,8 +61,9 @@ class Correction:
 
     @property
     def suspicions(self) -> tuple[str, ...]:
-        """What its reader should know."""
-        return suspicions(self.text)
+        """What its reader should know: of the question and the answer too, since both are shown to others with the text."""
+        parts = {"question": self.prompt, "answer": self.original, "correction": self.text}
+        return tuple(f"the {part} {odd}" for part, text in parts.items() for odd in suspicions(text[:MOST_SCANNED]))
 
     @cached_property
     def id(self) -> str:
@@ -89,22 +94,20 @@ def save(connection: Connection, correction: Correction, now: float) -> bool:
     return True
 
 
-def gather(store: Store, tenant: str) -> int:
-    """Put the annotators' edits in force into quarantine for a tenant; how many of them were new.
+def gather(store: Store, tenant: str, project: str = DEFAULT) -> int:
+    """Put the annotators' edits in force in a project into quarantine for a tenant; how many of them were new.
 
     Raises:
         NotFound: there is no such tenant.
     """
-    edits = [event for event in store.state().remarks.values() if event.kind == "edit"]
-    tasks = store.tasks_of(edits)
-    people = {who.name for who in store.annotators() if who.nature == "human"}
+    taken = snapshot(store, project=project)
     with store.database.write() as connection:
         load_tenant(connection, tenant)
         new, now = 0, store.now()
-        for event in edits:
-            item, text = tasks[event.task].item, event.body["text"]
+        for event in taken.state.edits():
+            item, text = taken.tasks[event.task].item, event.body["text"]
             original = item.responses[event.body["response"]].text
-            if event.annotator in people and text != original and len(text) <= LONGEST_EDIT:
+            if taken.natures[event.annotator] == "human" and text != original and len(text) <= LONGEST_EDIT:
                 author, source = f"annotator:{event.annotator}", f"event:{event.sequence}"
                 new += save(connection, Correction(tenant, source, author, item.prompt, original, text), now)
         return new
@@ -135,6 +138,8 @@ def rule(
     with store.database.write() as connection:
         now, found = store.now(), _load(connection, correction)
         _require_judge(connection, found, annotator)
+        if verdict == "approved" and found.suspicions and not note.strip():
+            raise FeedbackError(f"{', '.join(found.suspicions)}: say in the note why it is approved all the same")
         newest = _newest(connection, correction)
         if newest is not None and newest.expires > now and _says(newest, verdict, annotator, note, days):
             return newest
@@ -154,6 +159,8 @@ def _require_judge(connection: Connection, correction: Correction, annotator: st
     who = rows.load_annotator(connection, annotator)
     if not who.enabled or who.role == "annotator" or who.nature != "human":
         raise NotAllowed(f"{annotator} may not rule on corrections; an adjudicator or an administrator, and a person, may")
+    if not readable(connection, [correction], who):
+        raise NotFound(f"there is no correction {correction.id!r:.60}")
     secret = load_tenant(connection, correction.tenant).secret
     own = {f"annotator:{annotator}", f"user:{user_hash(secret, annotator)}"}
     if correction.author in own:
@@ -195,6 +202,16 @@ def waiting(store: Store, tenant: str = "", limit: int = 100) -> list[Correction
     query = query.where(table.c.tenant == tenant) if tenant else query
     with store.database.read() as connection:
         return [_correction(row) for row in connection.execute(query.order_by(table.c.added, table.c.id).limit(limit))]
+
+
+def readable(connection: Connection, found: Sequence[Correction], who: Annotator) -> set[str]:
+    """Which of these somebody may read: not, but for administrators, what is of a project that is not theirs."""
+    of = {one.id: int(one.source.removeprefix("event:")) for one in found if one.source.startswith("event:")}
+    mine = sa.select(schema.members.c.project).where(schema.members.c.annotator == who.name)
+    projects = {*connection.execute(mine).scalars()}
+    events = rows.load_events(connection, schema.events.c.sequence.in_(of.values()))
+    theirs = {event.sequence for event in events if event.project in projects}
+    return {one.id for one in found if who.role == "admin" or one.id not in of or of[one.id] in theirs}
 
 
 def length(store: Store) -> int:
@@ -243,9 +260,4 @@ def approved(store: Store, tenant: str = "", until: int | None = None) -> list[C
 
 def rows_of(found: list[Correction]) -> list[dict[str, Any]]:
     """Training rows of approved corrections, for SFT (``completion``) and as preference pairs (``chosen``, ``rejected``)."""
-    made = []
-    for correction in found:
-        row = {"prompt": correction.prompt, "completion": correction.text, "original": correction.original}
-        row |= {"chosen": correction.text, "rejected": correction.original}
-        made.append({**row, "tenant": correction.tenant, "source": correction.source})
-    return made
+    return [correction_row(one.prompt, one.original, one.text) | {"tenant": one.tenant, "source": one.source} for one in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from penstock.feedback import records
 from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound, Overtaken
-from penstock.feedback.service.calls import Call, Route, Routes, reply
+from penstock.feedback.service.calls import LARGE, Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
 from penstock.product import log as product_log
 from penstock.product import quarantine
@@ -71,8 +71,8 @@ class ProductRoutes:
 
     def routes(self) -> Routes:
         return {
-            "/v1/feedback": {"POST": Route(self.feedback, "anyone", "json", "product")},
-            "/v1/corrections": {"POST": Route(self.retrieve, "anyone", "json", "product")},
+            "/v1/feedback": {"POST": Route(self.feedback, "anyone", "json", "product", most=LARGE, guard=self._tenant)},
+            "/v1/corrections": {"POST": Route(self.retrieve, "anyone", "json", "product", most=LARGE, guard=self._tenant)},
             "/api/corrections": {"GET": Route(self.waiting, "adjudicator")},
             "/api/corrections/standing": {"GET": Route(self.standing, "adjudicator")},
             "/api/corrections/rule": {"POST": Route(self.rule, "adjudicator", "json")},
@@ -81,7 +81,7 @@ class ProductRoutes:
 
     def feedback(self, call: Call) -> Response:
         """Record one signal, or those of ``{"signals": […]}``, all or none."""
-        who, fields = self._tenant(call), call.fields
+        who, fields = call.holder, call.fields
         several = fields.has("signals")
         given = _several(fields) if several else [signal_of(fields)]
         self._allowance.spend(who.name, len(given))
@@ -96,7 +96,7 @@ class ProductRoutes:
 
     def retrieve(self, call: Call) -> Response:
         """What to put before a prompt: ``{prompt, request}`` gives ``{text, arm, used}``."""
-        who, fields = self._tenant(call), call.fields
+        who, fields = call.holder, call.fields
         prompt, request = fields.text("prompt"), fields.text("request")
         fields.done()
         records.require_name(request, "request")
@@ -110,12 +110,18 @@ class ProductRoutes:
     def waiting(self, call: Call) -> Response:
         """Corrections that nobody has ruled on, the oldest first, with what is odd about them."""
         found = quarantine.waiting(self._store, call.query.get("tenant", ""), MOST_WAITING)
-        made = [{**self._shown(one, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0} for one in found]
+        mine = self._readable(found, call)
+        made = [
+            {**self._shown(one, call), "added": one.added, "suspicions": list(one.suspicions), "seen": 0}
+            for one in found
+            if one.id in mine
+        ]
         return reply({"corrections": made})
 
     def standing(self, call: Call) -> Response:
         """Corrections that somebody has ruled on, those ruled on last first; ``expires`` is in seconds from now."""
         found = quarantine.standing(self._store, call.query.get("tenant", ""), limit=MOST_WAITING)
+        mine = self._readable([one.correction for one in found], call)
         made = [
             {
                 **self._shown(correction, call),
@@ -127,8 +133,13 @@ class ProductRoutes:
                 "note": ruling.note,
             }
             for correction, ruling in reversed(found)
+            if correction.id in mine
         ]
         return reply({"corrections": made})
+
+    def _readable(self, found: Sequence[Correction], call: Call) -> set[str]:
+        with self._store.database.read() as connection:
+            return quarantine.readable(connection, found, call.who)
 
     def _shown(self, correction: Correction, call: Call) -> dict[str, Any]:
         """A correction as an adjudicator sees it. Whose it is, administrators alone see: a user's hash, cut."""
@@ -166,8 +177,8 @@ class ProductRoutes:
         policy = asdict(Policy()) | {"user_day": product_log.USER_DAY}
         return reply(summary(taken) | {"tenants": of_each, "policy": policy})
 
-    def _tenant(self, call: Call) -> Tenant:
-        token = bearer(call.headers)
+    def _tenant(self, headers: Mapping[str, str]) -> Tenant:
+        token = bearer(headers)
         found = tenant_of(self._store, token) if token else None
         if found is None:
             raise Refusal(

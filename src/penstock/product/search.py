@@ -47,26 +47,22 @@ class Embedder(Protocol):
 
 
 class HashedEmbedder:
-    """Counts of letter n-grams, hashed into ``dimensions`` places: the same words, not the same meaning. Needs no model."""
+    """Counts of letter n-grams, hashed into places: the same words, not the same meaning. Needs no model."""
 
-    def __init__(self, dimensions: int = 1024, sizes: tuple[int, ...] = (3, 4, 5)) -> None:
-        self.dimensions, self.sizes = dimensions, sizes
-
-    @property
-    def name(self) -> str:
-        return f"hashed-{'-'.join(map(str, self.sizes))}-{self.dimensions}"
+    LENGTHS, PLACES = (3, 4, 5), 1024
+    name = "hashed-3-4-5-1024"
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        made = np.zeros((len(texts), self.dimensions), np.float32)
+        made = np.zeros((len(texts), self.PLACES), np.float32)
         for row, text in zip(made, texts, strict=True):
             words = re.sub(r"\W+", " ", unicodedata.normalize("NFKC", text[:MOST_READ]).casefold()).strip()
             if not words:
                 continue
             spaced = f" {words} "
-            for size in self.sizes:
+            for size in self.LENGTHS:
                 for start in range(len(spaced) - size + 1):
                     code = zlib.crc32(spaced[start : start + size].encode("utf-8", "surrogatepass"))
-                    row[(code >> 1) % self.dimensions] += 1.0 if code & 1 else -1.0
+                    row[(code >> 1) % self.PLACES] += 1.0 if code & 1 else -1.0
         return unit_rows(made)
 
 

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, blame
 from penstock.data.rows import Rows, span
 from penstock.feedback.exchange.snapshot import content_hash
+
+if TYPE_CHECKING:
+    from penstock.feedback.store import Store
 
 SCHEME = "feedback:"
 
@@ -61,13 +64,19 @@ def _read(place: str, base: Path, options: Mapping[str, Any]) -> tuple[list[dict
         if not file.is_file():
             raise DataError(f"{file}: there is no such feedback store; data.source is relative to {base.resolve()}")
         where = str(file)
+    with _named(f"{SCHEME}{place}"), opened(where) as store:
+        from penstock.product import forms
+
+        return forms.read(store, options, base)
+
+
+def opened(place: str) -> Store:
+    """Open or create a store. Raises DataError where the extra is missing."""
     try:
         from penstock.feedback.store import Store
-        from penstock.product import forms
     except ImportError as error:
-        raise DataError(f"{SCHEME}{place}: needs the extra feedback; run: pip install penstock[feedback]") from error
-    with _named(f"{SCHEME}{place}"), Store.open(where) as store:
-        return forms.read(store, options, base)
+        raise DataError(f"{place}: needs the extra feedback; run: pip install penstock[feedback]") from error
+    return Store.open(place)
 
 
 @contextmanager

@@ -129,11 +129,11 @@ def suspicions(text: str) -> tuple[str, ...]:
     if INSTRUCTION.search(read):
         found.append("reads like an instruction to the model")
     if TEMPLATE_MARK.search(unicodedata.normalize("NFKC", visible(text))):
-        found.append("holds a mark of a chat template")
+        found.append("contains chat template markup")
     if re.search(r"\b(https?|ftp|data|javascript):", read):
-        found.append("holds a link")
+        found.append("contains a link")
     if re.search(r"[A-Za-z0-9+/=_-]{120,}", text):
-        found.append("holds a long run without spaces, as encoded text has")
+        found.append("contains a long run without spaces, like encoded text")
     return tuple(found)
 
 

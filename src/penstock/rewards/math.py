@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 60.0
 _MEMORY_BYTES = 4 * 2**30
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME")
+"""Environment variables that the process has."""
 _FORMULA_CHARACTERS = 200
 """Longest text that is also read as one formula; reading prose as a formula is slow and never right."""
 
@@ -47,6 +49,8 @@ class MathReward:
             raise SpecError(f"reward math: limit={limit} and processes={processes} must be positive")
         self._column = column
         self._limit = min(limit, deadline)
+        self.timeouts = 0
+        """Answers that scored 0 because judging them took too long."""
         # Last in, first out: a second process starts only when the first is busy.
         self._workers: queue.LifoQueue[_Worker] = queue.LifoQueue()
         self._all = [_Worker() for _ in range(processes)]
@@ -54,16 +58,18 @@ class MathReward:
             self._workers.put(worker)
 
     def __call__(self, sample: Sample, columns: Mapping[str, Any]) -> float:
-        """1 if equal, else 0.
+        """1 if equal, else 0: also where judging takes longer than the limit, which is what the answer was written for.
 
         Raises:
             RewardError: the expected answer is missing or is no mathematics; the process died.
-            DeadlineError: judging took longer than the limit.
         """
         answer = expected(columns, self._column).rpartition("####")[2].strip()
         worker = self._workers.get()
         try:
             reply = worker.ask({"expected": answer, "text": sample.text, "limit": self._limit}, self._limit)
+        except DeadlineError:  # the worker was killed, and is started again by the next question
+            self.timeouts += 1
+            return 0.0
         finally:
             self._workers.put(worker)
         if "error" in reply:
@@ -92,15 +98,17 @@ class _Worker:
             raise
 
     def _start(self) -> None:
-        # This very package must be found, whatever the import path of the parent was when it started.
+        # This very package must be found, whatever the import path of the parent was when it started. Of the environment,
+        # which may hold tokens, it gets what a process needs to run.
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from penstock.rewards.math import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**kept, "PYTHONPATH": path},
         )
         try:
             ready = self._exchange(None, _START_SECONDS)

@@ -70,7 +70,7 @@ class RunFolder:
         self.require_free()
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # samples, and what people said
             handle = self.lock()
             self.require_free()
             write_json(self.spec, plain(run))

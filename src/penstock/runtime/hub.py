@@ -85,13 +85,13 @@ class Hub:
         """Checksums of the weights that generators hold, until the learner compares them with its own."""
         self.followers: dict[int, str] = {}
         """The names of peers that take weights, by their ids."""
-        self._departure = asyncio.Event()
+        self.departure = asyncio.Event()
         """Set, and replaced, as one of them leaves."""
-        self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
-        self._noted = asyncio.Event()
-        self._sent: Notes = []
+        self.notes: deque[dict[str, Any]] = deque(maxlen=NOTES)
+        self.noted = asyncio.Event()
+        self.sent: Notes = []
         """Notes that the learner was sent, until it asks for more: they come again if it died before."""
-        self._members: dict[int, tuple[Stage, Worker]] = {}
+        self.members: dict[int, tuple[Stage, Worker]] = {}
         """By id: the stage that a peer works for, and what it is there."""
         self._broken = asyncio.Event()
         self._error: BaseException | None = None
@@ -132,34 +132,14 @@ class Hub:
 
     def note(self, what: str, **fields: Any) -> None:
         """Something the run's log should hold."""
-        self._notes.append({"what": what, **fields})
-        self._noted.set()
+        self.notes.append({"what": what, **fields})
+        self.noted.set()
 
     def unsent_notes(self) -> Notes:
         """The notes that the learner has not been sent; they come again if it dies before it asks for more."""
-        self._sent = list(self._notes)
-        self._notes.clear()
-        return self._sent
-
-    async def next_notes(self) -> Notes:
-        """The notes that the learner has not been sent, as soon as there are some; none after the deadline."""
-        self._sent = []
-        if not self._notes:
-            self._noted.clear()
-            try:
-                async with asyncio.timeout(self.deadline):
-                    await self._noted.wait()
-            except TimeoutError:
-                return []
-        return self.unsent_notes()
-
-    async def departure(self, among: Sequence[str]) -> list[str]:
-        """The names of the peers that take weights, as soon as one of ``among`` is none of them, or after the deadline."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.deadline):
-                while set(among) <= set(self.followers.values()):
-                    await self._departure.wait()
-        return sorted(set(self.followers.values()))
+        self.sent = list(self.notes)
+        self.notes.clear()
+        return self.sent
 
     # ---- peers
 
@@ -169,15 +149,9 @@ class Hub:
             self.note("refused", reason=refusal)
             raise StreamError(refusal)
 
-    def join(self, peer: Peer, name: str) -> None:
-        """A role works for a stage from now on. Raises StreamError where it is not the one under way."""
-        if self.stage is None or self.stage.name != name:
-            raise StreamError(f"{peer} is for the stage {name}, which is not under way")
-        self._members[peer.id] = self.stage, Worker(self.stage.stream, f"{peer.name}#{peer.id}")
-
     def _member(self, peer: Peer) -> tuple[Stage, Worker]:
-        self.require(peer.id in self._members, f"{peer} has joined no stage, so it has no part in a stream")
-        return self._members[peer.id]
+        self.require(peer.id in self.members, f"{peer} has joined no stage, so it has no part in a stream")
+        return self.members[peer.id]
 
     def _learner_verbs(self, peer: Peer) -> LearnerVerbs:
         self.require(peer.id == self.learner, f"{peer} asked for what only the learner that began the stage may")
@@ -196,17 +170,17 @@ class Hub:
     async def _left(self, peer: Peer) -> None:
         self.presence[peer.name].left = asyncio.get_running_loop().time()
         self.followers.pop(peer.id, None)
-        self._departure.set()
-        self._departure = asyncio.Event()
+        self.departure.set()
+        self.departure = asyncio.Event()
         if peer.id == self.learner:
             self.learner = None
-            self._notes.extendleft(reversed(self._sent))
-            self._sent = []
+            self.notes.extendleft(reversed(self.sent))
+            self.sent = []
             if self.stage is not None:
                 await self.stage.evaluations.cancel()
-        if peer.id not in self._members:
+        if peer.id not in self.members:
             return
-        stage, worker = self._members.pop(peer.id)
+        stage, worker = self.members.pop(peer.id)
         await worker.leave()
         if peer.role == "evaluator":
             try:
@@ -235,7 +209,10 @@ class RoleVerbs:
     @verb()
     async def join(self, stage: str) -> None:
         """Work for a stage from now on. Raises StreamError where it is not the one under way."""
-        self.hub.join(self.peer, stage)
+        hub, peer = self.hub, self.peer
+        if hub.stage is None or hub.stage.name != stage:
+            raise StreamError(f"{peer} is for the stage {stage}, which is not under way")
+        hub.members[peer.id] = hub.stage, Worker(hub.stage.stream, f"{peer.name}#{peer.id}")
 
     @verb()
     async def ready(self) -> None:
@@ -311,13 +288,26 @@ class LearnerVerbs:
 
     @verb(waits=True)
     async def departure(self, among: Sequence[str]) -> list[str]:
-        """The names of the roles that take weights, as soon as one of ``among`` is none of them, or after a while."""
-        return await self.hub.departure(among)
+        """The names of the roles that take weights, as soon as one of ``among`` is none of them, or after the deadline."""
+        hub = self.hub
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(hub.deadline):
+                while set(among) <= set(hub.followers.values()):
+                    await hub.departure.wait()
+        return sorted(set(hub.followers.values()))
 
     @verb(waits=True)
     async def listen(self) -> Notes:
-        """Notes for the run's log, as soon as there are some. They must not wait for a batch, which may never come."""
-        return await self.hub.next_notes()
+        """Notes for the run's log, as soon as there are some; none after the deadline. They must not wait for a batch, which
+        may never come."""
+        hub = self.hub
+        hub.sent = []
+        if not hub.notes:
+            hub.noted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(hub.deadline):
+                    await hub.noted.wait()
+        return hub.unsent_notes()
 
     @verb(waits=True)
     async def ask(self, step: int, manifest: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,11 @@ from penstock.config.ask import Ask, Judge, ServedJudge
 from penstock.config.parts import RewardSpec
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
-from penstock.feedback.asked import Asked
-from penstock.feedback.asking import Votes
+from penstock.feedback.asking import Asked
 from penstock.feedback.errors import AlreadyAnswered, SeatTaken
-from penstock.feedback.exchange.snapshot import Labels, Snapshot, counted
-from penstock.feedback.judgements import Unit
-from penstock.feedback.judges import BothOrders, JudgeReport, compare, place_share, question, read_answer
+from penstock.feedback.exchange.snapshot import Labels, Snapshot, Votes, counted
+from penstock.feedback.judgements import unit_of
+from penstock.feedback.judges import BothOrders, beside_people, place_share, question, read_answer
 from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Annotator, Item, Submission, Task
 from penstock.runtime.build import StageRewards
@@ -77,6 +76,9 @@ async def ask_judges(stage: Ask, store: Store, asked: Sequence[Asked], rewards: 
     """Let every judge of a stage answer its questions, but for those answered before; people's seats are left alone."""
     heard: Heard = {}
     for spec in stage.annotators:
+        if not isinstance(spec, Judge | ServedJudge):
+            continue
+        store.enrol(Annotator(spec.name, nature="judge"), stage.project)
         place, skipped = Share(0, 0), 0
         done = {event.key for event in store.events() if event.annotator == spec.name}
         tasks = [one.task for one in asked if not {key_of(spec.name, one.task), skip_of(spec.name, one.task)} & done]
@@ -84,37 +86,26 @@ async def ask_judges(stage: Ask, store: Store, asked: Sequence[Asked], rewards: 
             scores = await truths(spec.reward, [task.item for task in tasks], rewards)
             gaps = {task.id: scores[task.item.id][0] - scores[task.item.id][1] for task in tasks}
             said = {name: 0 if abs(gap) <= spec.close else int(np.sign(gap)) for name, gap in gaps.items()}
-        elif isinstance(spec, ServedJudge):
+        else:
             orders = await both_orders(spec, tasks)
             place = place_share(list(orders.values()))
             said = {name: both.preference for name, both in orders.items() if both.preference is not None}
             skipped = len(orders) - len(said)
             pass_over(store, spec.name, [task for task in tasks if task.id not in said])
-        else:
-            continue
         put(store, spec.name, [task for task in tasks if task.id in said], said)
         heard[spec.name] = place, skipped
     return heard
 
 
-def reports(asked: Sequence[Asked], heard: Heard, taken: Snapshot, people: Votes) -> list[JudgeReport]:
-    """Each judge of a stage compared with people, on this stage's questions."""
-    names = {one.task.id for one in asked}
-    items = {one.task.id: one.task.item for one in asked}
-    lengths = {Unit(name, 0, 1): (len(item.responses[0].text), len(item.responses[1].text)) for name, item in items.items()}
-    theirs = {unit: people.side(unit.task) for unit in people.said if unit.task in names}
+def reports(asked: Sequence[Asked], heard: Heard, taken: Snapshot, people: Votes) -> Iterator[dict[str, str | int]]:
+    """A line about each judge of a stage compared with people, on this stage's questions."""
+    turned = [(unit_of(one.task.item), one.task.item.texts) for one in asked]
+    lengths = {unit: (len(texts[turn < 0]), len(texts[turn > 0])) for (unit, turn), texts in turned}
+    theirs = {unit: int(np.sign(people.log_odds(unit))) for unit in people.said if unit in lengths}
     found = counted(taken, Labels(natures=("judge",)))
-    return [
-        compare(
-            judge,
-            {one.unit: one.sign for one in found if one.annotator == judge and one.unit.task in names},
-            theirs,
-            lengths,
-            place,
-            skipped,
-        )
-        for judge, (place, skipped) in heard.items()
-    ]
+    for judge, (place, skipped) in heard.items():
+        said = {one.unit: one.sign for one in found if one.annotator == judge and one.unit in lengths}
+        yield beside_people(judge, said, theirs, lengths, place, skipped)
 
 
 def copy_for(judge: str, task: Task) -> Task:
@@ -161,7 +152,6 @@ async def both_orders(spec: ServedJudge, tasks: Sequence[Task]) -> dict[str, Bot
 
 def put(store: Store, judge: str, tasks: Sequence[Task], said: Mapping[str, int]) -> None:
     """Record a judge's votes, each on a copy of its question; again, it adds nothing."""
-    store.enrol(Annotator(judge, nature="judge"))
     copies = [copy_for(judge, task) for task in tasks]
     store.ask(copies)
     store.record(
@@ -174,7 +164,6 @@ def put(store: Store, judge: str, tasks: Sequence[Task], said: Mapping[str, int]
 
 def pass_over(store: Store, judge: str, tasks: Sequence[Task]) -> None:
     """Record that a judge gave no answer to be read; where all seats are taken already, nothing is lost."""
-    store.enrol(Annotator(judge, nature="judge"))
     for task in tasks:
         with contextlib.suppress(SeatTaken, AlreadyAnswered):
             given = Submission("skip", task.id, judge, skip_of(judge, task), {"reason": "no answer to be read"})

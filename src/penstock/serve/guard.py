@@ -25,15 +25,19 @@ class Access:
     host: str = "127.0.0.1"
     token: str = ""
     key: str = ""
+    behind_https: bool = False
+    """A proxy in front, perhaps on this machine, speaks https and passes the Host header on."""
 
     def __post_init__(self) -> None:
         if not self.local and not self.token:
-            raise SpecError(f"--host {self.host} is open to other machines; give --token-file FILE, or leave --host out")
+            raise SpecError(
+                f"--host {self.host} is open to other machines; give --token-file FILE, or leave --host and --behind-https out"
+            )
 
     @property
     def local(self) -> bool:
         """Whether only this machine reaches the server."""
-        return is_loopback(self.host)
+        return is_loopback(self.host) and not self.behind_https
 
     def check(self, right: Right, headers: Mapping[str, str]) -> None:
         """Raises Refusal where a request with these headers does not have a right."""

@@ -18,6 +18,7 @@ from penstock.serve.openai import OpenAIRoutes
 from penstock.serve.routes import Routes
 from penstock.serve.service import Service
 from penstock.web.app import App
+from penstock.web.crowd import Connections
 from penstock.web.server import Server
 from penstock.web.server import server_of as plain_server
 
@@ -41,6 +42,7 @@ class InferenceApp(App[Route]):
 
     def __init__(self, service: Service, access: Access) -> None:
         self.service, self.access = service, access
+        self.https = self.forwarded = access.behind_https
         openai, own = OpenAIRoutes(service), Routes(service)
         super().__init__(
             {
@@ -76,7 +78,8 @@ class InferenceApp(App[Route]):
 
 def server_of(service: Service, access: Access) -> Server:
     """A server that is ready to :meth:`run` on sockets."""
-    return plain_server(InferenceApp(service, access), service.limits.head_seconds, service.limits.room + IDLE_CONNECTIONS)
+    places = Connections(service.limits.room + IDLE_CONNECTIONS)
+    return plain_server(InferenceApp(service, access), service.limits.head_seconds, places)
 
 
 def run(service: Service, access: Access, listening: socket.socket) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.core.contracts import StreamingGenerator
 from penstock.core.types import Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.serve.metrics import Metrics
+from penstock.web.crowd import Bodies
 from penstock.web.guard import BodyLimits
 from penstock.web.refusals import Refusal
 
@@ -31,6 +32,8 @@ class Limits(BodyLimits):
     """In which a client must take what is sent to it."""
     request_seconds: float = 600.0
     """In which a request is answered, or a weight update is in."""
+    bodies: Bodies = field(default_factory=lambda: Bodies(1 << 30, 1 << 30), compare=False)
+    """More than other servers take: a trainer has hundreds of requests under way, and who may generate is known."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", min(self.samples, self.room))

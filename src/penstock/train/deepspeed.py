@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import DeepSpeed
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
+from penstock.core.errors import CheckpointError, NonFiniteStepError, TrainingError
 from penstock.core.types import Metrics
 from penstock.train.optimizer import groups_of
 from penstock.train.part import Part, Pass, Table
@@ -109,7 +109,7 @@ class ZeroPart(Part):
         """One step of DeepSpeed's optimizer.
 
         Raises:
-            NonFiniteError: a gradient was not finite. DeepSpeed says so after its step: go on from a checkpoint.
+            NonFiniteStepError: a gradient was not finite. DeepSpeed says so after its step: go on from a checkpoint.
         """
         if not self._gathered:
             raise TrainingError("optimizer step without any gradient: nothing was accumulated")
@@ -120,7 +120,7 @@ class ZeroPart(Part):
         self._gathered = 0
         norm = float(self.engine.get_global_grad_norm())
         if not torch.isfinite(torch.tensor(norm)):
-            raise NonFiniteError(f"gradient norm is {norm}; DeepSpeed took the step: go on from the last checkpoint")
+            raise NonFiniteStepError(f"gradient norm is {norm}; DeepSpeed took the step: go on from the last checkpoint")
         self.updates += 1
         return {"gradient_norm": norm, "learning_rate": rate}
 

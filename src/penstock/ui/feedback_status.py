@@ -25,7 +25,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def progress_table(found: Mapping[str, Any]) -> Table:
-    table = Table("tasks of purpose", "all", "open", "judgements", title="Progress", title_justify="left")
+    table = Table("tasks", "all", "open", "judgements", title="Progress", title_justify="left")
     for one in found["progress"]:
         table.add_row(one["purpose"], str(one["tasks"]), str(one["open"]), str(one["judgements"]))
     return table

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock.web.crowd import LEAST, block_of
 from penstock.web.refusals import Refusal, refusal_of
 
 Route = TypeVar("Route")
 UNKNOWN = "other"
 """How a path that has no route is called: what a client made up is in no log and in no count."""
+LINGER = 1.0
+"""Seconds for which a connection stays open, unread, after an answer to a long body that was not read: in which the client
+reads the answer, and sends no other body."""
 
 
 class App(ABC, Generic[Route]):
@@ -30,6 +36,10 @@ class App(ABC, Generic[Route]):
     headers: ClassVar[Mapping[str, str]] = {}
     """Sent with everything; a response may say otherwise."""
     log: logging.Logger
+    forwarded = False
+    """Whether a proxy of ours is in front, which adds the client's address as the last one of ``X-Forwarded-For``."""
+    https = False
+    """Whether browsers come by https, and are to come by nothing else from now on (HSTS)."""
 
     def __init__(self, routes: Mapping[str, Mapping[str, Route]]) -> None:
         self.routes = routes
@@ -59,9 +69,14 @@ class App(ABC, Generic[Route]):
             return
         began = time.perf_counter()
         path, params = self._find(scope["path"])
-        methods, status = self.routes.get(path, {}), 0
+        methods, status, unread = self.routes.get(path, {}), 0, has_long_body(scope)
         route = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
-        request = Request({**scope, "path_params": params}, receive)
+
+        async def read() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = unread and message.get("more_body", False)
+            return message
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -70,12 +85,23 @@ class App(ABC, Generic[Route]):
                 headers = MutableHeaders(scope=message)
                 for name, value in self.headers.items():
                     headers.setdefault(name, value)
+                if self.https:
+                    headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+                if unread:
+                    headers["Connection"] = "close"
+            elif unread and not message.get("more_body"):  # the answer is out, and what is left of the body is not read
+                await send({**message, "more_body": True})
+                await asyncio.sleep(LINGER)
+                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
+        request = Request({**scope, "path_params": params, "client": (self._client(scope), 0)}, read)
         try:
-            await self.permit(request, route)
-            response = await self.answer(request, self._existing(route, request, methods))
-            await response(scope, receive, watched)
+            with contextlib.ExitStack() as held:
+                request.state.held = held
+                await self.permit(request, route)
+                response = await self.answer(request, self._existing(route, request, methods))
+                await response(scope, read, watched)
         except ClientDisconnect:
             status = status or 499
         except Exception as error:
@@ -84,9 +110,15 @@ class App(ABC, Generic[Route]):
             refusal = self.refusal_of(error)
             if refusal.status >= 500:  # never the path itself: a secret may be in it
                 self.log.error("%s %s failed", scope["method"], path, exc_info=error)
-            await self.refused(refusal, request, route)(scope, receive, watched)
+            await self.refused(refusal, request, route)(scope, read, watched)
         finally:
             self.answered(path, status, time.perf_counter() - began)
+
+    def _client(self, scope: Scope) -> str:
+        """Where the client is: behind a proxy of ours what that one wrote last, otherwise the other end of the connection."""
+        hops = Headers(scope=scope).getlist("x-forwarded-for") if self.forwarded else []
+        last = ",".join(hops).rpartition(",")[2].strip()
+        return block_of(last or (scope.get("client") or ("", 0))[0])
 
     def _find(self, path: str) -> tuple[str, dict[str, Any]]:
         """The route's path, and what it has for its names."""
@@ -105,3 +137,10 @@ class App(ABC, Generic[Route]):
             allowed = ", ".join(methods)
             raise Refusal(405, f"{where} takes {allowed}, not {request.method[:20]}", headers={"Allow": allowed})
         return route
+
+
+def has_long_body(scope: Scope) -> bool:
+    """Whether a request announces a body that may not have come with its head."""
+    headers = Headers(scope=scope)
+    length = headers.get("content-length", "0")
+    return "transfer-encoding" in headers or not length.isdecimal() or len(length) > 9 or int(length) > LEAST

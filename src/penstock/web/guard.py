@@ -6,13 +6,14 @@ import asyncio
 import hmac
 import ipaddress
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 
 from penstock.core.errors import DataError
+from penstock.web.crowd import Bodies
 from penstock.web.fields import object_of
 from penstock.web.refusals import Refusal
 
@@ -29,6 +30,8 @@ class BodyLimits:
     """In which a body must have come, or the next part of a long one."""
     head_seconds: float = 10.0
     """In which a request's first lines must have come."""
+    bodies: Bodies = field(default_factory=Bodies, compare=False)
+    """Of all clients and of each."""
 
 
 def require_own_host(headers: Mapping[str, str], local: bool) -> None:
@@ -75,15 +78,17 @@ def read_secret(file: str) -> str:
     """The secret in a file, its first line.
 
     Raises:
-        DataError: the file cannot be read, or what is in it is too short or no plain text.
+        DataError: the file cannot be read, others on this machine may read it, or what is in it is too short or no plain text.
     """
     path = Path(file)
     try:
+        if path.stat().st_mode & 0o077:
+            raise DataError(f"{path}: others on this machine can read it; run: chmod 600 {path}")
         lines = path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: a secret is plain ASCII text on one line; make one with: openssl rand -hex 32") from error
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; make a secret with: openssl rand -hex 32 > {path}") from error
+        raise DataError(f"{path}: {error.strerror}; make a secret with: (umask 077; openssl rand -hex 32 > {path})") from error
     secret = lines[0].strip() if lines else ""
     if len(secret) < SHORTEST or " " in secret or any(line.strip() for line in lines[1:]):
         raise DataError(
@@ -95,7 +100,7 @@ def read_secret(file: str) -> str:
 async def parts(request: Request, limits: BodyLimits, most: int) -> AsyncIterator[bytes]:
     """A body as it comes, at most ``most`` bytes, each part within its deadline. Raises Refusal."""
     declared = request.headers.get("content-length", "0")
-    too_large = Refusal(413, f"the body is larger than {most} bytes", headers={"Connection": "close"})
+    too_large = Refusal(413, f"the body is larger than {most} bytes")
     if declared.isdigit() and int(declared) > most:
         raise too_large
     received, stream = 0, request.stream()
@@ -114,24 +119,31 @@ async def parts(request: Request, limits: BodyLimits, most: int) -> AsyncIterato
             yield part
 
 
-async def read_body(request: Request, limits: BodyLimits) -> bytes:
-    """A whole body within its limits. Raises Refusal, and ClientDisconnect where the client has left."""
-    body = bytearray()
+async def read_body(request: Request, limits: BodyLimits, most: int = 0) -> bytes:
+    """A whole body of at most ``most`` bytes (0: what the limits say), whose room is taken until the request has ended.
+
+    Raises Refusal, and ClientDisconnect where the client has left.
+    """
+    body, most = bytearray(), min(most or limits.body_bytes, limits.body_bytes)
+    address = request.client.host if request.client else ""
+    request.state.held.enter_context(limits.bodies.reserved(address, request.headers, most))
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for part in parts(request, limits, limits.body_bytes):
+            async for part in parts(request, limits, most):
                 body += part
     except TimeoutError as error:
         raise _late(limits) from error
     return bytes(body)
 
 
-async def read_json(request: Request, limits: BodyLimits) -> dict[str, Any]:
+async def read_json(request: Request, limits: BodyLimits, most: int = 0) -> dict[str, Any]:
     """The JSON object of a request. Raises Refusal, and ClientDisconnect where the client has left."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # browsers send other kinds across sites without asking
         raise Refusal(415, "send JSON, with the header Content-Type: application/json")
-    return object_of(await read_body(request, limits))
+    body = await read_body(request, limits, most)
+    async with limits.bodies.turn(len(body)):
+        return object_of(body)
 
 
 def _late(limits: BodyLimits) -> Refusal:

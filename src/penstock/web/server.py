@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,20 +15,31 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.core.errors import SpecError
+from penstock.web.crowd import Connections, block_of
+from penstock.web.guard import is_loopback
 
 SHUTDOWN_GRACE = 5.0
 """Seconds in which answers in progress may end once the server is stopping."""
 
 
-def patient(seconds: float) -> type[H11Protocol]:
-    """The protocol of a connection on which a request's first lines must come within ``seconds``."""
+def patient(seconds: float, places: Connections) -> type[H11Protocol]:
+    """The protocol of a connection on which a request's first lines must come within ``seconds``, if it has a place."""
 
     class Patient(H11Protocol):
         _head: asyncio.TimerHandle | None = None
+        _address = ""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._wait()
+            self._address = block_of((self.client or ("", 0))[0])
+            places.add(self._address, self)
+
+        def busy(self) -> bool:
+            return self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
+
+        def close(self) -> None:
+            self.transport.abort()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -38,6 +50,7 @@ def patient(seconds: float) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
+            places.discard(self._address, self)
             super().connection_lost(exc)
 
         def _wait(self) -> None:
@@ -66,6 +79,15 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
+def warn_of_the_clear(host: str, https: bool) -> None:
+    """Say on standard error that a server which other machines reach by http can be listened to."""
+    if not is_loopback(host) and not https:
+        print(
+            f"warning: --host {host} without https: tokens travel in the clear; put a proxy that speaks https in front and "
+            "give --behind-https (docs/security.md)", file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections; port 0 lets the system choose one.
 
@@ -86,12 +108,12 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def server_of(app: ASGIApp, head_seconds: float, connections: int, tls: tuple[str, str] | None = None) -> Server:
+def server_of(app: ASGIApp, head_seconds: float, places: Connections, tls: tuple[str, str] | None = None) -> Server:
     """A server of an ASGI application that is ready to :meth:`run` on sockets.
 
     Args:
         head_seconds: in which a request's first lines must have come.
-        connections: that may be open at once; more are answered with 503.
+        places: for connections.
         tls: PEM files of a certificate (with its chain) and its key, to speak https.
 
     Raises:
@@ -99,7 +121,7 @@ def server_of(app: ASGIApp, head_seconds: float, connections: int, tls: tuple[st
     """
     config = uvicorn.Config(
         app,
-        http=patient(head_seconds),
+        http=patient(head_seconds, places),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -108,7 +130,6 @@ def server_of(app: ASGIApp, head_seconds: float, connections: int, tls: tuple[st
         server_header=False,
         proxy_headers=False,
         backlog=1024,
-        limit_concurrency=connections,
         timeout_graceful_shutdown=int(SHUTDOWN_GRACE),
         ssl_certfile=tls[0] if tls else None,
         ssl_keyfile=tls[1] if tls else None,

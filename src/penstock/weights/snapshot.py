@@ -2,11 +2,12 @@
 
 Every channel carries snapshots: shared memory and process groups as they are, the disk as files and differences. A manifest is
 a plain dict that can travel as JSON: ``kind``, ``version``, ``learner_epoch``, ``bytes``, ``tensors`` (name, dtype, shape,
-offset, bytes), ``buckets`` (offset, bytes, checksum), and what the channel adds.
+offset, bytes), ``table`` (a checksum of what comes before), ``buckets`` (offset, bytes, checksum), and what the channel adds.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -127,6 +128,12 @@ def checksum(part_I: Tensor) -> str:
     return xxhash.xxh3_64_hexdigest(part_I.numpy().data)
 
 
+def table_checksum(manifest: Mapping[str, Any]) -> str:
+    """Of a manifest's order and its table of tensors."""
+    table = [manifest[name] for name in ("learner_epoch", "version", "bytes", "tensors")]
+    return xxhash.xxh3_64_hexdigest(json.dumps(table, sort_keys=True).encode())
+
+
 def sums_of(weights: Weights) -> list[str]:
     """Checksums of weights as they lie in a process, bucket by bucket as in the manifest that announced them."""
     snapshots = Snapshots(weights)
@@ -137,12 +144,16 @@ def sums_of(weights: Weights) -> list[str]:
 def manifest_of(kind: str, order: tuple[int, Version], layout: Layout, bytes_I: Tensor, **more: Any) -> dict[str, Any]:
     """What is announced of a snapshot; ``order`` is (learner_epoch, version)."""
     buckets = buckets_of(layout.bytes)
-    return {
+    head = {
         "kind": kind,
         "learner_epoch": order[0],
         "version": order[1],
         "bytes": layout.bytes,
         "tensors": [asdict(place) | {"shape": list(place.shape)} for place in layout.places],
+    }
+    return {
+        **head,
+        "table": table_checksum(head),
         "buckets": [{"offset": o, "bytes": n, "checksum": checksum(bytes_I[o : o + n])} for o, n in buckets],
         **more,
     }
@@ -161,7 +172,8 @@ class Announced:
         """Check a manifest before a byte of weights is touched.
 
         Raises:
-            WeightError: it is of another channel, a field is missing or of the wrong type, or a tensor lies outside.
+            WeightError: it is of another channel, a field is missing or of the wrong type, a tensor lies outside or in the
+                place of another, or the table is not the one that its checksum was made of.
         """
         if manifest.get("kind") != kind:
             raise WeightError(f'a manifest of channel "{manifest.get("kind")}" came to a subscriber of "{kind}"')
@@ -176,6 +188,8 @@ class Announced:
         _require_inside(places, length)
         if length % ALIGNMENT or len(found) != math.ceil(length / BUCKET) or found != buckets_of(length):
             raise WeightError(f"the weight manifest is malformed: its buckets do not cover {length} bytes")
+        if manifest.get("table") != table_checksum(manifest):
+            raise WeightError("the weight manifest is malformed: its table does not match its checksum")
         return Announced(order, Layout(places, length), checksums)
 
     @property
@@ -200,9 +214,13 @@ class Announced:
         return WeightUpdate(version, self.layout.read(bytes_I), learner_epoch=learner_epoch, owned=True)
 
     def inside(self, file: Any, folder: Path) -> Path:
-        """The path of a file that the manifest names. Raises WeightError where it is not in the publisher's ``folder``."""
+        """The path of a file that the manifest names.
+
+        Raises:
+            WeightError: it is not in the publisher's ``folder``, or is a link there, which may lead anywhere.
+        """
         path = Path(str(file))
-        if path.parent != folder:
+        if path.parent != folder or path.is_symlink():
             raise WeightError(f"{self.name} refused: {path} is not in {folder}")
         return path
 
@@ -234,12 +252,17 @@ def _whole(value: Any) -> int:
 
 
 def _require_inside(places: Sequence[TensorSlot], length: int) -> None:
-    for place in places:
+    """Every tensor in a place of its own; there may be gaps, and a tensor without elements takes no place."""
+    end, before = 0, ""
+    for place in sorted(places, key=lambda place: (place.offset, place.bytes)):
         if place.dtype not in DTYPES:
             raise WeightError(f'the weight manifest is malformed: "{place.name}" has the unknown type {place.dtype!r}')
         fits = math.prod(place.shape) * DTYPES[place.dtype].itemsize == place.bytes and place.offset % ALIGNMENT == 0
         if not fits or place.offset < 0 or place.offset + place.bytes > length:
             raise WeightError(f'the weight manifest is malformed: "{place.name}" does not fit its place')
+        if place.offset < end:
+            raise WeightError(f'the weight manifest is malformed: "{place.name}" lies in the place of "{before}"')
+        end, before = place.offset + place.bytes, place.name
 
 
 def empty_snapshot(length: int) -> Tensor:

@@ -54,13 +54,18 @@ class Service:
         for stream in (self.process.stdout, self.process.stderr) if self.process else ():
             stream.close()
 
-    def sign_in(self, page: Any, name: str = "ann") -> Any:
-        """Fill in the form as somebody would; gives the page, with a task or the message that there is none."""
+    def sign_in(self, page: Any, name: str = "ann", read: bool = True) -> Any:
+        """Fill in the form as somebody would; gives the page, with a task or the message that there is none.
+
+        ``read``: the guideline, which covers a first visit, is closed.
+        """
         page.goto(f"{self.url}/sign-in")
         page.get_by_label("Name").fill(name)
         page.get_by_label("Password").fill(PASSWORD)
         page.keyboard.press("Enter")
         settled(page)
+        if read and page.get_by_role("dialog", name="Guideline").is_visible():
+            page.get_by_role("button", name="I have read it").click()
         return page
 
     def said(self, kind: str) -> list[Event]:
@@ -71,7 +76,7 @@ class Service:
 def settled(page: Any) -> None:
     """Wait until the desk shows a task, or says that nothing is left."""
     page.wait_for_function(
-        "() => !/Fetching/.test(document.querySelector('#question')?.textContent ?? 'Fetching')"
+        "() => !/Loading/.test(document.querySelector('#question')?.textContent ?? 'Loading')"
         " && document.querySelector('#bar')?.getAttribute('aria-busy') !== 'true'"
     )
 

@@ -32,7 +32,7 @@ def edited(
 def at(service: Service, page: Any, name: str = "ada") -> Any:
     service.sign_in(page, name)
     page.goto(f"{service.url}/corrections")
-    page.locator("#count", has_text="decision").wait_for()
+    page.locator("#count", has_text="review").wait_for()
     page.locator("#ruled :is(table, p)").wait_for()
     return page
 
@@ -49,7 +49,7 @@ def test_an_edit_is_compared_and_approved_by_keyboard(service: Any, page: Any) -
     assert page.locator("#original mark").all_inner_texts() == ["a year"]
     assert page.locator("#text mark").all_inner_texts() == ["five days"]
     page.keyboard.press("a")
-    page.locator("#count", has_text="No correction waits").wait_for()
+    page.locator("#count", has_text="Nothing to review").wait_for()
     page.get_by_role("row", name="Refunds take five days.").get_by_text("180 days left").wait_for()
     assert standing(service) == [("Refunds take five days.", "approved", "ada", "")]
 
@@ -58,7 +58,7 @@ def test_a_rejection_needs_a_reason(service: Any, page: Any) -> None:
     edited(service)
     at(service.start(), page)
     page.keyboard.press("r")
-    page.get_by_text("Say why it is rejected.").wait_for()
+    page.get_by_text("Please give a reason for rejecting it.").wait_for()
     assert standing(service) == []
     page.keyboard.type("not our rule")
     page.keyboard.press("Escape")
@@ -77,7 +77,7 @@ def test_what_means_harm_is_inert_its_unseen_characters_show_and_it_is_not_appro
     assert page.locator("#text .unprintable").all_inner_texts() == ["U+200B", "U+202E"]
     assert page.locator("#correction :is(script, img, a)").count() == 0
     page.keyboard.press("a")
-    page.get_by_text("say why it is approved").wait_for()
+    page.get_by_text("Please give a reason for approving it.").wait_for()
     assert standing(service) == []
     assert page.evaluate("window.harmed") is None
 
@@ -89,7 +89,7 @@ def test_one_goes_through_what_waits_by_keyboard(service: Any, page: Any) -> Non
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("k")
-    assert page.locator("#count").inner_text() == "2 of 3 that wait for a decision"
+    assert page.locator("#count").inner_text() == "2 of 3 to review"
     page.keyboard.press("d")
     assert page.locator("#correction mark").count() == 0
     page.keyboard.press("a")
@@ -119,7 +119,7 @@ def test_who_decides_after_somebody_else_is_told_and_changes_nothing(service: An
     quarantine.rule(service.store, waits.id, "rejected", "root", "wrong")
     page.keyboard.press("a")
     page.get_by_text("root has rejected this correction meanwhile").wait_for()
-    page.locator("#count", has_text="No correction waits").wait_for()
+    page.locator("#count", has_text="Nothing to review").wait_for()
     assert standing(service) == [("Refunds take five days.", "rejected", "root", "wrong")]
 
 
@@ -128,7 +128,7 @@ def test_an_approval_is_withdrawn_with_a_reason(service: Any, page: Any) -> None
     at(service.start(), page)
     page.keyboard.press("a")
     page.get_by_role("button", name="Withdraw Refunds").click()
-    page.get_by_label("Why").fill("the rule has changed")
+    page.get_by_role("dialog").get_by_label("Reason").fill("the rule has changed")
     page.get_by_role("dialog").get_by_role("button", name="Withdraw").click()
     page.get_by_role("cell", name="the rule has changed").wait_for()
     assert standing(service) == [("Refunds take five days.", "withdrawn", "ada", "the rule has changed")]
@@ -151,7 +151,7 @@ def test_an_annotator_has_no_way_to_it(service: Any, page: Any) -> None:
     service.sign_in(page)
     assert page.get_by_role("navigation").get_by_role("link").all_inner_texts() == ["Annotate"]
     page.goto(f"{service.url}/corrections")
-    page.get_by_role("heading", name="This is not yours to see").wait_for()
+    page.get_by_role("heading", name="You don't have access to this page").wait_for()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

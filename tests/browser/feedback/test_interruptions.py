@@ -14,7 +14,7 @@ from penstock.feedback.records import Submission, Task
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
-LEFT = "Nothing is left for you"
+LEFT = "No more tasks for now"
 FAILED = "Failed to load resource: net::"
 
 
@@ -45,7 +45,7 @@ def test_an_answer_that_arrived_unheard_is_sent_again_and_counts_once(
         else:
             route.fulfill(response=answer)
 
-    page.route("**/api/submit", deaf)
+    page.route("**/api/submit*", deaf)
     page.keyboard.press("3")
     page.locator("#unsaved", has_text="Not saved yet").wait_for()
     assert len(service.said("vote")) == 1
@@ -96,7 +96,7 @@ def test_the_same_task_answered_on_two_devices_is_one_vote(service: Any, visitor
     first.keyboard.press("1")
     question(first, LEFT)
     second.keyboard.press("7")
-    second.get_by_text("You have answered this task already").wait_for()
+    second.get_by_text("You have already answered this task").wait_for()
     question(second, LEFT)
     assert [shown(vote) for vote in service.said("vote")] == [3]
 
@@ -104,7 +104,7 @@ def test_the_same_task_answered_on_two_devices_is_one_vote(service: Any, visitor
 def test_a_lease_that_ran_out_is_told_and_an_answer_still_counts(service: Any, page: Any, pair: Make) -> None:
     service.ask(pair("a")).start(lease_seconds=1.5)
     service.sign_in(page)
-    page.locator("#expired", has_text="as long as it may be held").wait_for()
+    page.locator("#expired", has_text="has run out").wait_for()
     assert service.store.held("ann") == []
     page.keyboard.press("2")
     question(page, LEFT)
@@ -114,7 +114,7 @@ def test_a_lease_that_ran_out_is_told_and_an_answer_still_counts(service: Any, p
 def test_a_lease_that_ran_out_is_taken_again_at_work(service: Any, page: Any, pair: Make) -> None:
     service.ask(pair("a")).start(lease_seconds=1.5)
     service.sign_in(page)
-    page.locator("#expired", has_text="as long as it may be held").wait_for()
+    page.locator("#expired", has_text="has run out").wait_for()
     page.mouse.click(5, 400)
     page.locator("#expired").wait_for(state="hidden")
     assert len(service.store.held("ann")) == 1
@@ -126,12 +126,12 @@ def test_what_was_written_for_a_task_that_others_took_is_kept_to_copy(service: A
     prompt(page, "a")
     page.keyboard.press("c")
     page.get_by_label("What is good or bad").fill("a long thought")
-    page.locator("#expired", has_text="as long as it may be held").wait_for()
+    page.locator("#expired", has_text="has run out").wait_for()
     others = service.store.hand_out(service.store.next_task("ben").task, "ben")
     service.store.submit(Submission("vote", others.task, "ben", "ben:a", {"preference": 1}))
-    page.get_by_role("button", name="Hold it again").click()
-    page.get_by_role("heading", name="Others have taken this task").wait_for()
-    assert "a long thought" in page.get_by_label("You held it for longer").input_value()
+    page.get_by_role("button", name="Keep this task").click()
+    page.get_by_role("heading", name="This task is no longer available").wait_for()
+    assert "a long thought" in page.get_by_label("Your time on it ran out").input_value()
     page.get_by_role("button", name="Next task").click()
     prompt(page, "b")
 
@@ -166,13 +166,13 @@ def test_a_page_that_the_service_does_not_answer_goes_on_when_it_does(
 ) -> None:
     watched.may_fail.add(FAILED)
     service.ask(pair("a", priority=2), pair("b", priority=1)).start()
-    page.route("**/api/next", lambda route: route.abort())
+    page.route("**/api/next*", lambda route: route.abort())
     page.goto(f"{service.url}/sign-in")
     page.get_by_label("Name").fill("ann")
     page.get_by_label("Password").fill(PASSWORD)
     page.keyboard.press("Enter")
     page.locator("#notice", has_text="Waiting for the server").wait_for()
-    page.unroute("**/api/next")
+    page.unroute("**/api/next*")
     prompt(page, "a")
     page.locator("#notice").wait_for(state="hidden")
     assert page.locator("#answers article").count() == 2

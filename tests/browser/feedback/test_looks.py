@@ -46,7 +46,7 @@ def test_a_phone_needs_no_sideways_scrolling_and_buttons_fit_fingers(
     service: Any, visitor: Any, pair: Make, many: Make, form: str
 ) -> None:
     service.ask(task(form, pair, many)).start()
-    page = service.sign_in(visitor(**PHONE))
+    page = service.sign_in(visitor(**PHONE), read=False)
     question(page, FORMS[form])
     page.get_by_role("button", name="I have read it").tap()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -59,7 +59,7 @@ def test_a_vote_by_touch(service: Any, visitor: Any, pair: Make) -> None:
     bar = page.locator("#bar").bounding_box()
     assert bar["y"] + bar["height"] == pytest.approx(780, abs=1)  # at hand, wherever one has scrolled to
     page.get_by_role("button", name="B better").tap()
-    question(page, "Nothing is left for you")
+    question(page, "No more tasks for now")
     assert [shown(vote) for vote in service.said("vote")] == [-2]
 
 
@@ -87,7 +87,7 @@ def test_pages_without_a_task_are_accessible(service: Any, visitor: Any, accessi
     secret = Accounts(service.store.database, service.store.now).enrol("newcomer", "annotator", {})
     service.start()
     page = visitor(color_scheme=scheme)
-    for path, heading in (("/sign-in", "Sign in"), (f"/invite/{secret}", "Welcome"), ("/nothing", "There is nothing here")):
+    for path, heading in (("/sign-in", "Sign in"), (f"/invite/{secret}", "Welcome"), ("/nothing", "Page not found")):
         page.goto(service.url + path)
         page.get_by_role("heading", name=heading, level=1).wait_for()
         assert accessible(page) == []
@@ -98,7 +98,7 @@ def test_pages_without_a_task_are_accessible(service: Any, visitor: Any, accessi
     page.get_by_role("alert").wait_for()
     assert accessible(page) == []
     service.sign_in(page)
-    question(page, "Nothing is left for you")
+    question(page, "No more tasks for now")
     assert accessible(page) == []
 
 

@@ -13,16 +13,18 @@ from penstock.feedback.records import Task
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
-LEFT = "Nothing is left for you"
+LEFT = "No more tasks for now"
 
 
 def test_a_whole_session_by_keyboard_alone(service: Any, page: Any, pair: Make, many: Make) -> None:
     ratings = many("r", 2, form="rating", axes=("clear", "right"), scale=(1, 5))
     service.ask(pair("p", priority=3), many("k", 3, form="ranking", priority=2), ratings).start()
     page.goto(service.url)
+    page.wait_for_function("() => document.activeElement?.matches('input')")  # the name's field has the focus
     for word in ("ann", "Tab", PASSWORD, "Enter"):
         page.keyboard.press(word) if word in ("Tab", "Enter") else page.keyboard.type(word)
     question(page, "Which answer is better?")
+    page.keyboard.press("Enter")  # the guideline has been read
     page.keyboard.press("2")
     question(page, "Rank the answers")
     for name in "231":
@@ -76,8 +78,8 @@ def test_skip_and_flag_go_on_and_say_why(service: Any, page: Any, pair: Make) ->
     page.keyboard.press("s")
     prompt(page, "b")
     page.keyboard.press("f")
-    page.get_by_label("What is wrong with it?").fill("holds an address")
-    page.get_by_role("button", name="Flag and go on").click()
+    page.get_by_label("What is wrong with this task?").fill("holds an address")
+    page.get_by_role("button", name="Flag and continue").click()
     question(page, LEFT)
     skip, flag = service.store.events()
     assert (skip.kind, flag.kind, flag.body["reason"]) == ("skip", "flag", "holds an address")
@@ -94,7 +96,7 @@ def test_an_edit_and_a_critique_are_saved_beside_the_vote(service: Any, page: An
     page.keyboard.press("c")
     page.get_by_label("What is good or bad").fill("Both miss the point.")
     page.keyboard.press("Control+Enter")
-    page.get_by_text("critique of all saved").wait_for()
+    page.get_by_text("critique of all saved", exact=True).wait_for()
     page.keyboard.press("5")
     question(page, LEFT)
     edit, critique, vote = service.store.events()
@@ -130,7 +132,7 @@ def test_drafts_survive_a_reload_and_go_when_they_are_sent(service: Any, page: A
     page.keyboard.press("c")
     assert page.get_by_label("What is good or bad").input_value() == "half a thought"
     page.keyboard.press("Control+Enter")
-    page.get_by_text("critique of all saved").wait_for()
+    page.get_by_text("critique of all saved", exact=True).wait_for()
     for name in ("1", "2", "Enter"):
         page.keyboard.press(name)
     question(page, LEFT)
@@ -162,7 +164,7 @@ def test_single_keys_can_be_switched_off(service: Any, page: Any, pair: Make) ->
     service.ask(pair("p")).start()
     service.sign_in(page)
     page.keyboard.press("?")
-    page.get_by_label("Single keys do something").uncheck()
+    page.get_by_label("Use single-key shortcuts").uncheck()
     page.keyboard.press("Escape")
     page.keyboard.press("1")
     page.reload()
@@ -176,7 +178,7 @@ def test_single_keys_can_be_switched_off(service: Any, page: Any, pair: Make) ->
 
 def test_the_next_task_is_there_before_it_is_needed(service: Any, page: Any, pair: Make) -> None:
     service.ask(*(pair(f"q{i}", priority=9 - i) for i in range(3))).start()
-    with page.expect_response("**/api/next"):
+    with page.expect_response("**/api/next*"):
         service.sign_in(page)
     page.wait_for_load_state("networkidle")
     assert len(service.store.held("ann")) == 2
@@ -191,9 +193,10 @@ def test_an_invite_sets_the_password_once(service: Any, page: Any, pair: Make) -
     page.get_by_label("Password").fill("some words to remember")
     page.keyboard.press("Enter")
     settled(page)
+    page.keyboard.press("Enter")
     question(page, "Which answer is better?")
     page.goto(f"{service.url}/invite/{secret}")
-    page.get_by_role("heading", name="There is nothing here").wait_for()
+    page.get_by_role("heading", name="Page not found").wait_for()
     assert page.get_by_label("Password").count() == 0
 
 
@@ -206,7 +209,7 @@ def test_keys_do_nothing_while_one_chooses_what_to_write_about(service: Any, pag
         page.keyboard.press(name)
     page.get_by_label("What is good or bad").fill("Short.")
     page.keyboard.press("Control+Enter")
-    page.get_by_text("critique saved").wait_for()
+    page.get_by_text("critique saved", exact=True).wait_for()
     assert [event.kind for event in service.store.events()] == ["critique"]
 
 
@@ -222,7 +225,7 @@ def test_a_browser_that_two_people_share_keeps_their_drafts_apart(service: Any, 
     assert page.get_by_role("radio", checked=True).count() == 1
 
 
-@pytest.mark.parametrize(("choice", "kinds"), [("Save it and send", ["edit", "vote"]), ("Send without it", ["vote"])])
+@pytest.mark.parametrize(("choice", "kinds"), [("Save and send", ["edit", "vote"]), ("Send without saving", ["vote"])])
 def test_what_was_written_and_not_saved_is_asked_about(
     service: Any, page: Any, pair: Make, choice: str, kinds: list[str]
 ) -> None:

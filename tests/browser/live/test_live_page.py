@@ -23,7 +23,7 @@ def opened(page: Any, live: LivePage, place: str) -> Any:
 def test_all_runs_are_listed_and_one_opens_by_its_name(page: Any, live: LivePage) -> None:
     opened(page, live, "/")
     page.wait_for_selector("table.runs tbody tr >> nth=1")
-    assert "2 in" in page.inner_text(".headline")
+    assert "2 runs in" in page.inner_text(".headline")
     page.click("a:text-is('small')")
     page.wait_for_selector("h1:text-is('small')")
     page.wait_for_selector(".stages:has-text('10 of 10 steps')")
@@ -71,6 +71,72 @@ def test_a_logarithmic_axis_is_a_switch_that_stays(page: Any, live: LivePage) ->
     page.reload()
     page.wait_for_selector("figure.curve path.line")
     assert page.is_checked("text=logarithmic")
+
+
+def test_metrics_are_found_by_their_name(page: Any, live: LivePage) -> None:
+    opened(page, live, "run/small/curves")
+    page.wait_for_selector("figure.curve path.line")
+    page.fill("#metrics", "los")
+    page.wait_for_function("() => document.querySelectorAll('figure.curve').length === 1")
+    assert page.inner_text("figure.curve .label") == "loss"
+    page.fill("#metrics", "nothing like this")
+    page.wait_for_selector("text=No metric matches.")
+
+
+def test_a_pinned_metric_comes_first_and_stays(page: Any, live: LivePage) -> None:
+    opened(page, live, "run/small/curves")
+    page.get_by_role("button", name="Pin loss").click()
+    assert page.locator(".group h3").all_inner_texts()[0] == "Pinned"
+    page.reload()
+    page.wait_for_selector("figure.curve path.line")
+    assert page.locator("figure.curve .label").first.inner_text() == "loss"
+
+
+def test_a_heading_stands_above_the_charts_of_its_group(page: Any, live: LivePage) -> None:
+    opened(page, live, "run/small/curves")
+    page.wait_for_selector("figure.curve path.line")
+    for group in page.locator(".group").all():
+        heading, charts = group.locator("h3").bounding_box(), [one.bounding_box() for one in group.locator("figure").all()]
+        assert all(heading["y"] + heading["height"] <= chart["y"] for chart in charts)
+        assert heading["x"] == min(chart["x"] for chart in charts)
+
+
+def test_dragging_over_one_chart_zooms_all_and_the_cursor_is_shared(page: Any, live: LivePage) -> None:
+    opened(page, live, "run/small/curves")
+    page.wait_for_selector("figure.curve path.line >> nth=1")
+    box = page.locator("figure.curve svg").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.68, box["y"] + 40, steps=3)
+    page.mouse.up()
+    page.wait_for_selector("text=Steps 3 to 7")
+    dots = "[...document.querySelectorAll('figure.curve')].map((one) => one.querySelectorAll('.dot').length)"
+    assert page.evaluate(dots) == [5, 4]  # the loss of step 4 is no number
+    box = page.locator("figure.curve svg").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.97, box["y"] + 40)
+    assert page.locator("figure.curve .cursor[visibility=visible] circle").count() == 2
+    page.get_by_role("button", name="Show all steps").click()
+    assert page.evaluate(dots) == [10, 9]
+
+
+def test_a_constant_zero_lies_on_its_axis(page: Any, live: LivePage, runs: Path) -> None:
+    log = log_of(run_folder(runs, "zero", "grpo"), "grpo")
+    for step in (1, 2, 3):
+        log.metrics(step, {"loss": 0.0})
+    opened(page, live, "run/zero/curves")
+    page.wait_for_selector("figure.curve path.line", state="attached")
+    texts = page.locator("figure.curve text.y").all_text_contents()
+    assert texts[0] == "0"
+    assert not any("−" in text for text in texts)
+
+
+def test_a_run_without_steps_says_so(page: Any, live: LivePage, runs: Path) -> None:
+    run_folder(runs, "fresh", "grpo", steps=0)
+    opened(page, live, "/")
+    page.wait_for_selector("tr:has-text('fresh')")
+    row = page.inner_text("tr:has-text('fresh')")
+    assert "no steps yet" in row
+    assert "null" not in row
 
 
 def test_a_run_that_goes_on_is_followed_without_a_reload(page: Any, live: LivePage, runs: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_strangers_wrote_cannot_command_the_terminal(place, capsys):
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "1 corrections wait" in shown
-    assert "holds a mark of a chat template" in shown
+    assert "contains chat template markup" in shown
 
 
 def test_an_adjudicator_rules_and_others_are_refused(place, capsys):
@@ -52,7 +52,9 @@ def test_an_adjudicator_rules_and_others_are_refused(place, capsys):
     assert "may not rule on corrections" in capsys.readouterr().err
     assert main(["feedback", "rule", place, name, "aproved", "--by", "judy"]) == 2
     assert "Expected one of ('approved', 'rejected', 'withdrawn')" in capsys.readouterr().err
-    assert main(["feedback", "rule", place, name, "approved", "--by", "judy"]) == 0
+    assert main(["feedback", "rule", place, name, "approved", "--by", "judy"]) == 2
+    assert "say in the note why it is approved all the same" in capsys.readouterr().err
+    assert main(["feedback", "rule", place, name, "approved", "--by", "judy", "--note", "seven is right"]) == 0
     assert "approved by judy" in capsys.readouterr().out
 
 
@@ -97,7 +99,7 @@ def test_generate_puts_approved_corrections_before_the_prompt(place, model, caps
     assert generate(model, place, request) == 0
     assert "corrections, 0 used" in capsys.readouterr().err, "nothing is approved yet"
     with opened(place, time.time) as store:
-        rule(store, waiting(store)[0].id, "approved", "judy")
+        rule(store, waiting(store)[0].id, "approved", "judy", "seven is right")
     assert generate(model, place, request) == 0
     shown = capsys.readouterr()
     assert f"request {request}: corrections, 1 used" in shown.err
@@ -114,7 +116,7 @@ def test_generate_puts_approved_corrections_before_the_prompt(place, model, caps
 
 def test_corrections_found_by_a_models_hidden_states(place, model, capsys):
     with opened(place, time.time) as store:
-        rule(store, waiting(store)[0].id, "approved", "judy")
+        rule(store, waiting(store)[0].id, "approved", "judy", "seven is right")
     assert generate(model, place, requests_of("corrections"), "--embedder", model) == 0
     assert "corrections, 1 used" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ for needed in ("sqlalchemy", "starlette", "uvicorn", "httpx", "argon2", "nh3", "
 from feedback_examples import HandClock  # noqa: E402
 from served import Desk, Service  # noqa: E402
 
-from penstock.feedback.queue import QueuePolicy  # noqa: E402
+from penstock.feedback.policy import QueuePolicy  # noqa: E402
 from penstock.feedback.store import Store  # noqa: E402
 
 

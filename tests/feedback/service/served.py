@@ -18,6 +18,7 @@ from penstock.feedback.service.context import Context, Settings
 from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.store import Store
 from penstock.product.routes import ProductRoutes
+from penstock.web.crowd import Connections
 from penstock.web.guard import BodyLimits
 from penstock.web.server import listen, server_of
 
@@ -36,7 +37,7 @@ class Desk:
         self._listening = listen("127.0.0.1", 0)
         self.port = self._listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._server = server_of(self, HEAD_SECONDS, 64)
+        self._server = server_of(self, HEAD_SECONDS, Connections(64))
         self._server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]  # only a main thread may
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

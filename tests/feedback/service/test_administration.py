@@ -25,7 +25,7 @@ def test_an_enrolled_person_comes_in_by_their_link(service, admin):
     (ann,) = [one for one in admin.get("/api/admin/annotators").json()["annotators"] if one["name"] == "ann"]
     assert ann == {
         "name": "ann", "role": "adjudicator", "nature": "human", "attributes": {"language": "en"}, "enabled": True,
-        "invited": False, "has_password": True,
+        "invited": False, "has_password": True, "quota": 0,
     }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_an_export_is_what_a_run_would_read(service, admin):
 def test_the_overview_is_not_computed_for_everybody_who_looks(admin, monkeypatch):
     computed = []
     real = admin_module.overview
-    monkeypatch.setattr(admin_module, "overview", lambda store: computed.append(1) or real(store))
+    monkeypatch.setattr(admin_module, "overview", lambda store, project: computed.append(1) or real(store))
     seen = [admin.get("/api/admin/overview").json() for _ in range(3)]
     assert (len(computed), seen[0]) == (1, seen[2])
 
@@ -175,3 +175,18 @@ def test_annotators_do_not_adjudicate(service, disputed):
     assert (refused.status_code, code(refused)) == (403, "not_allowed")
     assert ann.post("/api/next", purpose="gold").status_code == 400
     assert ann.post("/api/next", task="0" * 32).status_code == 400
+
+
+def test_votes_come_in_another_order_for_each_task_so_nobody_is_followed_from_one_to_the_next(service):
+    """Ann always says 2, bob always 3 for the other side: who is listed first varies."""
+    enrol(service.store, "ann", "bob")
+    tasks = service.store.ask([pair(f"disputed {number}") for number in range(14)] + [pair(f"clear {n}") for n in range(30)])
+    for number, task in enumerate(tasks):
+        for name, preference in (("ann", 2), ("bob", -3 if number < 14 else 3)):
+            answer(service.store, task, name, preference)
+    judge = service.person("judge", "adjudicator")
+    judge.post("/api/adjudicate/fill")
+    listed = judge.get("/api/adjudicate/list").json()["tasks"]
+    first = [abs(task["votes"][0]["body"]["preference"]) for task in listed]
+    assert len(first) >= 10
+    assert set(first) == {2, 3}

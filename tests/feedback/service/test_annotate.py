@@ -6,7 +6,7 @@ import pytest
 from feedback_examples import pair
 from served import code
 
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.service import tasks
 
@@ -28,7 +28,7 @@ def test_a_task_is_shown_in_the_order_of_its_lease(flat):
     (lease,) = flat.store.held("ann")
     texts = ["first x", "second x"]
     assert [response["text"] for response in shown["responses"]] == [texts[index] for index in lease.order]
-    assert shown["prompt"] == {"text": "prompt x", "html": "<p>prompt x</p>\n"}
+    assert shown["prompt"] == {"text": "prompt x", "turns": [{"role": "", "html": "<p>prompt x</p>\n"}]}
     assert (shown["form"], shown["axes"], shown["scale"], shown["deadline"]) == ("pair", ["overall"], [1, 7], 60)
     assert shown["answer_kinds"] == ["vote", "edit", "critique", "skip", "flag"]
 
@@ -261,3 +261,12 @@ def test_a_score_of_four_hundred_digits_is_refused(service):
     person = service.person("ann")
     answer = person.submit(person.next(), {"scores": {"overall": [10**400, 1]}}, "rating")
     assert answer.status_code == 400
+
+
+def test_progress_counts_what_one_may_still_judge_and_no_gold(flat):
+    flat.store.ask([pair(str(number)) for number in range(3)])
+    flat.store.ask([pair("gold", purpose="gold", overlap=0, gold={"preference": 2})])
+    ann = flat.person("ann")
+    assert ann.get("/api/progress").json() == {"done": 0, "left": 3}
+    ann.submit(ann.next()).raise_for_status()
+    assert ann.get("/api/progress").json() == {"done": 1, "left": 2}

@@ -13,10 +13,10 @@ from served import PASSWORD, Person, code, csrf_of, sign_in
 from penstock.feedback.errors import StoreUnavailable
 from penstock.feedback.records import Annotator
 from penstock.feedback.service import admin as admin_module
-from penstock.feedback.service.app import block_of
 from penstock.feedback.service.calls import SESSION
 from penstock.feedback.service.throttle import Throttle
 from penstock.feedback.store import Store
+from penstock.web.crowd import block_of
 
 
 def talk(service, *sent, seconds=20.0):
@@ -214,7 +214,7 @@ def test_who_is_switched_off_is_signed_out(service):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"null", b'"x"', b"{", b"{}{}", b'{"a": NaN}', b"\xff\xfe{}", b"[" * 100_000, b'{"purpose": 1}', b'{"x": 1}',
+    [b"", b"[]", b"null", b'"x"', b"{", b"{}{}", b'{"a": NaN}', b"\xff\xfe{}", b"[" * 10_000, b'{"purpose": 1}', b'{"x": 1}',
      b'{"purpose": "\\ud800"}', b'{"\\ud800": 1}'],
 )  # fmt: skip
 def test_json_that_is_none_or_unknown_is_refused_in_words(service, body):
@@ -313,7 +313,7 @@ def test_csv_cells_cannot_be_formulas(service):
 
 
 def test_a_store_that_does_not_answer_is_no_fault_of_the_client(service, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise StoreUnavailable("feedback store /secret/place/feedback.db: disk I/O error")
 
     person = service.person("ann")
@@ -327,7 +327,7 @@ def test_behind_a_proxy_the_address_is_the_one_that_it_wrote_last(serve, monkeyp
     service = serve(local=False, https=True, forwarded=True)
     service.enrol("ann")
     tried = []
-    monkeypatch.setattr(Throttle, "begin", lambda self, name, address: tried.append(address))
+    monkeypatch.setattr(Throttle, "begin", lambda self, name, address, browser: tried.append(address))
     with service.client(headers={"X-Forwarded-For": "10.9.9.9, 203.0.113.7"}) as client:
         form = client.get("/sign-in")
         cookie = form.headers["set-cookie"].partition(";")[0]
@@ -338,7 +338,7 @@ def test_behind_a_proxy_the_address_is_the_one_that_it_wrote_last(serve, monkeyp
 def test_a_person_is_answered_while_a_report_is_computed(service, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(store):
+    def slow(store, project):
         begun.set()
         assert go_on.wait(20)
         raise ZeroDivisionError
@@ -396,3 +396,19 @@ def test_a_stranger_is_refused_before_a_byte_of_the_body_is_read(service):
 def test_head_is_answered_like_get_without_a_body(service):
     answer = httpx.head(f"{service.desk.url}/sign-in")
     assert (answer.status_code, answer.content) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/v1/feedback", "/v1/corrections"])
+@pytest.mark.parametrize("token", ["", "Authorization: Bearer penstock_product_" + "0" * 48])
+def test_a_product_without_its_token_is_refused_before_a_byte_of_the_body_is_read(service, path, token):
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 100000"]
+    with socket.create_connection(("127.0.0.1", service.desk.port), timeout=20) as connection:
+        connection.sendall(("\r\n".join([*lines, *filter(None, [token])]) + "\r\n\r\n").encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_only_routes_that_take_texts_read_more_than_16_kilobytes(service):
+    large = {path for path, methods in service.app.routes.items() for route in methods.values() if route.most > 16 << 10}
+    assert large == {"/api/submit", "/api/admin/ask", "/api/admin/project", "/v1/feedback", "/v1/corrections"}
+    person = service.person("ann")
+    assert person.post("/api/next", purpose="x" * (16 << 10)).status_code == 413

@@ -7,7 +7,7 @@ import pytest
 from feedback_examples import HandClock
 from served import Service, code, strings
 
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator, Item, Lease, Response, Submission, Task
 from penstock.feedback.service.secrets import Handles
 from penstock.feedback.service.tasks import shown

@@ -3,7 +3,7 @@
 from feedback_examples import HandClock, pair
 from served import Service, csrf_of, sign_in
 
-from penstock.feedback.queue import QueuePolicy
+from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.store import Store
 
 

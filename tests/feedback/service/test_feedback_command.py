@@ -14,6 +14,7 @@ import pytest
 from feedback_examples import answer, pair
 
 from penstock.cli.main import main
+from penstock.feedback.records import Annotator
 from penstock.feedback.store import Store
 
 
@@ -62,6 +63,48 @@ def test_imported_items_are_put_to_people_once(capsys, place, tmp_path):
     with Store.open(place) as store:
         opened = [task for task in map(store.task, store.tasks()) if task.overlap == 3]
     assert [(task.item.prompt, task.guideline, task.round) for task in opened] == [("p", "1", "people"), ("q", "1", "people")]
+
+
+def enrolled(store):
+    """Ann, and root, an administrator."""
+    store.enrol(Annotator("ann"))
+    store.enrol(Annotator("root", role="admin"))
+
+
+def test_a_person_is_excluded_and_counts_again(capsys, place):
+    with Store.open(place) as store:
+        enrolled(store)
+        for name in ("a", "b"):
+            [task] = store.ask([pair(name)])
+            answer(store, task, "ann")
+    at = ("--by", "root", "--reason", "answers at random")
+    assert run(capsys, "exclude", place, "ann", *at, "--until", "2020-01-01")[1] == "event 3: 2 of 2 judgements of ann count\n"
+    assert run(capsys, "exclude", place, "ann", *at)[1] == "event 4: 0 of 2 judgements of ann count\n"
+    assert run(capsys, "include", place, "4", *at)[1] == "event 5: ann counts again\n"
+    assert run(capsys, "verify", place)[1].startswith("5 events, 2 judgements in force")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("exclude", "ann", "--by", "ann", "--reason", "x"), "administrator"),
+        (("exclude", "nobody", "--by", "root", "--reason", "x"), "no annotator"),
+        (("exclude", "ann", "--by", "root", "--reason", " "), "say why"),
+        (("exclude", "ann", "--by", "root", "--reason", "x", "--since", "yesterday"), "give a time"),
+        (("exclude", "ann", "--by", "root", "--reason", "x", "--since", "2026-11-23", "--until", "2026-11-01"), "ends before"),
+        (("include", "7", "--by", "root", "--reason", "x"), "no exclusion"),
+        (("include", "7", "--by", "root", "--reason", " "), "say why"),
+        (("demote", "a-task", "--by", "root", "--reason", " "), "say why"),
+    ],
+)
+def test_a_wrong_exclusion_is_one_line_and_changes_nothing(capsys, place, words, why):
+    with Store.open(place) as store:
+        enrolled(store)
+    exit_code, _, said = run(capsys, words[0], place, *words[1:])
+    assert (exit_code, said.count("\n")) == (2, 1)
+    assert why in said
+    with Store.open(place) as store:
+        assert store.length() == 0
 
 
 def test_votes_are_imported_counted_verified_and_exported(capsys, place, tmp_path):

@@ -55,3 +55,32 @@ def test_nothing_that_runs_or_loads_comes_through(text):
 def test_a_very_long_text_is_shown_as_it_is_written():
     text = "<b>" * LONGEST
     assert html_of(text) == "<pre>" + "&lt;b&gt;" * LONGEST + "</pre>"
+
+
+def test_line_breaks_of_a_model_stay_where_they_are():
+    assert html_of("a\nb", breaks=True) == "<p>a<br>\nb</p>\n"
+    assert html_of("a\nb") == "<p>a\nb</p>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        (r"\(x\)", '<p><math display="inline"><mrow><mi>x</mi></mrow></math></p>\n'),
+        ("$x$ is", '<p><math display="inline"><mrow><mi>x</mi></mrow></math> is</p>\n'),
+        ("so\n$$\nx\n$$\nand", '<p>so</p>\n<p><math display="block"><mrow><mi>x</mi></mrow></math></p><p>and</p>\n'),
+        (r"\[ x", "<p>[ x</p>\n"),
+        ("costs $5 and $10, not $5-$10", "<p>costs $5 and $10, not $5-$10</p>\n"),
+        ("`$x$`", "<p><code>$x$</code></p>\n"),
+        (r"\(\frac{\)", r"<p><code>\(\frac{\)</code></p>" "\n"),
+    ],
+)
+def test_formulas_become_mathml_and_what_is_none_stays_text(text, html):
+    assert html_of(text) == html
+
+
+@pytest.mark.parametrize(
+    "text", [r"\(\text{<script>alert(1)</script>}\)", r"\(\href{javascript:alert(1)}{x}\)", r"$\text{<img src=x>}$"]
+)
+def test_a_formula_that_means_harm_is_inert(text):
+    tags = re.findall(r"<([^>]*)>", html_of(text))
+    assert not any(re.match(r"/?(script|img|a\b)", tag) or "href" in tag or "style" in tag for tag in tags)

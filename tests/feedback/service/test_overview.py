@@ -6,7 +6,7 @@ import pytest
 from feedback_examples import answer, enrol, pair, vote
 
 from penstock.feedback.quality.reliability import Share
-from penstock.feedback.records import Event
+from penstock.feedback.records import Annotator, Event
 from penstock.feedback.service.overview import SITTING_SECONDS, overview, share, speeds, votes_a_day
 
 
@@ -78,3 +78,16 @@ def test_every_axis_has_its_own_agreement(service):
 def test_an_empty_store_has_an_overview(service):
     found = overview(service.store)
     assert (found["events"], found["annotators"], found["days"]) == (0, [], [])
+
+
+def test_imported_labels_are_neither_progress_nor_pace(judged_store):
+    judged_store.enrol(Annotator("hh-rlhf", nature="imported"))
+    for number in range(3):
+        (task,) = judged_store.ask([pair(f"imported {number}", overlap=1)])
+        answer(judged_store, task, "hh-rlhf", 1)
+    found = overview(judged_store)
+    assert [(one["purpose"], one["tasks"], one["judgements"]) for one in found["progress"]] == [("ask", 4, 8), ("gold", 1, 2)]
+    assert found["imported"] == 3
+    assert sum(day["votes"] for day in found["days"]) == 10
+    (source,) = [one for one in found["annotators"] if one["name"] == "hh-rlhf"]
+    assert (source["done"], source["per_hour"]) == (3, None)

@@ -121,7 +121,7 @@ def test_every_wrong_sign_in_looks_the_same(service):
 
     wrong = page("ann", "another password")
     assert wrong[0] == 401
-    assert "Name or password is wrong." in wrong[1]
+    assert "That name and password do not match." in wrong[1]
     for name in ("nobody", "off", "robot", "invited", "x" * 5000, "a\x00b", "' OR 1=1 --"):
         assert page(name) == wrong
         service.restart()  # forgets the tries
@@ -197,8 +197,10 @@ def test_scripts_cannot_read_the_cookie_and_no_other_site_sends_it(serve, https)
             "/sign-in", headers={"Cookie": form.headers["set-cookie"].partition(";")[0]},
             data={"name": "ann", "password": PASSWORD, "csrf": csrf_of(form)},
         )  # fmt: skip
-        for cookie in (form.headers.get_list("set-cookie")[0], answer.headers.get_list("set-cookie")[0]):
-            assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+        cookies = form.headers.get_list("set-cookie")[0], *answer.headers.get_list("set-cookie")[:2]
+        wanted = ("SameSite=strict", "Path=/"), ("SameSite=lax", "Path=/"), ("SameSite=lax", "Path=/sign-in")
+        for cookie, parts in zip(cookies, wanted, strict=True):
+            assert {"HttpOnly", *parts} <= set(cookie.split("; "))
             assert ("Secure" in cookie.split("; ")) == https
 
 
@@ -211,9 +213,9 @@ def test_wrong_passwords_are_answered_with_growing_waits(service):
     assert (locked.status_code, locked.headers["retry-after"]) == (429, "1")
 
 
-def wait(throttle, name="ann", address="1.2.3.4"):
+def wait(throttle, name="ann", address="1.2.3.4", browser=""):
     try:
-        throttle.begin(name, address)
+        throttle.begin(name, address, browser)
     except Refusal as refusal:
         return int(refusal.headers["Retry-After"])
     return 0
@@ -245,6 +247,45 @@ def test_a_right_password_clears_the_name_and_not_the_address(service, clock):
     assert [wait(throttle, f"other{number}") for number in range(13)] == [0] * 12 + [1]
 
 
+def test_nobody_is_locked_out_from_elsewhere(service, clock):
+    """By tries as often as waits allow, for six hours, from one address."""
+    throttle, tried = service.context.throttle, 0
+    while clock.seconds < 21_600:
+        if seconds := wait(throttle, address="6.6.6.6"):
+            clock.seconds += seconds
+        else:
+            tried += 1
+    assert tried > 70
+    assert wait(throttle) == 0
+
+
+def test_a_name_tried_from_everywhere_waits_but_for_the_browser_that_it_knows(service, clock):
+    throttle = service.context.throttle
+    found = [wait(throttle, address=f"10.0.{number}.1") for number in range(61)]
+    assert found == [0] * 60 + [1]
+    assert [wait(throttle, browser="hers") for _ in range(6)] == [0] * 5 + [1]
+    assert wait(throttle, "bob") == 0
+
+
+def test_a_browser_in_which_somebody_signed_in_is_theirs_alone(service):
+    """The owner's own browser gets in while their name is attacked; for another name it counts for nothing."""
+    service.enrol("ann")
+    service.enrol("bob")
+    with service.client() as hers, service.client() as stranger:
+        assert sign_in(hers, "ann").status_code == 303
+        for _ in range(6):
+            sign_in(stranger, "ann", "wrong, and wrong again")
+        assert sign_in(stranger, "ann").status_code == 429
+        hers.cookies.delete("penstock_session")
+        assert sign_in(hers, "ann").status_code == 303
+        hers.cookies.delete("penstock_session")
+        statuses = [sign_in(hers, "bob", "wrong, and wrong again").status_code for _ in range(6)]
+        assert statuses == [401] * 5 + [429]
+        made, _, proof = hers.cookies["penstock_browser"].partition(".")
+        stranger.cookies.set("penstock_browser", f"{made[:-1]}x.{proof}", path="/sign-in")
+        assert sign_in(stranger, "ann").status_code == 429
+
+
 def test_attempts_at_once_gain_nothing(service, clock):
     """An attempt counts when it begins, so twenty that wait for their answers are five."""
     throttle = service.context.throttle
@@ -267,7 +308,9 @@ def test_only_so_many_names_and_addresses_are_remembered(service, clock):
         clock.seconds += 1
         throttle.begin(f"name{number}", f"10.0.0.{number}")
     with service.store.database.read() as connection:
-        assert connection.execute(sa.text("SELECT count(*) FROM attempts")).scalar() == 4
+        assert (
+            connection.execute(sa.text("SELECT count(*) FROM attempts")).scalar() == 6
+        )  # the two newest, of three counts each
 
 
 def test_who_is_to_wait_writes_nothing(service, clock):

@@ -179,7 +179,7 @@ def processes() -> list[tuple[int, int]]:
 
 
 def whole_lines(file: Path) -> list[Any]:
-    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
+    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []  # the last may end within a character
     return [json.loads(line) for line in lines]
 
 

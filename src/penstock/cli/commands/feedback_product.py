@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional
 
 from penstock.cli.command import called
-from penstock.cli.commands.feedback import StoreCommand, opened
+from penstock.cli.commands.feedback import ProjectCommand, StoreCommand, opened
 
 MOST_SHOWN = 400
 """Characters of each text of a correction in a terminal."""
@@ -42,7 +42,7 @@ class Product(TenantCommand):
 
 
 @dataclass(kw_only=True)
-class Corrections(StoreCommand):
+class Corrections(ProjectCommand):
     """List the corrections that nobody has ruled on."""
 
     tenant: Annotated[str, called("NAME")] = ""
@@ -56,7 +56,8 @@ class Corrections(StoreCommand):
 
         with opened(self.store) as store:
             if self.gather:
-                print(f"{gather(store, self.gather)} new edits of annotators, for {self.gather}")
+                new = gather(store, self.gather, store.project(self.project).name)
+                print(f"{new} new edits of annotators, for {self.gather}")
             found = waiting(store, self.tenant)
         for one in found:
             print(f"{one.id} · {one.tenant}" + "".join(f" · {odd}" for odd in one.suspicions))

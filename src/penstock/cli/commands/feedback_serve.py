@@ -43,6 +43,14 @@ class Serve(StoreCommand):
     """Share of tasks whose answer is known."""
     repeat_share: float = 0.04
     """Share of tasks that an annotator answers again."""
+    qualify: int = 0
+    """Gold tasks that a new annotator answers before everything else."""
+    qualified: float = 0.7
+    """Accuracy on those from which they are admitted; the votes of others do not count."""
+    pause: bool = False
+    """Pause annotators who surely fail gold, until an administrator includes them again."""
+    quota: int = 0
+    """Answers that one annotator may give; 0: any number."""
     embedder: Annotated[str, called("hashed|FOLDER")] = "hashed"
     """How products' corrections are found (docs/feedback_product.md): by hashed words (default) or a model's hidden states."""
     least: float = 0.3
@@ -52,7 +60,7 @@ class Serve(StoreCommand):
 
     def run(self) -> None:
         """Serve until a signal."""
-        from penstock.feedback.queue import QueuePolicy
+        from penstock.feedback.policy import QueuePolicy
         from penstock.feedback.service.app import FeedbackApp
         from penstock.feedback.service.context import GUIDELINE, Context, Settings
         from penstock.feedback.service.server import Transport, run
@@ -70,8 +78,9 @@ class Serve(StoreCommand):
             guideline=read(self.guideline or GUIDELINE),
         )
         policy = QueuePolicy(
-            lease_seconds=self.lease_seconds, held=self.held, gold_share=self.gold_share, repeat_share=self.repeat_share
-        )
+            lease_seconds=self.lease_seconds, held=self.held, gold_share=self.gold_share, repeat_share=self.repeat_share,
+            qualify=self.qualify, qualified=self.qualified, pause=self.pause, quota=self.quota,
+        )  # fmt: skip
         retrieval = Retrieval(least=self.least, control=self.control)
         with opened(self.store, policy) as store, listen(self.host, self.port) as listening:
             scheme = "https" if transport.certificate else "http"

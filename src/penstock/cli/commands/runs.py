@@ -1,4 +1,4 @@
-"""The commands about the folder of a run: ``penstock report``, ``timeline`` and ``replay``."""
+"""The commands about the folders of runs: ``penstock report``, ``timeline``, ``replay`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -95,3 +95,27 @@ class Replay(RunCommand):
         from penstock.runtime.compare import compare
 
         return int(compare(self.folder, self.stage, self.steps) > 0)
+
+
+@dataclass(kw_only=True)
+class Compare(Command):
+    """Compare runs over seeds: bands, interquartile means with intervals, and whether one family of runs beats another.
+
+    Runs that differ only in name and seed are a family. A verdict is an exact permutation test at 5%, corrected for the
+    number of pairs of families; where there are too few seeds to show anything, it says how many are needed.
+    """
+
+    folders: Positional[Annotated[tuple[Path, ...], called("RUNS")]]
+    """Run folders, or folders of them."""
+    metric: Annotated[str, called("NAME")] = ""
+    """What to compare (default: held-out reward or accuracy, else the mean reward)."""
+    stage: Annotated[str, called("NAME")] = ""
+    """Of which stage (default: the last one)."""
+    lower_is_better: bool = False
+    """For a loss or a length."""
+
+    def run(self) -> None:
+        """Print the comparison."""
+        from penstock.ui.consistency_text import comparison_lines
+
+        print("\n".join(comparison_lines(self.folders, self.metric, self.stage, self.lower_is_better)))

@@ -42,6 +42,8 @@ class Serve(Command):
     """Clients with the token in this file may also change weights, pause, abort. Without it: this machine only, no changes."""
     key_file: Annotated[str, called("FILE")] = ""
     """A client that sends the key in this file may generate."""
+    behind_https: bool = False
+    """A proxy in front, perhaps on this machine, speaks https; needs --token-file."""
     name: Annotated[str, called("NAME")] = ""
     """What the API calls the model (default: the folder's name)."""
     device: Device = "auto"
@@ -61,12 +63,14 @@ class Serve(Command):
         from penstock.serve.guard import Access
         from penstock.serve.server import run as serve
         from penstock.web.guard import read_secret
-        from penstock.web.server import listen
+        from penstock.web.server import listen, warn_of_the_clear
 
         files = {"token": self.token_file, "key": self.key_file}
-        access = Access(self.host, **{kind: read_secret(file) for kind, file in files.items() if file})
+        known = {kind: read_secret(file) for kind, file in files.items() if file}
+        access = Access(self.host, known.get("token", ""), known.get("key", ""), self.behind_https)
         if access.key and not access.token:
             raise SpecError("--key-file without --token-file; give both, or the token alone")
+        warn_of_the_clear(self.host, self.behind_https)
         path = model_path(self.model)
         with listen(self.host, self.port) as listening:
             service = service_of(path, self.name or _name(self.model), self)

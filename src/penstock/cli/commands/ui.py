@@ -31,8 +31,12 @@ class Ui(Command):
     """The folder of your runs (default: runs)."""
     store: Annotated[str, called("STORE")] = ""
     """A feedback store (a file or postgresql://…): samples can be put to people as questions."""
+    project: Annotated[str, called("NAME")] = ""
+    """The store's project in which they are asked (default: the only one there is)."""
     host: Annotated[str, called("HOST")] = "127.0.0.1"
     """Address to listen on (default: 127.0.0.1). On one that other machines reach, the page shows nothing without its token."""
+    behind_https: bool = False
+    """A proxy in front, perhaps on this machine, speaks https: the page shows nothing without its token."""
     port: int = 8901
     """Port to listen on; 0 takes a free one."""
 
@@ -47,24 +51,28 @@ class Ui(Command):
         if self.store:
             require("penstock ui --store", "feedback", "sqlalchemy", "alembic")
         from penstock.ui.live.app import Access, app_of
+        from penstock.web.crowd import Connections
         from penstock.web.guard import is_loopback
-        from penstock.web.server import listen, server_of
+        from penstock.web.server import listen, server_of, warn_of_the_clear
 
-        access = Access(secrets.token_urlsafe(24), local=is_loopback(self.host))
+        warn_of_the_clear(self.host, self.behind_https)
+        local = is_loopback(self.host) and not self.behind_https
+        access = Access(secrets.token_urlsafe(24), local, self.behind_https)
         with contextlib.ExitStack() as stack:
             asking = described(self.store)
             store = stack.enter_context(opened(self.store, new=True)) if self.store else None
+            project = store.project(self.project).name if store else ""
             listening = stack.enter_context(listen(self.host, self.port))
             link = f"http://{address(listening)}/#token={access.token}"
             print(f"live page of {self.runs} at {link} · {asking} · Ctrl-C ends", flush=True)
-            app = app_of(self.runs, access, store)
-            server_of(app, head_seconds=10.0, connections=CONNECTIONS).run(sockets=[listening])
+            app = app_of(self.runs, access, store, project)
+            server_of(app, 10.0, Connections(CONNECTIONS)).run(sockets=[listening])
 
 
 def described(store: str) -> str:
-    """What the first line says of the store: where questions go (without a password), and whether it is a new one."""
+    """What the first line says of the store: where questions go, and whether it is a new one."""
     if not store:
         return "to put samples to people, give --store"
     if "://" in store:
-        return f"samples can be put to people in the store at {store.partition('://')[2].rpartition('@')[2]}"
+        return f"samples can be put to people in the store at {store.partition('://')[2]}"
     return f"samples can be put to people in {'the' if Path(store).expanduser().exists() else 'a new'} store {store}"

@@ -6,11 +6,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.core.files import replaced
+from penstock.data.sources import numbered_json_rows
 from penstock.feedback.errors import FeedbackError
 
 Row = dict[str, Any]
@@ -37,36 +38,76 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """
     content = encoded(rows, path.suffix)
     try:
-        with replaced(path, binary=True) as file:
+        with replaced(path, binary=True, private=True) as file:
             file.write(content)
     except OSError as error:
         raise FeedbackError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a .jsonl or .parquet file. (Of CSV we only write: it has no types to read back.)
+    """Rows of a file, see :func:`placed_rows`."""
+    return [row for _, row in placed_rows(path)]
+
+
+def placed_rows(path: Path) -> list[tuple[str, Row]]:
+    """Rows of a .jsonl, .json (a list of objects), .csv or .parquet file, each with its place for an error, such as ``FILE:7``.
+
+    A cell of CSV is text, an empty one is not there.
 
     Raises:
-        FeedbackError: another suffix, or a malformed file; names the line.
+        DataError, FeedbackError: another suffix, or a malformed file; names the line.
     """
-    if path.suffix == ".parquet":
-        parquet = _arrow(path)
-        from pyarrow import ArrowException
+    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
+    if suffix not in READERS:
+        raise FeedbackError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use .{', .'.join(READERS)}")
+    if not path.is_file():
+        raise FeedbackError(f"{path}: there is no such file")
+    return [(f"{path}:{number}", dict(row)) for number, row in READERS[suffix](path)]
 
+
+def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
+    parquet = _arrow(path)
+    from pyarrow import ArrowException
+
+    try:
+        return enumerate(parquet.read_table(path).to_pylist(), 1)
+    except (OSError, ArrowException) as error:
+        raise FeedbackError(f"{path}: no readable Parquet ({str(error).splitlines()[0]})") from error
+
+
+def _read_json(path: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise FeedbackError(f"{path}: no JSON ({error}); use .jsonl for one object a line") from error
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise FeedbackError(f"{path}: not a list of objects; use .jsonl for one object a line")
+    return enumerate(found, 1)
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
+    with open(path, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, strict=True)
         try:
-            return parquet.read_table(path).to_pylist()
-        except (OSError, ArrowException) as error:
-            why = "there is no such file" if not path.exists() else f"no readable Parquet ({str(error).splitlines()[0]})"
-            raise FeedbackError(f"{path}: {why}") from error
-    if path.suffix != ".jsonl":
-        raise FeedbackError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use .jsonl or .parquet")
-    from penstock.data.sources import json_rows
+            for row in reader:
+                if None in row or None in row.values():
+                    raise FeedbackError(f"{path}:{reader.line_num}: other cells than the header has; quote what holds commas")
+                yield reader.line_num, {name: cell for name, cell in row.items() if cell}
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise FeedbackError(f"{path}:{reader.line_num + 1}: no CSV in UTF-8 ({error})") from error
 
-    return [dict(row) for row in json_rows(path)]
+
+READERS: Mapping[str, Callable[[Path], Iterator[tuple[int, Mapping[str, Any]]]]] = {
+    "jsonl": numbered_json_rows, "json": _read_json, "csv": _read_csv, "parquet": _read_parquet,
+}  # fmt: skip
 
 
 def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
+
+
+def _json(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return json.dumps(rows, ensure_ascii=False, allow_nan=False, indent=1).encode()
 
 
 def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -115,6 +156,7 @@ def _inert(value: Any) -> str:
 
 FORMATS: Mapping[str, tuple[Callable[[Sequence[Mapping[str, Any]]], bytes], str]] = {
     ".jsonl": (_json_lines, "application/x-ndjson"),
+    ".json": (_json, "application/json"),
     ".parquet": (_parquet, "application/vnd.apache.parquet"),
     ".csv": (csv_bytes, "text/csv; charset=utf-8"),
 }

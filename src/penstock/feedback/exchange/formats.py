@@ -8,15 +8,17 @@ Argilla: records as its ``records.to_json`` writes them, ``{"id", "fields", "res
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.errors import DataError
+from penstock.data.render import read_messages
 from penstock.feedback.bodies import STRONGEST
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Snapshot
 from penstock.feedback.judgements import comparisons
-from penstock.feedback.records import Annotator, Item, Response, Submission, Task, digest
+from penstock.feedback.records import Item, Response, Submission, Task, digest
 
 Row = dict[str, Any]
 Imported = list[tuple[Task, list[Submission]]]
@@ -38,28 +40,39 @@ def from_trl(rows: Sequence[Mapping[str, Any]], annotator: str) -> Imported:
     Raises:
         FeedbackError: a row is not of this format; names it.
     """
-    found: Imported = []
-    for number, row in enumerate(rows):
-        try:
-            prompt, chosen, rejected = texts = _trl_texts(row)
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("prompt, chosen and rejected must be texts")
-        except (AttributeError, KeyError, TypeError, IndexError) as error:
-            raise FeedbackError(f"row {number}: not of TRL's preference format ({error!r}); it has {', '.join(row)}") from error
-        found.append(as_vote(prompt, chosen, rejected, annotator, f"trl/{number}"))
-    return found
+    texts = [trl_texts(row, f"row {number}") for number, row in enumerate(rows)]
+    return [as_vote(*three, annotator, f"trl/{number}") for number, three in enumerate(texts)]
 
 
-def _trl_texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    chosen, rejected = row["chosen"], row["rejected"]
-    if isinstance(chosen, str) and "prompt" in row:
-        return row["prompt"], chosen, rejected
-    if isinstance(chosen, str):
+def trl_texts(row: Mapping[str, Any], where: str) -> tuple[str, str, str]:
+    """Prompt, chosen and rejected of a row of TRL's preference format.
+
+    Raises:
+        FeedbackError: the row is not of this format.
+    """
+    chosen, rejected = row.get("chosen"), row.get("rejected")
+    if isinstance(chosen, str) and isinstance(rejected, str) and "prompt" not in row:
         shared = _common_start(chosen, rejected)
         return chosen[:shared], chosen[shared:], rejected[shared:]
-    turns = row["prompt"] if "prompt" in row else chosen[:-1]
-    prompt = "\n\n".join(turn["content"] if len(turns) == 1 else f"{turn['role']}: {turn['content']}" for turn in turns)
-    return prompt, chosen[-1]["content"], rejected[-1]["content"]
+    prompt = row.get("prompt") if "prompt" in row or not isinstance(chosen, list | tuple) else chosen[:-1]
+    try:
+        return text_of(prompt, "prompt"), text_of(chosen, "chosen", last=True), text_of(rejected, "rejected", last=True)
+    except DataError as error:
+        raise FeedbackError(f"{where}: not of TRL's preference format ({error}); it has {', '.join(row)}") from error
+
+
+def text_of(value: Any, where: str, *, last: bool = False) -> str:
+    """The text of a prompt or response: as it is, or of chat messages, ``role: content`` each where there are several.
+
+    With ``last`` only the last message counts: a response that repeats its conversation.
+
+    Raises:
+        DataError: neither a text nor messages.
+    """
+    if isinstance(value, str):
+        return value
+    turns = read_messages(value, where)[-1:] if last else read_messages(value, where)
+    return "\n\n".join(turn["content"] if len(turns) == 1 else f"{turn['role']}: {turn['content']}" for turn in turns)
 
 
 def _common_start(first: str, second: str) -> int:
@@ -68,11 +81,16 @@ def _common_start(first: str, second: str) -> int:
     return first.rfind(" ", 0, shared) + 1 if shared else 0
 
 
+def swapped(prompt: str, chosen: str, rejected: str) -> bool:
+    """Whether the rejected response comes first: chosen by the content, else the first would always win."""
+    return int(digest([prompt, chosen, rejected])[0], 16) % 2 == 1
+
+
 def as_vote(
     prompt: str, chosen: str, rejected: str, annotator: str, key: str, groups: Mapping[str, str] | None = None
 ) -> tuple[Task, list[Submission]]:
-    """A task and its one vote. Which response comes first is chosen by the content: else the first would always win."""
-    swap = int(digest([prompt, chosen, rejected])[0], 16) % 2 == 1
+    """A task and its one vote."""
+    swap = swapped(prompt, chosen, rejected)
     texts = (rejected, chosen) if swap else (chosen, rejected)
     item = Item(prompt, tuple(Response(text, source="imported") for text in texts), key, groups or {})
     task = Task(item=item, overlap=1, guideline="imported")
@@ -91,14 +109,17 @@ class ArgillaLayout:
     """The label that says neither."""
 
 
-def to_argilla(taken: Snapshot, layout: ArgillaLayout | None = None) -> list[Row]:
-    """Records of all pair tasks with their votes as labels: the name of the better field, or the tie's."""
+def to_argilla(taken: Snapshot, layout: ArgillaLayout | None = None, named: Callable[[str], str] = str) -> list[Row]:
+    """Records of all pair tasks with their votes as labels: the name of the better field, or the tie's.
+
+    ``named`` gives the user id of an annotator.
+    """
     layout = layout or ArgillaLayout()
     said: dict[str, list[Row]] = {name: [] for name, task in taken.tasks.items() if task.form == "pair" and not task.origin}
     for comparison in comparisons(taken.state.judgements(), taken.tasks):
-        if comparison.task in said:
+        if comparison.task.id in said:
             value = (layout.tie, layout.responses[0], layout.responses[1])[comparison.sign]
-            said[comparison.task].append({"value": value, "user_id": comparison.annotator})
+            said[comparison.task.id].append({"value": value, "user_id": named(comparison.annotator)})
     records = []
     for name, votes in said.items():
         item = taken.tasks[name].item
@@ -139,6 +160,24 @@ def from_argilla(records: Sequence[Mapping[str, Any]], layout: ArgillaLayout | N
     return found
 
 
+def argilla_row(record: Mapping[str, Any], where: str) -> Row:
+    """A record as a question: of its text fields ``prompt`` (or the first one) is the prompt, the others are the responses.
+
+    Its answers are left out; a known one may lie in the metadata's ``gold``.
+
+    Raises:
+        FeedbackError: fewer than two text fields.
+    """
+    fields = {name: text for name, text in (record.get("fields") or {}).items() if isinstance(text, str | list)}
+    prompt = "prompt" if "prompt" in fields else next(iter(fields), "")
+    if len(fields) < 2:
+        raise FeedbackError(f"{where}: the text fields {[*fields]}; a record of Argilla has a prompt and at least one response")
+    metadata = record.get("metadata") or {}
+    groups = {name: value for name, value in metadata.items() if isinstance(value, str) and name != "gold"}
+    row = {"prompt": fields.pop(prompt), "responses": list(fields.values()), "groups": groups}
+    return row | {name: metadata[name] for name in ("gold",) if name in metadata}
+
+
 def _argilla_body(value: Any, task: Task, layout: ArgillaLayout, where: str) -> tuple[str, Row]:
     names = list(layout.responses)
     if task.form == "rating" and isinstance(value, int | float):
@@ -155,9 +194,3 @@ def _argilla_body(value: Any, task: Task, layout: ArgillaLayout, where: str) -> 
             gap = ranks[names[1]] - ranks[names[0]]
             return "vote", {"preference": max(-STRONGEST, min(STRONGEST, gap))}
     raise FeedbackError(f"{where}: {value!r:.60} is no answer to {layout.question!r}; expected one of {', '.join(names)}")
-
-
-def annotators_of(imported: Imported) -> list[Annotator]:
-    """Everybody who speaks in imported submissions, marked as imported."""
-    names = sorted({submission.annotator for _, said in imported for submission in said})
-    return [Annotator(name, nature="imported") for name in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from penstock.data.sources import json_rows, text_rows
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.formats import Imported, annotators_of, as_vote
-from penstock.feedback.records import Item, Response, Submission, Task
+from penstock.feedback.exchange.formats import Imported, as_vote
+from penstock.feedback.exchange.questions import ask
+from penstock.feedback.records import Annotator, Item, Response, Submission, Task
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
@@ -28,8 +28,9 @@ def load(store: Store, imported: Imported) -> int:
         FeedbackError: an annotator of that name is there and is not an imported one, or a judgement is malformed.
     """
     before = store.length()
-    for annotator in annotators_of(imported):
-        store.enrol(annotator)
+    for project in {task.project for task, _ in imported}:
+        for name in sorted({submission.annotator for _, said in imported for submission in said}):
+            store.enrol(Annotator(name, nature="imported"), project)
     for start in range(0, len(imported), AT_ONCE):
         part = imported[start : start + AT_ONCE]
         store.ask([task for task, _ in part])
@@ -37,14 +38,17 @@ def load(store: Store, imported: Imported) -> int:
     return store.length() - before
 
 
+def moved(imported: Imported, project: str) -> Imported:
+    """The same in a project, where its tasks have other names."""
+    made = [(replace(task, project=project), said) for task, said in imported]
+    return [
+        (task, [replace(one, task=task.id, key=f"import:{one.annotator}:{task.id}") for one in said]) for task, said in made
+    ]
+
+
 def ask_people(store: Store, imported: Imported, overlap: int, guideline: str = "1") -> int:
     """Put imported items to people as tasks of their own, of ``overlap`` seats; gives how many are new."""
-    there = set(store.tasks())
-    found = [replace(task, overlap=overlap, guideline=guideline, round="people") for task, _ in imported]
-    new = list({task.id: task for task in found if task.id not in there}.values())
-    for start in range(0, len(new), AT_ONCE):
-        store.ask(new[start : start + AT_ONCE])
-    return len(new)
+    return ask(store, [replace(task, overlap=overlap, guideline=guideline, round="people") for task, _ in imported])
 
 
 def hh_rlhf(path: Path, annotator: str = "hh-rlhf", most: int | None = None) -> Imported:
@@ -78,17 +82,14 @@ def rt_polarity(folder: Path, annotator: str = "rt-polarity", most: int | None =
     Raises:
         FeedbackError: a file is not there.
     """
-    return [rated for name, value in (("pos", 1), ("neg", 0)) for rated in _sentences(folder, name, value, annotator, most)]
-
-
-def _sentences(
-    folder: Path, name: str, value: int, annotator: str, most: int | None
-) -> Iterator[tuple[Task, list[Submission]]]:
-    path = folder / f"{name}.txt"
-    if not path.is_file():
-        raise FeedbackError(f"{path}: there is no such file; the folder of rt-polarity holds pos.txt and neg.txt")
-    for number, row in enumerate(islice(text_rows(path), most)):
-        item = Item("Write a sentence about a film.", (Response(row["text"], source="imported"),), f"{name}/{number}")
-        task = Task(item=item, form="rating", overlap=1, scale=(0.0, 1.0), guideline="imported")
-        body = {"scores": {"overall": [value]}}
-        yield task, [Submission("rating", task.id, annotator, f"import:{annotator}:{task.id}", body)]
+    found: Imported = []
+    for name, value in (("pos", 1), ("neg", 0)):
+        path = folder / f"{name}.txt"
+        if not path.is_file():
+            raise FeedbackError(f"{path}: there is no such file; the folder of rt-polarity holds pos.txt and neg.txt")
+        for number, row in enumerate(islice(text_rows(path), most)):
+            item = Item("Write a sentence about a film.", (Response(row["text"], source="imported"),), f"{name}/{number}")
+            task = Task(item=item, form="rating", overlap=1, scale=(0.0, 1.0), guideline="imported")
+            body = {"scores": {"overall": [value]}}
+            found.append((task, [Submission("rating", task.id, annotator, f"import:{annotator}:{task.id}", body)]))
+    return found

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.judgements import Comparison, Unit, comparisons, ratings
-from penstock.feedback.quality.reliability import preference_probability, preference_share, reliability, shared
-from penstock.feedback.records import Event, Nature, Task, canonical
+from penstock.feedback.judgements import Comparison, Rating, Unit, comparisons, gold_units, once, ratings, unit_of
+from penstock.feedback.quality.dawid_skene import CEILING
+from penstock.feedback.quality.leaderboard import Duel
+from penstock.feedback.quality.reliability import fail_gold, preference_probability, preference_share, reliability
+from penstock.feedback.records import DEFAULT, Event, Nature, Task, canonical
 from penstock.feedback.state import State, fold
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ COMMON_WEIGHT = math.log(0.7 / 0.3)
 ADJUDICATOR_WEIGHT = math.log(0.95 / 0.05)
 """What an adjudicator's vote is worth at least, so that it decides between two or three who differ."""
 
+COUNTS = math.log(0.6 / 0.4)
+"""Weight from which an annotator's word makes a split. Who errs of two who differ is estimated from little but themselves."""
+
 LABELLED = ("ask", "anchor", "adjudication")
 """Purposes of tasks that are trained on. Gold and repeats measure people, not policies."""
 
@@ -43,6 +48,8 @@ class Snapshot:
     events: tuple[Event, ...]
     tasks: Mapping[str, Task]
     natures: Mapping[str, Nature]
+    project: str | None = None
+    """Whose votes count; None: of all projects. Events are numbered through the whole log."""
 
     @property
     def until(self) -> int:
@@ -51,20 +58,36 @@ class Snapshot:
     @cached_property
     def state(self) -> State:
         """What is in force after them."""
-        return fold(self.events)
+        return fold(self.events, self.project)
 
-    def part(self, until: int) -> Snapshot:
-        """Its first ``until`` events."""
-        return replace(self, events=self.events[:until])
+    def gold(self, axis: str = "overall") -> dict[Unit, float]:
+        """The right preference on an axis of every unit of gold that these events speak of."""
+        names = dict.fromkeys(event.task for event in of_project(self.events, self.project) if event.task)
+        return gold_units((self.tasks[name] for name in names if name not in self.state.demoted), axis)
+
+    def rated(self, axis: str = "overall") -> list[Rating]:
+        """The ratings in force on an axis; gold that was taken back has no known value."""
+        found = ratings(self.state.judgements(), self.tasks, axis)
+        return [replace(one, known=None) if one.task.id in self.state.demoted else one for one in found]
+
+    def part(self, until: int, project: str | None = None) -> Snapshot:
+        """Its first ``until`` events; of one project, where it is of all."""
+        return replace(self, events=self.events[:until], project=project or self.project)
 
 
-def snapshot(store: Store, until: int | None = None) -> Snapshot:
-    """The log up to an event, or as it is now. Raises FeedbackError if the log is shorter."""
+def of_project(events: Iterable[Event], project: str | None) -> list[Event]:
+    """Those of a project, or about all."""
+    return [event for event in events if project is None or event.project in ("", project)]
+
+
+def snapshot(store: Store, until: int | None = None, project: str | None = DEFAULT) -> Snapshot:
+    """The log up to an event, or as it is now, as one project (None: all) sees it. Raises FeedbackError if it is shorter."""
     events = store.events(until=until)
     if until is not None and len(events) != until:
         raise FeedbackError(f"the log has {len(events)} events, not {until}; is this the same store?")
     names = store.annotators()
-    return Snapshot(tuple(events), store.tasks_of(events), {annotator.name: annotator.nature for annotator in names})
+    natures = {annotator.name: annotator.nature for annotator in names}
+    return Snapshot(tuple(events), store.tasks_of(of_project(events, project)), natures, project)
 
 
 @dataclass(frozen=True)
@@ -93,54 +116,112 @@ def counted(taken: Snapshot, labels: Labels) -> list[Comparison]:
     return [comparison for comparison in found if taken.natures[comparison.annotator] in labels.natures]
 
 
-def annotator_weights(found: Sequence[Comparison], labels: Labels) -> dict[str, float]:
-    """What each annotator's vote is worth, in log-odds. One who shares no unit with anybody has the common weight."""
+def annotator_weights(
+    found: Sequence[Comparison], gold: Mapping[Unit, float], labels: Labels, rated: Sequence[Rating] = ()
+) -> dict[str, float]:
+    """What each annotator's vote is worth, in log-odds; 0 for who fails gold. One who shares no unit with anybody has the
+    common weight."""
     names = {comparison.annotator for comparison in found}
     weights = dict.fromkeys(sorted(names), COMMON_WEIGHT)
     if labels.weights == "equal":
-        return weights
-    return weights | {name: one.weight for name, one in reliability(shared(found)).items()}
+        return weights | dict.fromkeys(fail_gold(found, gold, rated), 0.0)
+    return weights | {name: one.weight for name, one in reliability(found, gold, rated).items()}
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What those who count have said, and what each one's word is worth by everything that the log says about them."""
+
+    found: Sequence[Comparison]
+    """Repeats and gold among them."""
+    rated: Sequence[Rating]
+    gold: Mapping[Unit, float]
+    weights: Mapping[str, float]
+    """In log-odds, by annotator."""
+
+    @classmethod
+    def of(cls, taken: Snapshot, labels: Labels) -> Votes:
+        found, gold = counted(taken, labels), taken.gold(labels.axis)
+        rated = [one for one in taken.rated(labels.axis) if taken.natures[one.annotator] in labels.natures]
+        return cls(found, rated, gold, annotator_weights(found, gold, labels, rated))
+
+    @cached_property
+    def said(self) -> Mapping[Unit, Sequence[Comparison]]:
+        """Of each unit, without repeats."""
+        made: dict[Unit, list[Comparison]] = defaultdict(list)
+        for comparison in self.found:
+            if comparison.purpose != "repeat":
+                made[comparison.unit].append(comparison)
+        return made
+
+    def log_odds(self, unit: Unit) -> float:
+        """Of the unit's first response being the better one, by its votes; 0 if they lean to neither or nobody voted."""
+        return sum(one.sign * self.weights[one.annotator] for one in once(self.said.get(unit, ())))
+
+    def signs(self, task: Task) -> list[int]:
+        """What each annotator whose word is worth something said when this task asked, about its unit."""
+        said = self.said.get(unit_of(task.item)[0], ())
+        return [one.sign for one in said if one.task.id == task.id and self.weights[one.annotator] > 0]
+
+    def newest(self, unit: Unit) -> int:
+        """The event that said something about a unit last."""
+        return max((one.event.sequence for one in self.said.get(unit, ())), default=0)
+
+
+def duels_of(taken: Snapshot, labels: Labels) -> list[Duel]:
+    """Each annotator's word, once, on two responses whose models are known, of those whose word is worth something."""
+    votes, made = Votes.of(taken, labels), []
+    for one in once(votes.found):
+        first, second = (one.task.item.responses[place].model for place in one.responses)
+        if one.purpose in LABELLED and votes.weights[one.annotator] > 0 and first and second:
+            made.append(Duel(first, second, (1 + one.sign) / 2, one.unit.prompt))
+    return made
 
 
 def preference_pairs(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
-    """One row for each two responses that were compared and did not tie, the likelier one as ``chosen``.
+    """One row for each two texts that were compared as answers to a prompt and did not tie, the likelier one as ``chosen``,
+    however many tasks asked about them. An even split is left out: it is for an adjudicator.
 
-    Columns: ``prompt``, ``chosen``, ``rejected``, ``probability`` (that chosen is the better one), ``votes``, ``agreement``
-    (share of votes for it, ties half), ``time`` (of the newest vote, seconds), ``task``, ``strategy``, ``guideline``,
-    ``groups``, and of both responses where they come from (``chosen_origin``, ``rejected_origin``: run, stage, version).
+    Columns: ``prompt``, ``chosen``, ``rejected``, ``probability`` (that chosen is the better one), ``strength`` (how much
+    better those who prefer it find it, 1 to 3 on average), ``votes`` (each annotator's once), ``agreement`` (share of votes for
+    it, ties half), ``time`` (of the newest vote, seconds), and of the first task that asked: ``task``, ``strategy``,
+    ``guideline``, ``groups``, and where both responses come from (``chosen_origin``, ``rejected_origin``: run, stage, version).
     """
     labels = labels or Labels()
-    found = counted(taken, labels)
-    weights = annotator_weights(found, labels)
-    votes: dict[Unit, list[Comparison]] = defaultdict(list)
-    for comparison in found:
+    votes = Votes.of(taken, labels)
+    asked: dict[Unit, list[Comparison]] = defaultdict(list)
+    for comparison in once(votes.found):
         if comparison.purpose in LABELLED:
-            votes[comparison.unit].append(comparison)
-    made = (_pair(taken.tasks[said[0].task], unit, said, weights, labels) for unit, said in votes.items())
+            asked[comparison.unit].append(comparison)
+    made = (_pair(said, votes.gold.get(unit, 0.0), votes.weights, labels) for unit, said in asked.items())
     return [row for row in made if row is not None]
 
 
-def _pair(task: Task, unit: Unit, said: Sequence[Comparison], weights: Mapping[str, float], labels: Labels) -> Row | None:
+def _pair(said: Sequence[Comparison], known: float, weights: Mapping[str, float], labels: Labels) -> Row | None:
+    """The row of a unit; ``known`` is what gold says of it, 0 for nothing."""
     signs = []
     for comparison in said:
         weight = weights[comparison.annotator]
         signs.append((comparison.sign, max(weight, ADJUDICATOR_WEIGHT) if comparison.purpose == "adjudication" else weight))
     combine = preference_probability if labels.soft == "posterior" else preference_share
-    first = combine(signs)
-    if first == 0.5:
+    first = combine(signs) if not known else CEILING if known > 0 else 1 - CEILING
+    if first == 0.5 or (not known and _split(signs)):
         return None
-    chosen, rejected = (unit.first, unit.second) if first > 0.5 else (unit.second, unit.first)
-    share = sum((1 + comparison.sign) / 2 for comparison in said) / len(said)
-    responses = task.item.responses
+    side = 1 if first > 0.5 else -1
+    chosen, rejected = said[0].responses[::side]
+    share = sum((1 + side * comparison.sign) / 2 for comparison in said) / len(said)
+    strengths = [abs(comparison.preference) for comparison in said if comparison.sign == side]
+    task, responses = said[0].task, said[0].task.item.responses
     return {
         "prompt": task.item.prompt,
         "chosen": responses[chosen].text,
         "rejected": responses[rejected].text,
         "probability": round(max(first, 1 - first), 9),
+        "strength": round(sum(strengths) / max(1, len(strengths)), 9),
         "votes": len(said),
-        "agreement": round(share if chosen == unit.first else 1 - share, 9),
-        "time": max(comparison.time for comparison in said),
-        "task": unit.task,
+        "agreement": round(share, 9),
+        "time": max(comparison.event.time for comparison in said),
+        "task": task.id,
         "strategy": task.strategy,
         "guideline": task.guideline,
         "groups": dict(task.item.groups),
@@ -149,39 +230,49 @@ def _pair(task: Task, unit: Unit, said: Sequence[Comparison], weights: Mapping[s
     }
 
 
+def _split(signs: Sequence[tuple[int, float]]) -> bool:
+    """Whether as many of those whose word counts say one thing as the other."""
+    sided = [sign for sign, weight in signs if sign and weight >= COUNTS]
+    return len(sided) > 0 and sum(sided) == 0
+
+
 def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
     """One row for each response that people found good or bad: ``prompt``, ``completion``, ``label`` and ``votes``, for KTO.
 
     Good is what is rated above the middle of the scale on average, or what wins its comparisons; what a majority calls bad
     together with the other one (``both_bad``) is bad. Averages are weighted; what lies on the fence is left out.
     """
-    labels = labels or Labels()
-    found = counted(taken, labels)
-    weights = annotator_weights(found, labels)
-    balance: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-    for comparison in found:
-        if comparison.purpose not in LABELLED or taken.tasks[comparison.task].form == "rating":
+    votes = Votes.of(taken, labels or Labels())
+    balance: dict[tuple[str, str], list[Opinion]] = defaultdict(list)
+    for comparison in once(votes.found):
+        if comparison.purpose not in LABELLED or comparison.task.form == "rating":
             continue
-        weight = weights[comparison.annotator]
-        for response, sign in ((comparison.unit.first, 1), (comparison.unit.second, -1)):
-            said = -1.0 if comparison.both_bad else float(sign * comparison.sign)
-            balance[comparison.unit.task, response].append((said, weight))
-    judged = [event for event in taken.state.judgements() if taken.tasks[event.task].purpose in LABELLED]
-    for rating in ratings(judged, taken.tasks, labels.axis):
-        if taken.natures[rating.annotator] in labels.natures:
-            low, high = taken.tasks[rating.task].scale
-            said = (2 * rating.value - low - high) / (high - low)
-            balance[rating.task, rating.response].append((said, weights.get(rating.annotator, COMMON_WEIGHT)))
-    return list(_completions(taken, balance))
-
-
-def _completions(taken: Snapshot, balance: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> Iterator[Row]:
-    for (name, response), said in balance.items():
-        total = sum(value * weight for value, weight in said)
+        weight, unit = votes.weights[comparison.annotator], comparison.unit
+        for response, text, sign in zip(comparison.responses, (unit.first, unit.second), (1, -1), strict=True):
+            value = -1.0 if comparison.event.body.get("both_bad") else float(sign * comparison.sign)
+            balance[unit.prompt, text].append(Opinion(value, weight, comparison.task, response))
+    for rating in votes.rated:
+        if rating.purpose in LABELLED:
+            low, high = rating.task.scale
+            value, weight = (2 * rating.value - low - high) / (high - low), votes.weights.get(rating.annotator, COMMON_WEIGHT)
+            balance[rating.unit].append(Opinion(value, weight, rating.task, rating.response))
+    rows = []
+    for said in balance.values():
+        total = sum(one.value * one.weight for one in said)
         if abs(total) > 1e-9:
-            item = taken.tasks[name].item
-            completion = item.responses[response].text
-            yield {"prompt": item.prompt, "completion": completion, "label": total > 0, "votes": len(said), "task": name}
+            task, response = said[0].task, said[0].response
+            row = {"prompt": task.item.prompt, "completion": task.item.texts[response], "label": total > 0}
+            rows.append({**row, "votes": len(said), "task": task.id})
+    return rows
+
+
+class Opinion(NamedTuple):
+    """What one judgement says of one response: from -1, bad, to 1, good."""
+
+    value: float
+    weight: float
+    task: Task
+    response: int
 
 
 def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
@@ -191,15 +282,19 @@ def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
     """
     labels = labels or Labels()
     rows = []
-    for event in taken.state.remarks.values():
-        if event.kind != "edit" or taken.natures[event.annotator] not in labels.natures:
+    for event in taken.state.edits():
+        if taken.natures[event.annotator] not in labels.natures:
             continue
         item = taken.tasks[event.task].item
         original, edited = item.responses[event.body["response"]].text, event.body["text"]
         if edited != original:
-            row = {"prompt": item.prompt, "completion": edited, "original": original}
-            rows.append({**row, "chosen": edited, "rejected": original, "task": event.task, "time": event.time})
+            rows.append(correction_row(item.prompt, original, edited) | {"task": event.task, "time": event.time})
     return rows
+
+
+def correction_row(prompt: str, original: str, edited: str) -> Row:
+    """A training row of a corrected answer, for SFT and as a preference pair."""
+    return {"prompt": prompt, "completion": edited, "original": original, "chosen": edited, "rejected": original}
 
 
 def chosen(kind: type[T], options: Mapping[str, Any]) -> T:

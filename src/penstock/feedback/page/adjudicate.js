@@ -1,11 +1,10 @@
-// The adjudication page: what annotators differ on waits in a list; one dispute at a time is judged, with their votes next to it.
+// The adjudication page: a list of what annotators disagree on; one dispute at a time is judged, with their votes next to it.
 
 import { Desk } from "./desk.js";
 import { banner, say } from "./dom.js";
 import { find, make } from "./elements.js";
-import { nameOf } from "./fields.js";
-import { inWords } from "./forms.js";
-import { call, leaveIfSignedOut } from "./http.js";
+import { inWords, nameOf } from "./forms.js";
+import { call, leaveIfSignedOut } from "./service.js";
 
 const PURPOSE = "adjudication";
 let waiting = new Map(); // by task
@@ -23,8 +22,8 @@ async function load() {
   const found = await call("/api/adjudicate/list");
   waiting = new Map(found.tasks.map((task) => [task.id, task]));
   find("#waiting").textContent = found.waiting
-    ? `${found.waiting} ${found.waiting === 1 ? "dispute waits" : "disputes wait"} for a judgement`
-    : "No dispute waits for a judgement";
+    ? `${found.waiting} open ${found.waiting === 1 ? "dispute" : "disputes"}`
+    : "No open disputes";
   find("#disputes").hidden = !found.tasks.length;
   find("#disputes ul").replaceChildren(...found.tasks.map(entry));
 }
@@ -68,7 +67,7 @@ function beside(task) {
     make(
       "section",
       { class: "card votes-said", "aria-labelledby": "votes-said" },
-      make("h2", { id: "votes-said" }, "What annotators said"),
+      make("h2", { id: "votes-said" }, "What annotators answered"),
       make("ul", {}, ...found.votes.map((vote) => make("li", {}, inShort(vote)))),
       ...(found.remarks.length ? [make("ul", { class: "remarks-said" }, ...found.remarks.map(remark))] : []),
     ),

@@ -1,21 +1,18 @@
 // What users made of answers, one at a time: read, compared, approved or rejected; what was decided; and signals in numbers.
 
 import { compare } from "./diff.js";
-import { ask, banner, say } from "./dom.js";
+import { ask, banner, listen, say } from "./dom.js";
 import { find, make } from "./elements.js";
-import { call, leaveIfSignedOut } from "./http.js";
-import { listen } from "./keys.js";
-import { wireSignOut } from "./leaving.js";
-import { Memory } from "./memory.js";
-import { table } from "./table.js";
+import { Memory, call, leaveIfSignedOut, wireSignOut } from "./service.js";
+import { table } from "./tables.js";
 
 const DAY = 86400;
 const AGAIN = 30000; // milliseconds between two looks at what waits
 const RULED = [
-  ["Edited to", ""],
+  ["Edited version", ""],
   ["Tenant", ""],
   ["By", ""],
-  ["Verdict", ""],
+  ["Decision", ""],
   ["Reason", ""],
   ["Decided by", ""],
   ["Actions", "acts"],
@@ -31,12 +28,12 @@ const SIGNALS = [
 ];
 const KEYS = [
   ["a", "approve"],
-  ["r", "reject; says that a reason is needed"],
-  ["n", "write the reason; Escape goes back"],
-  ["d", "mark the words that differ, or not"],
-  ["j, →", "the next one"],
-  ["k, ←", "the one before"],
-  ["?", "these keys"],
+  ["r", "reject (needs a reason)"],
+  ["n", "write the reason; Escape leaves the field"],
+  ["d", "show or hide the differences"],
+  ["j, →", "next"],
+  ["k, ←", "previous"],
+  ["?", "show these shortcuts"],
 ];
 // Characters that nobody sees: controls but tab and line feed, format characters, halves, private and unassigned ones.
 const UNSEEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\u{E0100}-\u{E01EF}]/gu;
@@ -61,7 +58,7 @@ function inert(text) {
   let done = 0;
   for (const found of text.matchAll(UNSEEN)) {
     const name = `U+${found[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-    const shown = make("span", { class: "unprintable", title: "a character that nobody sees" }, name);
+    const shown = make("span", { class: "unprintable", title: "an invisible character" }, name);
     parts.push(text.slice(done, found.index), shown);
     done = found.index + found[0].length;
   }
@@ -72,8 +69,8 @@ const one = () => waiting[place];
 
 function count() {
   find("#count").textContent = waiting.length
-    ? `${place + 1} of ${waiting.length} that ${waiting.length === 1 ? "waits" : "wait"} for a decision`
-    : "No correction waits for a decision.";
+    ? `${place + 1} of ${waiting.length} to review`
+    : "Nothing to review.";
   find("#before").disabled = place === 0;
   find("#next").disabled = place + 1 >= waiting.length;
 }
@@ -91,7 +88,7 @@ function show() {
   ];
   find("#about").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   find("#suspicions").hidden = !found.suspicions.length;
-  find("#suspicions span").textContent = "Look twice. This text";
+  find("#suspicions span").textContent = "Check carefully. This text:";
   find("#suspicions ul").replaceChildren(...found.suspicions.map((text) => make("li", {}, text)));
   find("#prompt").replaceChildren(...inert(found.prompt));
   find("#own").hidden = !found.own;
@@ -138,7 +135,7 @@ async function decide(verdict) {
   const reason = find("#reason"),
     days = find("#days");
   if (!reason.value.trim() && (verdict === "rejected" || found.suspicions.length)) {
-    banner("notice", verdict === "rejected" ? "Say why it is rejected." : "It looks suspicious: say why it is approved.");
+    banner("notice", verdict === "rejected" ? "Please give a reason for rejecting it." : "This looks suspicious. Please give a reason for approving it.");
     reason.focus();
     return;
   }
@@ -172,7 +169,7 @@ function ruled(found) {
     each.verdict === "approved" && !each.own ? withdrawing(each) : "",
   ]);
   find("#ruled").replaceChildren(
-    rows.length ? table("Decided corrections", RULED, rows) : make("p", { class: "note" }, "Nothing has been decided yet."),
+    rows.length ? table("Decided corrections", RULED, rows) : make("p", { class: "note" }, "Nothing has been reviewed yet."),
   );
 }
 
@@ -181,8 +178,8 @@ const start = (text, most) => [...text].slice(0, most).join("");
 function details({ prompt, original, text }) {
   const parts = [
     ["Prompt", prompt],
-    ["The answer", original],
-    ["As it was edited", text],
+    ["Original answer", original],
+    ["Edited version", text],
   ];
   const list = parts.flatMap(([name, whole]) => [make("dt", {}, name), make("dd", { class: "stranger" }, inert(whole))]);
   return make("details", {}, make("summary", {}, inert(start(text, 80))), make("dl", {}, list));
@@ -212,7 +209,7 @@ async function signals() {
   if (!find("#signals")) return;
   const { tenants, policy } = await call("/api/admin/product");
   find("#signals-rule").textContent =
-    `a label needs ${policy.users} users who agree; ${policy.user_day} signals of a user count a day`;
+    `a label needs ${policy.users} users who agree; at most ${policy.user_day} signals per user count each day`;
   const listed = (of) => Object.entries(of).map(([name, count]) => `${name.replaceAll("_", " ")} ${count.toLocaleString("en")}`);
   const rows = Object.entries(tenants).map(([name, each]) => [
     "",
@@ -224,7 +221,7 @@ async function signals() {
     each.concerns.length ? make("ul", { class: "warn" }, each.concerns.map((text) => make("li", {}, text))) : "–",
   ]);
   find("#signals").replaceChildren(
-    rows.length ? table("Signals by tenant", SIGNALS, rows) : make("p", { class: "note" }, "No product sends signals yet."),
+    rows.length ? table("Signals by tenant", SIGNALS, rows) : make("p", { class: "note" }, "No product has sent signals yet."),
   );
 }
 

@@ -1,31 +1,26 @@
 // One task at a time: shown, judged, sent; drafts kept; what goes wrong on the way shown and mended.
 
-import { ask, banner, prose, say } from "./dom.js";
+import { KEYS, Stopwatch, ask, banner, listen, say } from "./dom.js";
 import { all, find, make } from "./elements.js";
-import { Answers } from "./answers.js";
-import { FORMS } from "./forms.js";
-import { Guideline } from "./guideline.js";
-import { Holding } from "./holding.js";
-import { insist, leaveIfSignedOut } from "./http.js";
-import { KEYS, listen } from "./keys.js";
-import { wireSignOut } from "./leaving.js";
-import { Memory } from "./memory.js";
-import { Outbox } from "./outbox.js";
-import { Refused } from "./request.js";
-import { Stopwatch } from "./stopwatch.js";
+import { Answers, Guideline, Prompt } from "./content.js";
+import { FORMS, nameOf } from "./forms.js";
 import { Remark, pending, textsOf } from "./remark.js";
+import { Refused } from "./request.js";
+import { Holding, Memory, Outbox, insist, leaveIfSignedOut, wireSignOut } from "./service.js";
 
+const NOTHING = "No more tasks for now";
 const GONE = {
-  already_answered: "You have answered this task already, perhaps in another tab.",
-  not_allowed: "This task is not open to you any more.",
-  not_found: "This task is not yours any more.",
+  already_answered: "You have already answered this task, perhaps in another tab.",
+  not_allowed: "This task is no longer open to you.",
+  not_found: "This task is no longer assigned to you.",
 };
 
 const LONGEST_KEPT = 30 * 86400000; // milliseconds after which a draft is forgotten
 
 export class Desk {
   // `request` is what /api/next is asked with, `mine(task)` tells which held tasks belong here, `most` how many may be held;
-  // `shown(task)` is called when a task is on the screen, `after()` when an answer has been saved or taken back.
+  // `shown(task)` is called when a task is on the screen, `after()` when an answer has been saved or taken back, `counted(done)` when
+  // the number of answers is known.
   static async open(options) {
     try {
       const desk = new Desk(await insist("/api/me", undefined, unheard), options);
@@ -37,10 +32,11 @@ export class Desk {
     }
   }
 
-  constructor(me, { request, mine = () => true, most = me.held_most, shown = () => {}, after = () => {} }) {
+  constructor(me, { request, mine = () => true, most = me.held_most, shown = () => {}, after = () => {}, counted = () => {} }) {
     this.me = me;
     this.shown = shown;
     this.after = after;
+    this.counted = counted;
     this.memory = new Memory(me.name);
     this.outbox = new Outbox(this.memory, (cause, seconds) => this.unsaved(cause, seconds));
     this.holding = new Holding({
@@ -52,13 +48,15 @@ export class Desk {
       taken: (task, error) => this.busy || this.gone(task, error),
       waiting: unheard,
     });
-    this.answers = new Answers((kind, place) => this.remark.open(kind, place));
-    this.guideline = new Guideline(me.guideline, this.memory);
+    this.prompt = new Prompt();
+    this.answers = new Answers((kind, place) => this.remark.open(kind, place), this.memory);
+    this.raw = this.memory.read("raw") === true;
+    this.watch = new Stopwatch();
+    this.guideline = new Guideline(me.guideline, this.memory, () => this.watch.start(this.draft().seen)); // reading it is no work on a task
     this.remark = new Remark({
       drafts: { read: () => this.draft().remarks, write: (remarks) => this.keep({ remarks }) },
       send: (kind, body) => this.submit(kind, body),
     });
-    this.watch = new Stopwatch();
     this.sent = new Map(); // drafts of what was sent, for undo
     this.busy = false;
   }
@@ -68,7 +66,7 @@ export class Desk {
     this.forget();
     this.count(this.me.done);
     for (const error of await this.outbox.deliverOld())
-      this.tell(`An answer that was kept here could not be saved: ${error.message}.`);
+      this.tell(`An answer from your last visit could not be saved: ${error.message}.`);
     await this.guarded(async () => this.show(await this.holding.first()));
   }
 
@@ -79,6 +77,7 @@ export class Desk {
     find("#critique").onclick = () => this.remark.open("critique");
     find("#undo").onclick = () => this.undo();
     find("#diff").onclick = () => this.answers.toggleDiff();
+    find("#raw").onclick = () => this.view(!this.raw);
     find("#help-open").onclick = () => ask(find("#help-dialog"));
     find("#help-keys").replaceChildren(
       ...KEYS.flatMap(([keys, text]) => [make("dt", {}, make("kbd", {}, keys)), make("dd", {}, text)]),
@@ -102,6 +101,7 @@ export class Desk {
       c: "#critique",
       u: "#undo",
       d: "#diff",
+      r: "#raw",
       "?": "#help-open",
       g: "#guideline-toggle",
     };
@@ -120,11 +120,11 @@ export class Desk {
     this.task = task;
     this.watch.start(this.draft().seen);
     this.lock(false);
-    find("#work").hidden = find("#bar").hidden = !task;
+    find("#work").hidden = find("#bar").hidden = find("#views").hidden = !task;
     const question = find("#question");
     if (!task) {
-      question.textContent = "Nothing is left for you";
-      find("#hint").textContent = "Look again later; new tasks appear when they are asked.";
+      question.textContent = NOTHING;
+      this.explain();
       find("#bar").hidden = !this.sent.size;
       for (const part of [find("#judgement"), ...all(".others > :not(#undo)")]) part.hidden = true;
     } else {
@@ -135,20 +135,46 @@ export class Desk {
     question.focus({ preventScroll: true });
   }
 
+  // Why there is no task: none is there, or one has reached one's limit, or an administrator has to decide.
+  async explain() {
+    find("#hint").textContent = "Check back later: new tasks will appear here.";
+    const me = await insist("/api/me", undefined, unheard).catch(() => this.me),
+      { paused, quota } = me.admission ?? {};
+    if (this.task) return;
+    if (paused) find("#hint").textContent = `Your work is paused: ${paused}. An administrator has to let you continue.`;
+    else if (quota && me.done >= quota) find("#hint").textContent = `You have answered all ${quota} questions you were asked for. Thank you!`;
+  }
+
   lay(task, question) {
     const { make: form, question: words } = FORMS[task.form];
     question.textContent = words;
     const draft = this.draft();
     this.form = form(task, draft.answer, { changed: () => this.keep({ answer: this.form.draft() }), send: () => this.send() });
-    find("#hint").textContent =
-      `${task.responses.length} answers to one prompt. ${draft.answer || draft.remarks ? "Your draft is back." : ""}`;
-    prose(find("#prompt"), task.prompt.html);
-    this.answers.show(task, this.form);
+    const drafted = draft.answer || draft.remarks ? "Your draft has been restored." : "";
+    find("#hint").textContent = [this.trial(), drafted, this.guideline.note(task.guideline)].filter(Boolean).join(" ");
+    this.answers.show(task, this.form, this.raw);
+    this.view(this.raw);
     this.remark.show(task);
-    this.guideline.demand(task.guideline);
     find("#judgement").replaceChildren(this.form.bar);
     find("#below").replaceChildren(...this.form.below);
     this.shown(task);
+  }
+
+  // How far the qualification is, with which somebody new begins.
+  trial() {
+    const { qualify = 0 } = this.me.admission ?? {},
+      done = Number(find("#done").textContent) || 0;
+    return done < qualify ? `Qualification: question ${done + 1} of ${qualify}.` : "";
+  }
+
+  // Prompt and answers rendered, or exactly as they were written.
+  view(raw) {
+    if (raw !== this.raw) say(raw ? "Raw text" : "Formatted text");
+    this.raw = this.answers.raw = raw;
+    this.memory.write("raw", raw);
+    find("#raw").setAttribute("aria-pressed", String(raw));
+    this.prompt.show(this.task.prompt, raw);
+    this.answers.draw();
   }
 
   // Drafts: {answer, remarks, seen: seconds that the task has been looked at, at: when it was written}
@@ -168,7 +194,7 @@ export class Desk {
     const name = `draft/${this.task.id}`;
     if (!answer && !remarks) this.memory.drop(name);
     else if (!this.memory.write(name, { answer, remarks, seen: this.watch.seconds, at: Date.now() }))
-      this.tell("This browser has no room left for drafts; send soon.");
+      this.tell("This browser has no room left for drafts. Please send your answer soon.");
   }
 
   // Sending
@@ -176,7 +202,7 @@ export class Desk {
   send() {
     const body = this.form.body();
     if (body) return this.submit(this.form.kind, body);
-    say(find("#judgement [role=status]")?.textContent || "Something is missing");
+    say(find("#judgement [role=status]")?.textContent || "Something is still missing");
     return null;
   }
 
@@ -185,13 +211,19 @@ export class Desk {
     if (!this.task || this.busy) return false;
     const task = this.task,
       remark = kind === "edit" || kind === "critique";
+    const unseen = kind === this.form.kind ? this.answers.unseen() : null;
+    if (unseen !== null) {
+      this.answers.reveal(unseen);
+      this.tell(`Not sent: answer ${nameOf(unseen)} has not been on your screen yet. Please read it, then answer.`);
+      return false;
+    }
     // Nothing may be awaited before the lock but a dialog, or a second key would come through.
     if (!remark && pending(this.draft()).length && !(await this.settle())) return false;
     const latency = this.watch.seconds;
     const draft = this.draft();
     this.lock(true);
     return this.guarded(async () => {
-      const { done } = await this.outbox.send("/api/submit", { task: task.id, kind, body, latency });
+      const { done } = await this.outbox.send("/api/submit", { task: task.id, kind, body, latency, guideline: this.me.guideline.version });
       this.count(done);
       if (remark) {
         this.lock(false);
@@ -223,7 +255,7 @@ export class Desk {
   async advance(done) {
     const task = await this.holding.next();
     this.show(task);
-    say(`${done} ${task ? find("#question").textContent : "Nothing is left for you"}`);
+    say(`${done} ${task ? find("#question").textContent : NOTHING}`);
   }
 
   // Take a certain task; the one on the screen waits.
@@ -233,7 +265,7 @@ export class Desk {
     await this.guarded(async () => {
       const { task } = await insist("/api/next", request, unheard);
       this.lock(false);
-      if (!task) return this.tell("Somebody else has it.");
+      if (!task) return this.tell("Someone else is working on it.");
       this.holding.put(task);
       return this.show(this.holding.current);
     });
@@ -253,13 +285,13 @@ export class Desk {
       const { task, done } = await this.outbox.send("/api/undo", {});
       this.count(done);
       this.lock(false);
-      if (!task) return this.tell("Your last edit, critique or pass has been taken back.");
+      if (!task) return this.tell("Your last edit, critique, skip or flag has been undone.");
       const answer = this.sent.get(task.id);
       if (answer) this.memory.write(`draft/${task.id}`, { ...this.memory.read(`draft/${task.id}`), answer, at: Date.now() });
       this.holding.put(task);
       this.show(this.holding.current);
       this.after();
-      return say("Taken back. You can answer it again.");
+      return say("Undone. You can answer it again.");
     });
   }
 
@@ -270,7 +302,7 @@ export class Desk {
     } catch (error) {
       if (leaveIfSignedOut(error)) return false;
       this.lock(false);
-      if (error.code === "nothing_to_undo") this.tell("There is nothing to take back.");
+      if (error.code === "nothing_to_undo") this.tell("There is nothing to undo.");
       else if (task && (error.code === "seat_taken" || error.code in GONE)) await this.gone(task, error);
       else if (error instanceof Refused) this.tell(error.message);
       else fail(error);
@@ -292,7 +324,7 @@ export class Desk {
         navigator.clipboard?.writeText(written).then(() => say("Copied"));
       };
       await ask(dialog);
-    } else this.tell(GONE[error.code] ?? "You held this task for too long, and others have taken it. Here is the next one.");
+    } else this.tell(GONE[error.code] ?? "Your time on this task ran out and someone else has taken it. Here is the next one.");
     this.memory.drop(`draft/${task.id}`);
     this.leaving = false;
     this.lock(true);
@@ -309,7 +341,9 @@ export class Desk {
   // Telling
 
   count(done) {
-    if (done !== undefined) find("#done").textContent = String(done);
+    if (done === undefined) return;
+    find("#done").textContent = String(done);
+    this.counted(done);
   }
 
   tell(text) {
@@ -319,7 +353,7 @@ export class Desk {
   }
 
   unsaved(cause, seconds) {
-    banner("unsaved", cause && `Not saved yet (${cause}). It is kept here; next attempt in ${Math.ceil(seconds)} s.`, () =>
+    banner("unsaved", cause && `Not saved yet (${cause}). It is kept in this browser; trying again in ${Math.ceil(seconds)} s.`, () =>
       this.outbox.wake(),
     );
   }
@@ -327,7 +361,7 @@ export class Desk {
   expired(yes) {
     banner(
       "expired",
-      yes && "You have held this task for as long as it may be held. You can still answer while a seat is free.",
+      yes && "Your time on this task has run out. You can still answer as long as nobody else has taken it.",
       () => this.holding.renew(this.task),
     );
   }
@@ -340,10 +374,10 @@ export class Desk {
 }
 
 function unheard(cause, seconds) {
-  banner("notice", cause && `Waiting for the server (${cause}); next attempt in ${Math.ceil(seconds)} s.`);
+  banner("notice", cause && `Waiting for the server (${cause}); trying again in ${Math.ceil(seconds)} s.`);
 }
 
 function fail(error) {
-  banner("notice", `${error.message}. Load the page again to go on; drafts are kept.`);
+  banner("notice", `${error.message}. Reload the page to continue; your drafts are kept.`);
   throw error;
 }

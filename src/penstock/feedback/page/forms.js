@@ -1,3 +1,98 @@
+// The three forms of judgement, and the fields they are made of.
+
+import { key } from "./dom.js";
+import { compare } from "./diff.js";
+import { make } from "./elements.js";
+
+// One value of an answer: a row of radio buttons, or a number. Both give {element, value, set(value), focus(), holds(target)}.
+
+
+const MOST_BUTTONS = 11;
+let count = 0;
+
+export const nameOf = (place) => (place < 26 ? String.fromCharCode(65 + place) : String(place + 1));
+
+// options: [{value, text, label}]; `changed` is called when somebody has chosen.
+export function scale({ legend, options, value = null, changed, kind = "" }) {
+  const group = `scale-${(count += 1)}`;
+  const radios = options.map((option) =>
+    make("input", {
+      type: "radio",
+      name: group,
+      value: option.value,
+      checked: option.value === value,
+      "aria-label": option.label ?? option.text,
+      onchange: changed,
+    }),
+  );
+  const element = make(
+    "fieldset",
+    { class: `scale ${kind}` },
+    make("legend", {}, legend),
+    make("div", { class: "row" }, ...options.map((option, i) => make("label", {}, radios[i], make("span", {}, option.text)))),
+  );
+  return {
+    element,
+    get value() {
+      const chosen = radios.find((radio) => radio.checked);
+      return chosen ? Number(chosen.value) : null;
+    },
+    set(wanted) {
+      const radio = radios.find((one) => Number(one.value) === wanted);
+      if (radio) radio.checked = true;
+      return Boolean(radio);
+    },
+    focus: () => (radios.find((radio) => radio.checked) ?? radios[0]).focus(),
+    holds: (target) => element.contains(target),
+  };
+}
+
+// A number from low to high, for scales with too many steps for buttons.
+export function number({ legend, low, high, value = null, changed }) {
+  const input = make("input", {
+    type: "number",
+    min: low,
+    max: high,
+    step: "any",
+    inputmode: "decimal",
+    value,
+    oninput: changed,
+  });
+  const element = make("label", { class: "number" }, make("span", {}, legend), input, make("small", {}, `${low} to ${high}`));
+  return {
+    element,
+    get value() {
+      const given = input.valueAsNumber;
+      return given >= low && given <= high ? given : null;
+    },
+    set: () => false,
+    focus: () => input.focus(),
+    holds: (target) => element.contains(target),
+  };
+}
+
+// Whole numbers from low to high as buttons where they are few, else a number.
+export function rated({ legend, low, high, value, changed }) {
+  const steps = high - low + 1;
+  if (!Number.isInteger(low) || !Number.isInteger(high) || steps > MOST_BUTTONS)
+    return number({ legend, low, high, value, changed });
+  const options = Array.from({ length: steps }, (_, i) => ({ value: low + i, text: String(low + i) }));
+  options[0].label = `${low}, lowest`;
+  options.at(-1).label = `${high}, highest`;
+  return scale({ legend, options, value, changed });
+}
+
+// Number keys fill a list of fields: the one that has the focus, else the first empty one; then the focus moves on.
+export function typeInto(fields, digit, changed, end) {
+  const field = fields.find((one) => one.holds(document.activeElement)) ?? fields.find((one) => one.value === null);
+  if (!field || !field.set(digit)) return false;
+  changed();
+  const next = fields.find((one) => one.value === null);
+  if (next) next.focus();
+  else end.focus();
+  return true;
+}
+
 // The three forms of judgement. Each is made for a task and a draft and gives:
 //   kind      of the event it sends
 //   bar       an element for the answer bar
@@ -8,25 +103,18 @@
 //   body()    what to send; null while something is missing
 // `desk.changed()` hears of every change; `desk.send()` sends.
 
-import { key } from "./dom.js";
-import { make } from "./elements.js";
-import { nameOf, rated, scale, typeInto } from "./fields.js";
 
 const STRENGTHS = [
-  [3, "much better", "+++"],
-  [2, "better", "++"],
-  [1, "slightly better", "+"],
+  [3, "much better"],
+  [2, "better"],
+  [1, "slightly better"],
 ];
 
 // The seven preferences, from the left one much better to the right one.
 function preferences() {
   const side = (place, sign) =>
-    STRENGTHS.map(([size, text, short]) => ({
-      value: sign * size,
-      text: `${nameOf(place)} ${text}`,
-      short: `${nameOf(place)}${short}`,
-    }));
-  return [...side(0, 1), { value: 0, text: "Tie", short: "=" }, ...side(1, -1).reverse()];
+    STRENGTHS.map(([size, text]) => ({ value: sign * size, text: `${nameOf(place)} ${text}` }));
+  return [...side(0, 1), { value: 0, text: "Tie" }, ...side(1, -1).reverse()];
 }
 
 function sender(desk, note) {
@@ -40,14 +128,13 @@ function sender(desk, note) {
 }
 
 // A button of a pair. Where several parts make the answer it shows whether it is chosen, otherwise it sends at once.
-function voteButton({ value, text, short }, name, kind, several, onclick) {
+function voteButton({ value, text }, name, kind, several, onclick) {
   const pressed = several ? "false" : null;
   return make(
     "button",
     { type: "button", class: kind, "data-choice": value, "aria-keyshortcuts": name, "aria-pressed": pressed, onclick },
     key(name),
-    make("span", { class: "long" }, text),
-    make("span", { class: "short", "aria-hidden": "true" }, short),
+    make("span", {}, text),
   );
 }
 
@@ -56,7 +143,7 @@ export function pairForm(task, draft, desk) {
   const several = axes.length > 0,
     options = preferences();
   let choice = draft?.choice ?? null; // a preference, or "both_bad"
-  const send = several ? sender(desk, () => "Parts left open are fine.") : null;
+  const send = several ? sender(desk, () => "You may leave the parts below open.") : null;
   const choose = (value) => {
     choice = value;
     update();
@@ -66,18 +153,18 @@ export function pairForm(task, draft, desk) {
   const button = (option, name, kind) => voteButton(option, name, kind, several, () => choose(option.value));
   const side = ({ value }) => (value > 0 ? "left" : value < 0 ? "right" : "");
   const buttons = options.map((option, i) => button(option, String(i + 1), side(option)));
-  const bad = button({ value: "both_bad", text: "Both bad", short: "bad" }, "b", "bad");
+  const bad = button({ value: "both_bad", text: "Both bad" }, "b", "bad");
   const rows = axes.map((axis) =>
     scale({
       legend: axis,
       kind: "axis",
       value: draft?.axes?.[axis] ?? null,
       changed: () => desk.changed(),
-      options: options.map((option) => ({ value: option.value, text: option.short, label: option.text })),
+      options,
     }),
   );
   const below = several
-    ? [make("section", { class: "card axes", "aria-label": "In particular" }, ...rows.map((row) => row.element))]
+    ? [make("section", { class: "card axes", "aria-label": "By aspect" }, ...rows.map((row) => row.element))]
     : [];
   const bar = make(
     "div",
@@ -94,7 +181,7 @@ export function pairForm(task, draft, desk) {
   function update() {
     if (!several) return;
     for (const one of [...buttons, bad]) one.setAttribute("aria-pressed", String(one.dataset.choice === String(choice)));
-    send.update(choice === null ? "Choose which is better overall." : "");
+    send.update(choice === null ? "Choose which answer is better overall." : "");
   }
   function press(name) {
     if (name === "b") choose("both_bad");
@@ -135,7 +222,7 @@ export function rankingForm(task, draft, desk) {
   const send = sender(desk, () => inWords(ranks()));
   const update = () => {
     const open = ranks().flatMap((rank, place) => (rank === null ? [nameOf(place)] : []));
-    send.update(open.length ? `Without a rank: ${open.join(", ")}. Equal ranks are ties.` : "");
+    send.update(open.length ? `Not ranked yet: ${open.join(", ")}. Equal ranks are ties.` : "");
   };
   const changed = () => {
     update();
@@ -198,7 +285,39 @@ export function ratingForm(task, draft, desk) {
   };
 }
 
+// One answer to be put right: sent unchanged it says that there is nothing to correct.
+export function correctionForm(task, draft, desk) {
+  const original = task.responses[0].text;
+  const send = sender(desk, () => (text.value === original ? "Unchanged: send it if there is nothing to correct." : "Changed as marked below."));
+  const marks = make("div", { class: "plain", "aria-hidden": "true" });
+  const update = () => {
+    const found = text.value === original ? null : compare(original, text.value);
+    marks.replaceChildren(...(found?.right ?? []).map(([piece, same]) => (same ? piece : make("mark", {}, piece))));
+    send.update(text.value.trim() ? "" : "Write the corrected answer.");
+  };
+  const changed = () => {
+    update();
+    desk.changed();
+  };
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) desk.send();
+  };
+  const text = make("textarea", { rows: 10, maxlength: 200000, value: draft?.text ?? original, oninput: changed, onkeydown: keys });
+  const card = make("section", { class: "card" }, make("label", { class: "corrected" }, "The corrected answer", text), marks);
+  update();
+  return {
+    kind: "correction",
+    bar: send.element,
+    below: [card],
+    fields: () => [],
+    press: () => false,
+    draft: () => (text.value === original ? null : { text: text.value }),
+    body: () => (text.value.trim() ? { text: text.value } : null),
+  };
+}
+
 export const FORMS = {
+  correction: { make: correctionForm, question: "Correct the answer" },
   pair: { make: pairForm, question: "Which answer is better?" },
   ranking: { make: rankingForm, question: "Rank the answers, 1 is best" },
   rating: { make: ratingForm, question: "Rate each answer" },

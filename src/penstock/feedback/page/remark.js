@@ -2,7 +2,7 @@
 
 import { say } from "./dom.js";
 import { find, make } from "./elements.js";
-import { nameOf } from "./fields.js";
+import { nameOf } from "./forms.js";
 
 const WHOLE = "whole";
 const KINDS = {
@@ -103,7 +103,7 @@ export class Remark {
   async save() {
     const text = this.text.value;
     if (!text.trim() || text === this.original()) {
-      say(this.kind === "edit" ? "Nothing has been changed yet" : "Nothing has been written yet");
+      say(this.kind === "edit" ? "You have not changed anything yet" : "You have not written anything yet");
       this.text.focus();
       return;
     }

@@ -14,6 +14,8 @@ from penstock.feedback.errors import FeedbackError
 
 Floats = NDArray[np.float64]
 
+IMAGINED, USUAL = 2.0, 0.7
+"""Before any judgement of a known unit an annotator counts as right in this share of so many."""
 CEILING = 0.99
 """Accuracy that no annotator is believed to exceed, so that no weight is infinite."""
 
@@ -43,13 +45,25 @@ def vote_weights(accuracy_A: ArrayLike, labels: int) -> Floats:
 
 
 def dawid_skene(
-    label_AU: ArrayLike, labels: int, *, smoothing: float = 0.5, most: int = 200, tolerance: float = 1e-6
+    label_AU: ArrayLike,
+    labels: int,
+    *,
+    known_U: ArrayLike | None = None,
+    silent_A: ArrayLike | None = None,
+    smoothing: float = 0.5,
+    most: int = 200,
+    tolerance: float = 1e-6,
 ) -> DawidSkene:
-    """Estimate by EM from labels 0 … K-1, -1 where an annotator did not judge a unit; starts from the majority.
+    """Estimate by EM from labels 0 … K-1, -1 where an annotator did not judge a unit.
+
+    It starts from the majority, each annotator counting by how often they are right on the units whose label is known: a
+    majority that errs together is not believed against those.
 
     Args:
         label_AU: integers ``[A, U]``.
         labels: K, at least 2.
+        known_U: the true labels that are known (gold), -1 for the others; none where None. They stay as they are.
+        silent_A: annotators who are measured but decide nothing about units; nobody where None.
         smoothing: imagined judgements of each kind for each annotator (a Dirichlet prior), which keeps somebody with three
             judgements from being certain.
         most: iterations at most.
@@ -61,30 +75,49 @@ def dawid_skene(
         FeedbackError: labels outside their range, or a unit that nobody judged.
     """
     table_AU = np.asarray(label_AU)
-    if (
-        table_AU.ndim != 2
-        or not table_AU.size
-        or labels < 2
-        or table_AU.min(initial=-1) < -1
-        or table_AU.max(initial=0) >= labels
-    ):
-        raise FeedbackError(
-            f"give integers [annotators, units] from 0 to {labels - 1}, -1 for missing, and labels of 2 or more"
-        )
+    truth_U = np.full(table_AU.shape[-1], -1) if known_U is None else np.asarray(known_U)
+    _check(table_AU, truth_U, labels)
+    heard_A = np.ones(len(table_AU)) if silent_A is None else 1.0 - np.asarray(silent_A, np.float64)
     said = _Said.of(table_AU, labels)
-    vote_UK = np.stack([said.per_unit(said.label_J == label) for label in range(labels)], 1)
-    if not (vote_UK.sum(1) > 0).all():
+    if not (said.per_unit(np.ones(len(said.unit_J))) > 0).all():
         raise FeedbackError("a unit without any judgement has no estimate; leave it out")
-    posterior_UK = vote_UK / vote_UK.sum(1, keepdims=True)
+    known, certain_UK = truth_U >= 0, np.eye(labels)[truth_U[truth_U >= 0]]
+    posterior_UK = _majority(said, heard_A * _rightness(table_AU, truth_U))
+    posterior_UK[known] = certain_UK
     confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing)
     for _ in range(most):
         before_UK = posterior_UK
-        posterior_UK = _expect(said, confusion_AKK, prior_K)
+        posterior_UK = _expect(said, confusion_AKK, prior_K, heard_A)
+        posterior_UK[known] = certain_UK
         confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing)
         if np.abs(posterior_UK - before_UK).max() < tolerance:
             break
     accuracy_A = np.diagonal(confusion_AKK, axis1=1, axis2=2).mean(1)
     return DawidSkene(posterior_UK, confusion_AKK, prior_K, accuracy_A, vote_weights(accuracy_A, labels))
+
+
+def _check(table_AU: NDArray[np.int64], truth_U: NDArray[np.int64], labels: int) -> None:
+    shaped = table_AU.ndim == 2 and table_AU.size and truth_U.shape == table_AU.shape[1:]
+    if not shaped or labels < 2 or min(table_AU.min(), truth_U.min()) < -1 or max(table_AU.max(), truth_U.max()) >= labels:
+        raise FeedbackError(
+            f"give integers [annotators, units] from 0 to {labels - 1}, -1 for missing, and labels of 2 or more"
+        )
+
+
+def _majority(said: _Said, weight_A: Floats) -> Floats:
+    """Each label's share of the votes on each unit, ``[U, K]``; even where nobody has a weight."""
+    weight_J, labels = weight_A[said.annotator_J], said.shape[2]
+    vote_UK = np.stack([said.per_unit(weight_J * (said.label_J == label)) for label in range(labels)], 1)
+    total_U1 = vote_UK.sum(1, keepdims=True)
+    return np.divide(vote_UK, total_U1, out=np.full_like(vote_UK, 1 / labels), where=total_U1 > 0)
+
+
+def _rightness(table_AU: NDArray[np.int64], truth_U: NDArray[np.int64]) -> Floats:
+    """How much more often than not each annotator is right on known units, ``[A]``, at least nearly 0."""
+    judged_AU = (table_AU >= 0) & (truth_U >= 0)
+    right_A = (judged_AU & (table_AU == truth_U)).sum(1)
+    share_A = (right_A + IMAGINED * USUAL) / (judged_AU.sum(1) + IMAGINED)
+    return np.maximum(2 * share_A - 1, 1e-6)
 
 
 @dataclass(frozen=True)
@@ -122,10 +155,10 @@ def _maximise(said: _Said, posterior_UK: Floats, smoothing: float) -> tuple[Floa
     return confusion_AKK, posterior_UK.mean(0)
 
 
-def _expect(said: _Said, confusion_AKK: Floats, prior_K: Floats) -> Floats:
+def _expect(said: _Said, confusion_AKK: Floats, prior_K: Floats, heard_A: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         log_AKK, log_K = np.maximum(np.log(confusion_AKK), -700.0), np.maximum(np.log(prior_K), -700.0)
-    log_JK = log_AKK[said.annotator_J, :, said.label_J]
+    log_JK = heard_A[said.annotator_J, None] * log_AKK[said.annotator_J, :, said.label_J]
     score_UK = log_K + np.stack([said.per_unit(log_J) for log_J in log_JK.T], 1)
     score_UK -= score_UK.max(1, keepdims=True)
     likely_UK = np.exp(score_UK)

@@ -22,30 +22,46 @@ from penstock.feedback.quality.true_share import TrueShare, true_share
 Floats = NDArray[np.float64]
 
 
-def cusum(correct_N: ArrayLike, expected: float, slack: float = 0.05, threshold: float = 10.0) -> int | None:
-    """The first vote at which ``s ← max(0, s + expected - slack - correct)``, the accuracy lost beyond what chance allows,
-    passes the threshold; None: it never does.
+@dataclass(frozen=True)
+class Drift:
+    """Accuracy lost since a model was accepted, beyond what chance allows."""
+
+    total: float
+    """After the last vote; the next round goes on from here."""
+    alarm: int | None
+    """The first vote at which it passed the threshold; None: it never did."""
+
+
+def cusum(correct_N: ArrayLike, accepted: Share, slack: float = 0.05, threshold: float = 10.0, begun: float = 0.0) -> Drift:
+    """Sum up ``s ← max(0, s + expected - slack - correct)`` over votes and see where it passes the threshold.
+
+    ``expected`` is the accuracy when the model was accepted less one standard error of it: as an estimate of few pairs
+    it is often too high by luck. By simulation, at an accuracy of 0.7, a model that holds alarms in 7, 5, 4 and 3% of
+    runs of 300 votes where it was accepted by 40, 60, 100 and 200 pairs, and in about 15% of runs of 1,500. Accepted by
+    200 pairs, a fall to 0.6 is found after 240 votes and one to 0.5 after 75 (medians). The sum is carried from round
+    to round, at most at the threshold: a slow fall adds up, and an alarm lasts until the accuracy has come back.
 
     Args:
         correct_N: 1 where the model agreed with the vote, 0 where not, one half for a tie.
-        expected: accuracy when the model was accepted.
+        accepted: the votes with which the model agreed when it was accepted.
         slack: loss of accuracy that is let pass.
-        threshold: higher gives fewer false alarms and later true ones. At 10 and an accuracy of 0.7, a steady model alarms in
-            4% of runs of 300 votes; a fall to 0.6 is found after 150 votes, one to 0.5 after 60 (medians of simulations).
+        threshold: higher gives fewer false alarms and later true ones.
+        begun: the total of the rounds before.
 
     SOURCE: Page 1954, "Continuous inspection schemes".
 
     Raises:
-        FeedbackError: expected is no share, slack negative, or threshold not positive.
+        FeedbackError: nothing to compare with, slack negative, or threshold not positive.
     """
-    if not 0 <= expected <= 1 or slack < 0 or threshold <= 0:
-        raise FeedbackError(f"expected={expected}, slack={slack}, threshold={threshold}; give a share, 0 or more, above 0")
-    total = 0.0
+    if not accepted.of or slack < 0 or threshold <= 0:
+        raise FeedbackError(f"accepted={accepted}, slack={slack}, threshold={threshold}; give some votes, 0 or more, above 0")
+    likely = (accepted.right + 1) / (accepted.of + 2)
+    expected = accepted.value - (likely * (1 - likely) / accepted.of) ** 0.5
+    total, alarm = begun, None
     for index, correct in enumerate(np.asarray(correct_N, np.float64).tolist()):
-        total = max(0.0, total + expected - slack - correct)
-        if total > threshold:
-            return index
-    return None
+        total = min(max(0.0, total + expected - slack - correct), threshold + 1e-9)
+        alarm = index if alarm is None and total > threshold else alarm
+    return Drift(total, alarm)
 
 
 @dataclass(frozen=True)
@@ -159,35 +175,6 @@ def diverged(proxy_C: Sequence[float], gold_C: Sequence[float], evaluations: int
         return False
     rises, falls = np.diff(proxy_C)[-evaluations:], np.diff(gold_C)[-evaluations:]
     return bool((rises > 0).all() and (falls < 0).all())
-
-
-@dataclass(frozen=True)
-class Overoptimisation:
-    """``gold = d (α - β log d)`` of ``d = √KL``; with β > 0 it rises to a peak and falls beyond."""
-
-    alpha: float
-    beta: float
-
-    @property
-    def peak_kl(self) -> float:
-        """The KL divergence (nats) at which gold is highest; infinite if it does not bend."""
-        return float(np.exp(2 * (self.alpha / self.beta - 1))) if self.beta > 0 else float("inf")
-
-
-def fit_overoptimisation(kl_C: ArrayLike, gold_C: ArrayLike) -> Overoptimisation:
-    """Least squares of gold scores (0 at the start) on ``d`` and ``d log d``.
-
-    SOURCE: Gao et al. 2022, "Scaling laws for reward model overoptimization", arXiv 2210.10760, eq. for RL.
-
-    Raises:
-        FeedbackError: fewer than 3 checkpoints with a positive KL.
-    """
-    kl, gold = np.asarray(kl_C, np.float64), np.asarray(gold_C, np.float64)
-    if kl.shape != gold.shape or (kl > 0).sum() < 3:
-        raise FeedbackError("a fit needs at least 3 checkpoints with positive KL divergence and a gold score each")
-    distance, gold = np.sqrt(kl[kl > 0]), gold[kl > 0]
-    found = np.linalg.lstsq(np.stack([distance, -distance * np.log(distance)], 1), gold, rcond=None)[0]
-    return Overoptimisation(float(found[0]), float(found[1]))
 
 
 def time_weights(time_N: ArrayLike, now: float, half_life: float) -> Floats:

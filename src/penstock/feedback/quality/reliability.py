@@ -1,21 +1,28 @@
 """How far each annotator may be trusted, by gold, repeats, speed, sides and the others; and what needs a third opinion.
 
-Pure functions of comparisons (``judgements.py``). Nothing here takes a vote away: a person decides, by ``Store.retract``.
+Pure functions of comparisons (``judgements.py``). Who fails gold weighs nothing; beyond that nothing here takes a vote away: a
+person decides, by ``Store.exclude``.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock.feedback.judgements import Comparison, Unit, sign_table
+from penstock.feedback.judgements import Comparison, Rating, Said, Unit, sign_table, table
 from penstock.feedback.quality.agreement import wilson_interval
 from penstock.feedback.quality.dawid_skene import dawid_skene
+
+Part = TypeVar("Part", bound=Said)
+
+ASKED = ("ask", "anchor")
+"""Purposes of questions that annotators may differ on."""
 
 # When a person should look at an annotator:
 ENOUGH = 20
@@ -30,6 +37,10 @@ HASTY = 0.5
 """Share of judgements beyond that speed."""
 SIDE = 0.001
 """Chance, divided by the number of annotators, below which a leaning to one side is no accident."""
+TOLERANCE = 1 / 6
+"""How far a rating may lie from the known one, as a share of the scale: one step of seven."""
+SAME = 0.95
+"""Share of ratings that are one and the same value, where those of the others are not."""
 ACCURACY = 0.4
 """Estimated accuracy below which somebody is likely to answer the opposite of what they think."""
 
@@ -57,30 +68,34 @@ class AnnotatorQuality:
     """What is known of one annotator. ``concerns`` names what a person should look at."""
 
     annotator: str
-    judgements: int
-    gold: Share
-    consistency: Share
-    hasty: Share
-    left: Share
+    judgements: int = 0
+    gold: Share = Share(0, 0)
+    consistency: Share = Share(0, 0)
+    hasty: Share = Share(0, 0)
+    left: Share = Share(0, 0)
     """Votes for what was shown first, of those for either side."""
-    accuracy: float
+    accuracy: float = math.nan
     """Estimated from agreement with the others (Dawid-Skene); NaN if they share no unit with anybody."""
-    weight: float
-    concerns: tuple[str, ...]
+    weight: float = math.nan
+    concerns: tuple[str, ...] = ()
 
 
-def gold_accuracy(found: Sequence[Comparison], gold: Mapping[Unit, float]) -> Share:
-    """Judgements of gold units whose direction (first, tie, second) is the right one."""
-    judged = [comparison for comparison in found if comparison.unit in gold]
-    right = sum(comparison.sign == np.sign(gold[comparison.unit]) for comparison in judged)
-    return Share(int(right), len(judged))
+def gold_accuracy(found: Iterable[Comparison], gold: Mapping[Unit, float], rated: Iterable[Rating] = ()) -> Share:
+    """Judgements of gold units whose direction (first, tie, second) is the right one, and ratings of single responses that are
+    close to the known ones."""
+    right = [comparison.sign == np.sign(gold[comparison.unit]) for comparison in found if comparison.unit in gold]
+    for one in rated:
+        if one.alone and one.known is not None:
+            low, high = one.task.scale
+            right.append(abs(one.value - one.known) <= TOLERANCE * (high - low) + 1e-9)
+    return Share(int(sum(right)), len(right))
 
 
 def self_consistency(found: Sequence[Comparison]) -> Share:
     """Repeats (of one annotator) that have the direction of the judgement they repeat."""
     first: dict[Unit, int] = {}
     agreed = repeated = 0
-    for comparison in sorted(found, key=lambda comparison: comparison.sequence):
+    for comparison in sorted(found, key=lambda comparison: comparison.event.sequence):
         if comparison.unit not in first:
             first[comparison.unit] = comparison.sign
         elif comparison.purpose == "repeat":
@@ -89,10 +104,10 @@ def self_consistency(found: Sequence[Comparison]) -> Share:
     return Share(agreed, repeated)
 
 
-def hasty_share(found: Sequence[Comparison], reading: float) -> Share:
+def hasty_share(found: Sequence[Said], reading: float) -> Share:
     """Judgements made faster than ``reading`` characters a second, of those with a known latency."""
-    timed = [comparison for comparison in found if comparison.latency >= 0]
-    return Share(sum(comparison.characters > reading * comparison.latency for comparison in timed), len(timed))
+    timed = [one for one in found if one.event.latency >= 0]
+    return Share(sum(one.characters > reading * one.event.latency for one in timed), len(timed))
 
 
 def left_share(found: Sequence[Comparison]) -> Share:
@@ -124,20 +139,43 @@ class Reliability(NamedTuple):
     """What their vote is worth, in log-odds."""
 
 
-def reliability(found: Sequence[Comparison]) -> dict[str, Reliability]:
+def reliability(
+    found: Sequence[Comparison], gold: Mapping[Unit, float], rated: Sequence[Rating] = ()
+) -> dict[str, Reliability]:
     """Each annotator's reliability, estimated together with units' labels: the first response is better (0), or the second (1).
 
-    Ties say nothing here; without a judgement that takes a side there is nothing to estimate.
+    Gold units have their label; who fails gold decides no label and weighs nothing. Ties say nothing here; without a judgement
+    that takes a side on :func:`shared` units there is nothing to estimate.
     """
-    units, annotators, sign_AU = sign_table([comparison for comparison in found if comparison.sign])
+    failed = fail_gold(found, gold, rated)
+    compared = shared(found, gold)
+    units, annotators, sign_AU = sign_table(compared)
     if not units:
-        return {}
-    estimate = dawid_skene(np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1), 2)
-    return dict(zip(annotators, map(Reliability, estimate.accuracy_A.tolist(), estimate.weight_A.tolist()), strict=True))
+        return dict.fromkeys(failed, Reliability(float("nan"), 0.0))
+    label_U = np.array([-1 if not gold.get(unit) else int(gold[unit] < 0) for unit in units])
+    silent_A = np.array([name in failed for name in annotators])
+    estimate = dawid_skene(np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1), 2, known_U=label_U, silent_A=silent_A)
+    weight_A = np.where(silent_A, 0.0, estimate.weight_A)
+    measured = dict(zip(annotators, map(Reliability, estimate.accuracy_A.tolist(), weight_A.tolist()), strict=True))
+    return dict.fromkeys(failed, Reliability(float("nan"), 0.0)) | measured
 
 
-def shared(found: Iterable[Comparison]) -> list[Comparison]:
-    """Judgements that take a side, on units where two or more annotators do; repeats left out.
+def fail_gold(found: Iterable[Comparison], gold: Mapping[Unit, float], rated: Iterable[Rating] = ()) -> set[str]:
+    """Annotators whose accuracy on gold surely lies below :data:`GOLD`."""
+    compared, given = _by_annotator(one for one in found if one.unit in gold), _by_annotator(rated)
+    names = compared.keys() | given.keys()
+    return {name for name in names if gold_accuracy(compared[name], gold, given[name]).interval[1] < GOLD}
+
+
+def _by_annotator(found: Iterable[Part]) -> defaultdict[str, list[Part]]:
+    made: defaultdict[str, list[Part]] = defaultdict(list)
+    for one in found:
+        made[one.annotator].append(one)
+    return made
+
+
+def shared(found: Iterable[Comparison], gold: Mapping[Unit, float]) -> list[Comparison]:
+    """Judgements that take a side, on gold and on units where two or more annotators do; repeats left out.
 
     Only these compare anybody with somebody else. A unit that one annotator alone has judged agrees with them by itself: enough
     of those, and one who contradicts all others would be estimated to be the one who is right.
@@ -146,48 +184,80 @@ def shared(found: Iterable[Comparison]) -> list[Comparison]:
     judges: dict[Unit, set[str]] = defaultdict(set)
     for comparison in sided:
         judges[comparison.unit].add(comparison.annotator)
-    return [comparison for comparison in sided if len(judges[comparison.unit]) > 1]
+    return [comparison for comparison in sided if len(judges[comparison.unit]) > 1 or gold.get(comparison.unit)]
 
 
-def assess(found: Sequence[Comparison], gold: Mapping[Unit, float]) -> list[AnnotatorQuality]:
+def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], rated: Sequence[Rating] = ()) -> list[AnnotatorQuality]:
     """What the judgements say about each annotator, by name.
 
     Args:
         found: comparisons in force, gold and repeats among them.
         gold: the right preference of each gold unit.
+        rated: ratings in force, on any axes; only those of single responses say more than the comparisons do.
     """
-    by_annotator: dict[str, list[Comparison]] = defaultdict(list)
-    for comparison in found:
-        by_annotator[comparison.annotator].append(comparison)
-    estimated = reliability(shared(found))
+    alone = [one for one in rated if one.alone]
+    compared, given, estimated = _by_annotator(found), _by_annotator(alone), reliability(found, gold, alone)
+    odd, unlike = odd_ratings(alone)
     report = []
-    for name, mine in sorted(by_annotator.items()):
+    for name in sorted(compared.keys() | given.keys()):
+        mine, ratings = compared[name], given[name]
         accuracy, weight = estimated.get(name, (float("nan"), 0.0))
         quality = AnnotatorQuality(
             annotator=name,
-            judgements=len({comparison.sequence for comparison in mine}),
-            gold=gold_accuracy(mine, gold),
+            judgements=len({one.event.sequence for one in (*mine, *ratings)}),
+            gold=gold_accuracy(mine, gold, ratings),
             consistency=self_consistency(mine),
-            hasty=hasty_share(mine, READING),
+            hasty=hasty_share([*mine, *ratings], READING),
             left=left_share(mine),
             accuracy=accuracy,
-            weight=weight,
-            concerns=(),
+            weight=weight if mine or name in estimated else float("nan"),
         )
-        report.append(_with_concerns(quality, len(by_annotator)))
+        report.append(_with_concerns(quality, len(compared.keys() | given.keys()), name in odd, name in unlike))
     return report
 
 
-def _with_concerns(quality: AnnotatorQuality, annotators: int) -> AnnotatorQuality:
+def _with_concerns(quality: AnnotatorQuality, annotators: int, odd: bool, unlike: bool) -> AnnotatorQuality:
     enough = quality.judgements >= ENOUGH
     checks = {
         "gold": quality.gold.interval[1] < GOLD,
         "inconsistent": quality.consistency.interval[1] < CONSISTENCY,
         "hasty": enough and quality.hasty.of > 0 and quality.hasty.value > HASTY,
         "one side": enough and coin_chance(quality.left) < SIDE / annotators,
-        "against the others": enough and quality.accuracy < ACCURACY,
+        "one rating": odd,
+        "against the others": unlike or (enough and quality.accuracy < ACCURACY),
     }
     return replace(quality, concerns=tuple(name for name, concerned in checks.items() if concerned))
+
+
+def odd_ratings(rated: Sequence[Rating]) -> tuple[set[str], set[str]]:
+    """Annotators who give nearly always the same rating to what others rate differently, and those whose ratings surely fall
+    where the others' mean rises: the correlation's 95% interval (Fisher) is below 0."""
+    values_of: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for one in rated:
+        values_of[*one.unit, one.axis].setdefault(one.annotator, one.value)
+    monotonous, contrary = set(), set()
+    for name, mine in _by_annotator(rated).items():
+        others = [[value for who, value in values_of[*one.unit, one.axis].items() if who != name] for one in mine]
+        alike, elsewhere = _commonest([one.value for one in mine]), _commonest([value for values in others for value in values])
+        if len(mine) >= ENOUGH and alike >= SAME > elsewhere:
+            monotonous.add(name)
+        pairs = [(one.value, np.mean(values)) for one, values in zip(mine, others, strict=True) if values]
+        own_U, mean_U = np.array(pairs, np.float64).reshape(-1, 2).T
+        if len(pairs) >= ENOUGH and own_U.std() and mean_U.std():
+            together = float(np.clip(np.corrcoef(own_U, mean_U)[0, 1], -0.999999, 0.999999))
+            if math.atanh(together) + 1.96 / math.sqrt(len(pairs) - 3) < 0:
+                contrary.add(name)
+    return monotonous, contrary
+
+
+def _commonest(values: Sequence[float]) -> float:
+    """The share of the commonest value; 1 of nothing."""
+    return max(Counter(values).values()) / len(values) if values else 1.0
+
+
+def rating_table(rated: Iterable[Rating]) -> NDArray[np.float64]:
+    """Ratings of single responses ``[A, U]`` for ``agreement.krippendorff_alpha`` (interval, or ordinal), NaN where missing."""
+    return table((one.unit, one.annotator, one.value) for one in rated if one.alone and one.purpose in ASKED)[2]
 
 
 def preference_probability(signs: Sequence[tuple[int, float]]) -> float:
@@ -215,12 +285,9 @@ def to_adjudicate(found: Sequence[Comparison], weights: Mapping[str, float], sur
     for comparison in found:
         if comparison.purpose == "adjudication":
             settled.add(comparison.unit)
-        elif comparison.purpose in ("ask", "anchor"):
+        elif comparison.purpose in ASKED:
             votes[comparison.unit].append((comparison.sign, weights.get(comparison.annotator, 0.0)))
-    chance = {unit: preference_probability(signs) for unit, signs in votes.items() if _differ(signs) and unit not in settled}
+    split = {unit: signs for unit, signs in votes.items() if unit not in settled and len({sign for sign, _ in signs}) > 1}
+    chance = {unit: preference_probability(signs) for unit, signs in split.items()}
     unsure = [unit for unit, p in chance.items() if max(p, 1 - p) < sure]
     return sorted(unsure, key=lambda unit: (abs(chance[unit] - 0.5), unit))
-
-
-def _differ(signs: Sequence[tuple[int, float]]) -> bool:
-    return len({sign for sign, _ in signs}) > 1

@@ -7,12 +7,14 @@ reason to drop a policy that people prefer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.quality.drift import (
     AnchorChange,
+    Drift,
     JudgedPair,
     LengthBias,
     accuracy,
@@ -49,7 +51,7 @@ class Gate:
     """Concern: people's answers to old questions have changed by what luck brings about with a smaller chance."""
     slack: float = 0.05
     threshold: float = 10.0
-    """Concern: agreement has drifted down from that of the card before, see :func:`drift.cusum`."""
+    """Concern: agreement has drifted down from that of the first card, see :func:`drift.cusum`."""
 
     def __post_init__(self) -> None:
         names = ("sure", "lost", "accuracy", "worst_group", "gap", "length", "anchors")
@@ -66,13 +68,17 @@ class Evidence:
     """Fresh pairs of a sample of the checkpoint, first, and one of the weights before."""
     pairs: Sequence[JudgedPair]
     """Fresh votes on random pairs of the checkpoint's own samples, the oldest first."""
-    before: float | None = None
-    """Agreement of reward models and votes on the card before; None: there is none."""
+    gold: int = 0
+    """Judgements of gold by annotators who count."""
+    accepted: Share | None = None
+    """Agreement of reward models and votes on the first card; None: this is the first."""
+    lost: float = 0.0
+    """The total of drift after the card before."""
     group_names: tuple[str, ...] = ()
     anchors: AnchorChange | None = None
     proxy: Sequence[float] = ()
-    gold: Sequence[float] = ()
-    """Proxy reward and gold score (win rate by people) of the checkpoints so far, this one last."""
+    wins: Sequence[float] = ()
+    """Proxy reward and people's score (win rate) of the checkpoints so far, this one last."""
 
     @property
     def expected(self) -> float:
@@ -94,15 +100,16 @@ class ReportCard:
     """Of the reward models."""
     agreement: Share
     """Of the reward models with the votes as they are."""
-    drift_alarm: int | None
+    drift: Drift
+    """Since the first card."""
     groups: Mapping[str, Mapping[str, TrueShare]]
     """Accuracy of the reward models by group."""
     length: LengthBias
     anchors: AnchorChange | None
     hacking_gap: float | None
     """How much more the proxy gained since the first checkpoint than the gold score did; None without both."""
-    failures: tuple[str, ...]
-    concerns: tuple[str, ...]
+    failures: tuple[str, ...] = ()
+    concerns: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -124,10 +131,10 @@ def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
     pairs, duels, names = evidence.pairs, evidence.duels, evidence.group_names
     wins: Cells = {name: {value: preferred(of) for value, of in by_group(duels, name).items()} for name in names}
     groups: Cells = {name: {value: accuracy(of) for value, of in by_group(pairs, name).items()} for name in names}
-    alarm = None
-    if evidence.before is not None:
-        alarm = cusum([pair.correct for pair in pairs], evidence.before, gate.slack, gate.threshold)
-    gained = [each[-1] - each[0] for each in (evidence.proxy, evidence.gold) if len(each) > 1]
+    drift = Drift(0.0, None)
+    if evidence.accepted is not None and evidence.accepted.of:
+        drift = cusum([pair.correct for pair in pairs], evidence.accepted, gate.slack, gate.threshold, evidence.lost)
+    gained = [each[-1] - each[0] for each in (evidence.proxy, evidence.wins) if len(each) > 1]
     card = ReportCard(
         checkpoint=evidence.checkpoint,
         wins=preferred(duels),
@@ -135,13 +142,11 @@ def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
         group_wins=wins,
         accuracy=accuracy(pairs),
         agreement=agreement(pairs),
-        drift_alarm=alarm,
+        drift=drift,
         groups=groups,
         length=length_bias(pairs),
         anchors=evidence.anchors,
         hacking_gap=gained[0] - gained[1] if len(gained) == 2 else None,
-        failures=(),
-        concerns=(),
     )
     return replace(card, failures=_failures(card, gate), concerns=_concerns(card, gate, evidence))
 
@@ -162,19 +167,20 @@ def _failures(card: ReportCard, gate: Gate) -> tuple[str, ...]:
 def _concerns(card: ReportCard, gate: Gate, evidence: Evidence) -> tuple[str, ...]:
     """Why the reward models, or the annotators, should be looked at before the next round is trained."""
     people, model = card.length.people, card.length.model
+    first = evidence.accepted.value if evidence.accepted else math.nan
     worst = [name for name, share in _cells(card.groups, gate) if share.high < gate.worst_group]
-    before = evidence.before or 0.0
     checks = {
         f"the reward models' accuracy, {card.accuracy}, is not surely above {gate.accuracy:.0%}": card.accuracy.low
         < gate.accuracy,
-        f"their agreement has drifted below {before:.1%} (alarm at vote {card.drift_alarm})": card.drift_alarm is not None,
+        f"their agreement has drifted below {first:.1%} (alarm at vote {card.drift.alarm})": card.drift.alarm is not None,
         f"their accuracy is below {gate.worst_group:.0%} for {', '.join(worst)}": bool(worst),
         f"they expected {card.expected:.1%} of the duels to be won": card.expected - card.wins.high > gate.gap,
         "they prefer length more than people do": model.of > 0
         and model.value - people.value > gate.length
         and model.interval[0] > people.high,
         "people judge the anchors differently than before": bool(card.anchors and card.anchors.chance < gate.anchors),
-        "the proxy rises while the gold score falls": diverged(evidence.proxy, evidence.gold),
+        "the proxy rises while people's score falls": diverged(evidence.proxy, evidence.wins),
+        "nobody has judged gold: a majority that is right looks like one that colludes": evidence.gold == 0,
     }
     return tuple(reason for reason, found in checks.items() if found)
 

@@ -6,14 +6,15 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from penstock.feedback import rows, schema
+from penstock.feedback import projects, rows, schema
 from penstock.feedback.database import Database
 from penstock.feedback.errors import FeedbackError, NotFound
-from penstock.feedback.records import Annotator, Role
+from penstock.feedback.records import DEFAULT, Annotator, Role
 from penstock.feedback.service.secrets import hashed
 
 INVITE_SECONDS = 7 * 24 * 3600.0
@@ -35,8 +36,8 @@ class Accounts:
     database: Database
     now: Callable[[], float]
 
-    def enrol(self, name: str, role: Role, attributes: Mapping[str, str]) -> str:
-        """Add a person; gives the secret of their invite, which is kept nowhere.
+    def enrol(self, name: str, role: Role, attributes: Mapping[str, str], project: str = DEFAULT) -> str:
+        """Add a person, a member of a project; gives the secret of their invite, which is kept nowhere.
 
         Raises:
             FeedbackError: the name is taken, or a name, role or attribute that cannot be.
@@ -52,6 +53,7 @@ class Accounts:
                     f"there is an annotator {name} already; ask for a new invite of theirs, or take another name"
                 )
             rows.save_annotator(connection, who, self.now())
+            projects.admit(connection, project, name)
         return secret
 
     def invite(self, name: str) -> str:
@@ -67,9 +69,33 @@ class Accounts:
 
     def switch(self, name: str, enabled: bool) -> None:
         """Switch somebody off, which ends their sessions, or on. Raises NotFound."""
+        self.change(name, enabled=enabled)
+
+    def change(
+        self,
+        name: str,
+        *,
+        role: Role | None = None,
+        password: str | None = None,
+        quota: int | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        """Give somebody another role, password's hash or most, or switch them off or on; another role or password, and being
+        switched off, end their sessions. What is None stays.
+
+        Raises:
+            NotFound: there is no person of that name.
+            FeedbackError: nobody would be an administrator any more.
+        """
+        given = {"role": role, "password": password, "quota": quota, "enabled": enabled}
+        values = {field: value for field, value in given.items() if value is not None}
+        Annotator(name, role or "annotator", quota=quota or 0)  # refuses what cannot be
         with self.database.write() as connection:
-            _change(connection, name, enabled=enabled)
-            if not enabled:
+            admins = connection.execute(sa.select(table.c.name).where(table.c.role == "admin", table.c.enabled)).scalars().all()
+            if list(admins) == [name] and (role not in (None, "admin") or enabled is False):
+                raise FeedbackError(f"{name} is the only administrator; make another one first")
+            _change(connection, name, **values)
+            if role is not None or password is not None or enabled is False:
                 _end_sessions(connection, name)
 
     def invited(self, secret: str) -> str:
@@ -105,7 +131,7 @@ class Accounts:
         return until is not None and int(until[1], 16) > self.now()
 
 
-def _change(connection: Connection, name: str, **values: str | bool) -> None:
+def _change(connection: Connection, name: str, **values: Any) -> None:
     person = (table.c.name == name) & (table.c.nature == "human")
     if not connection.execute(table.update().where(person).values(**values)).rowcount:
         raise NotFound(f"there is no person {name!r:.60}; enrol them first")

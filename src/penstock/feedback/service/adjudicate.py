@@ -9,10 +9,11 @@ import sqlalchemy as sa
 from starlette.responses import Response
 
 from penstock.feedback import schema
-from penstock.feedback.exchange.snapshot import Labels, annotator_weights, counted, snapshot
-from penstock.feedback.quality.reliability import to_adjudicate
+from penstock.feedback.exchange.snapshot import Labels, Votes, snapshot
+from penstock.feedback.judgements import once
+from penstock.feedback.quality.reliability import ASKED, to_adjudicate
 from penstock.feedback.queue import display_order
-from penstock.feedback.records import JUDGEMENTS, Event, Task
+from penstock.feedback.records import DEFAULT, JUDGEMENTS, Event, Task, digest
 from penstock.feedback.service import tasks
 from penstock.feedback.service.calls import Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
@@ -25,15 +26,15 @@ PRIORITY = 1000.0
 """Adjudicators are handed these before everything ordinary."""
 
 
-def disputed(store: Store) -> list[Task]:
-    """A task for an adjudicator of each item that annotators differ on, the least certain first; those there are already
-    included, so that asking for them again adds nothing."""
-    taken = snapshot(store)
-    labels = Labels()
-    found = counted(taken, labels)
-    units = to_adjudicate(found, annotator_weights(found, labels))
-    origins = [taken.tasks[name] for name in dict.fromkeys(unit.task for unit in units)]
-    return [replace(task, purpose="adjudication", origin=task.id, overlap=1, priority=PRIORITY, round="") for task in origins]
+def disputed(store: Store, project: str = DEFAULT) -> list[Task]:
+    """A task for an adjudicator of each item that a project's annotators differ on, the least certain first; those
+    there are already included, so that asking for them again adds nothing."""
+    votes = Votes.of(snapshot(store, project=project), Labels())
+    asked = {comparison.unit: comparison.task for comparison in reversed(votes.found) if comparison.purpose in ASKED}
+    units = to_adjudicate(once(votes.found), votes.weights)
+    origins = {asked[unit].id: asked[unit] for unit in units}.values()
+    made = [replace(task, purpose="adjudication", origin=task.id, overlap=1, priority=PRIORITY) for task in origins]
+    return [replace(task, round="", reserved="") for task in made]
 
 
 class Adjudicate:
@@ -51,7 +52,7 @@ class Adjudicate:
     def fill(self, call: Call) -> Response:
         """Make the tasks; ``added`` says how many are new."""
         call.fields.done()
-        found = disputed(self._store)
+        found = disputed(self._store, self._context.project(call).name)
         there = set(self._store.tasks())
         new = [task for task in found if task.id not in there][:AT_ONCE]
         self._store.ask(new)
@@ -60,7 +61,9 @@ class Adjudicate:
     def list(self, call: Call) -> Response:
         """What waits for an adjudicator, as it would be shown to who asks, with everybody's votes turned to the same order."""
         table = schema.progress.c
-        waiting = sa.select(table.task).where(table.purpose == "adjudication", table.open).order_by(table.urgency, table.number)
+        mine = table.project == self._context.project(call).name
+        waiting = sa.select(table.task).where(mine, table.purpose == "adjudication", table.open)
+        waiting = waiting.order_by(table.urgency, table.number)
         with self._store.database.read() as connection:
             names = list(connection.execute(waiting).scalars())
         state = self._store.state()
@@ -72,13 +75,19 @@ class Adjudicate:
         order = display_order(task.id, name, len(responses), self._store.policy.seed)
         judged = [event for event in state.standing.values() if event.task == task.origin and event.kind in JUDGEMENTS]
         said = [event for event in state.remarks.values() if event.task == task.origin]
+
+        def shuffled(
+            event: Event,
+        ) -> str:  # another order for each task: else who is who could be followed from one to the next
+            return self._context.handles.handle(digest([task.id, event.key])[:32], name)
+
         return {
             "id": self._context.handles.handle(task.id, name),
             "form": task.form,
             "prompt": tasks.text_and_html(task.item.prompt),
             "responses": [tasks.text_and_html(responses[index].text) for index in order],
-            "votes": [_placed(event, order) for event in sorted(judged, key=lambda event: event.key)],
-            "remarks": [_placed(event, order) for event in said],
+            "votes": [_placed(event, order) for event in sorted(judged, key=shuffled)],
+            "remarks": [_placed(event, order) for event in sorted(said, key=shuffled)],
         }
 
 

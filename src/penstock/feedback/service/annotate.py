@@ -11,16 +11,19 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from starlette.responses import Response
 
-from penstock.feedback import bodies, rows, schema
+from penstock.feedback import admission, bodies, rows, schema
 from penstock.feedback.errors import NotFound
+from penstock.feedback.projects import Project
 from penstock.feedback.queue import next_adjudication
 from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, Kind, Lease, Submission
 from penstock.feedback.service import tasks
-from penstock.feedback.service.calls import Call, Route, Routes, reply
+from penstock.feedback.service.calls import LARGE, Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
 from penstock.feedback.service.markdown import html_of
 from penstock.web.refusals import Refusal
 
+LONGEST_VERSION = 100
+"""Characters of a guideline's version."""
 KINDS = (*sorted(JUDGEMENTS), *sorted(PASSES), *sorted(REMARKS))
 
 
@@ -57,43 +60,58 @@ class Annotate:
             "/api/next": {"POST": Route(self.next, body="json")},
             "/api/renew": {"POST": Route(self.renew, body="json")},
             "/api/give-back": {"POST": Route(self.give_back, body="json")},
-            "/api/submit": {"POST": Route(self.submit, body="json")},
+            "/api/submit": {"POST": Route(self.submit, body="json", most=LARGE)},
             "/api/undo": {"POST": Route(self.undo, body="json")},
         }
 
     def me(self, call: Call) -> Response:
         assert call.session is not None  # the route's right
-        settings, policy = self._context.settings, self._store.policy
+        policy, project = self._store.policy, self._context.project(call)
+        version, text = self._context.guideline(project)
         return reply(
             {
                 "name": call.who.name,
                 "role": call.who.role,
                 "csrf": call.session.csrf,
-                "done": self._done(call),
-                "guideline": {"version": settings.guideline_version, "html": html_of(settings.guideline)},
+                "project": project.name,
+                "done": self._done(call, project.name),
+                "guideline": {"version": version, "html": html_of(text)},
                 "held_most": policy.held,
                 "lease_seconds": policy.lease_seconds,
+                "admission": self._admission(call, project),
             }
         )
 
+    def _admission(self, call: Call, project: Project) -> dict[str, Any]:
+        """How far somebody is with their qualification, and why nothing is handed out to them any more, if so."""
+        with self._store.database.read() as connection:
+            found = admission.standing(connection, call.who.name, project.name)
+        policy = project.within(self._store.policy)
+        wanted = policy.qualify if call.who.role == "annotator" and not found.decisions else 0
+        done = min(wanted, len(found.judged))
+        return {"qualify": wanted, "done": done, "paused": found.paused, "quota": call.who.quota or policy.quota}
+
     def held(self, call: Call) -> Response:
-        return reply({"tasks": [self._shown(lease) for lease in self._store.held(call.who.name)]})
+        held = self._store.held(call.who.name, self._context.project(call).name)
+        return reply({"tasks": [self._shown(lease) for lease in held]})
 
     def next(self, call: Call) -> Response:
         """Lease the next task; adjudicators may ask for what is to be adjudicated alone."""
         purpose = call.fields.text("purpose", "", one_of=("", "adjudication"))
         certain = self._task(call) if purpose and call.fields.has("task") else None
         call.fields.done()
-        lease = self._adjudication(call, certain) if purpose else self._store.next_task(call.who.name)
+        project, who = self._context.project(call).name, call.who.name
+        lease = self._adjudication(call, certain, project) if purpose else self._store.next_task(who, project=project)
         return reply({"task": None if lease is None else self._shown(lease)})
 
-    def _adjudication(self, call: Call, certain: str | None) -> Lease | None:
+    def _adjudication(self, call: Call, certain: str | None, project: str) -> Lease | None:
         """Lease a certain task that is to be adjudicated, or the next one."""
         if call.who.role == "annotator":
             raise Refusal(403, "adjudication is for adjudicators", code="not_allowed")
         if certain is None:
-            return self._store.next_task(call.who.name, next_adjudication)
-        if self._store.task(certain).purpose != "adjudication":
+            return self._store.next_task(call.who.name, next_adjudication, project)
+        task = self._store.task(certain)
+        if task.purpose != "adjudication" or task.project != project:
             raise NotFound("there is no such task to adjudicate")
         return self._store.hand_out(certain, call.who.name)
 
@@ -116,24 +134,30 @@ class Annotate:
         key, kind = stored_key(fields.text("key"), call.who.name), fields.text("kind", one_of=KINDS)
         name, body = self._task(call), fields.object("body")
         latency = fields.number("latency", 0.0, 0.0, 1e7) if fields.has("latency") else None
+        guideline = fields.text("guideline", "")
         fields.done()
+        if len(guideline) > LONGEST_VERSION:
+            raise Refusal(400, f"guideline: the version that was read, at most {LONGEST_VERSION} characters", param="guideline")
         order, seen = self._seen(name, call.who.name)
-        checked = bodies.check(kind, body, self._store.task(name))
+        task = self._store.task(name)
+        guideline = guideline or self._context.guideline(self._store.project(task.project))[0]
+        checked = bodies.check(kind, body, task)
         said: Kind = kind  # type: ignore[assignment]
         body = tasks.as_responses(kind, checked, order)
         if latency is not None and seen is not None:
             latency = min(latency, seen)  # nobody has looked at a task for longer than they have had it
-        event = self._store.submit(Submission(said, name, call.who.name, key, body, latency))
-        return reply({"event": event.sequence, "done": self._done(call)})
+        event = self._store.submit(Submission(said, name, call.who.name, key, body, latency, guideline))
+        return reply({"event": event.sequence, "done": self._done(call, task.project)})
 
     def undo(self, call: Call) -> Response:
         """Take back one's newest event; gives its task, leased again, or null where only a remark was taken back."""
         key = stored_key(call.fields.text("key"), call.who.name)
         call.fields.done()
-        event = self._store.undo(call.who.name, key)
-        leases = {lease.task: lease for lease in self._store.held(call.who.name)}
+        project = self._context.project(call).name
+        event = self._store.undo(call.who.name, key, project=project)
+        leases = {lease.task: lease for lease in self._store.held(call.who.name, project)}
         lease = leases.get(event.task)
-        return reply({"task": None if lease is None else self._shown(lease), "done": self._done(call)})
+        return reply({"task": None if lease is None else self._shown(lease), "done": self._done(call, project)})
 
     def _task(self, call: Call) -> str:
         return self._context.handles.task(call.fields.text("task"), call.who.name)
@@ -146,20 +170,23 @@ class Annotate:
         """In which order a task was shown to an annotator, and for how many seconds they have had it, if they still do.
 
         Raises:
-            NotFound: it was never shown to them.
+            NotFound: it was never shown to them, or they are no member of its project any more.
         """
+        members, tasks_of = schema.members, schema.tasks.c
+        mine = sa.select(members.c.project).join(schema.tasks, tasks_of.project == members.c.project)
         with self._store.database.read() as connection:
             leases = schema.leases.c
+            member = connection.execute(mine.where(tasks_of.id == task, members.c.annotator == annotator)).first()
             lease = next(iter(rows.load_leases(connection, leases.task == task, leases.annotator == annotator)), None)
             order = lease.order if lease else _last_shown(connection, task, annotator)
-        if not order:
+        if not order or member is None:
             raise NotFound("there is no such task of yours; ask for the next one")
         seconds = None if lease is None else self._store.now() - lease.granted
         return order, None if seconds is None or seconds < 0 else seconds  # below 0: the clock has gone back
 
-    def _done(self, call: Call) -> int:
-        """Judgements of an annotator in force."""
+    def _done(self, call: Call, project: str) -> int:
+        """Judgements of an annotator in force, in a project."""
         table = schema.answers.c
         with self._store.database.read() as connection:
-            mine, judged = table.annotator == call.who.name, table.kind.in_(JUDGEMENTS)
+            mine, judged = (table.annotator == call.who.name) & (table.project == project), table.kind.in_(JUDGEMENTS)
             return connection.execute(sa.select(sa.func.count()).where(mine, judged)).scalar_one()

@@ -6,11 +6,9 @@ Whatever is answered carries the content policy: nothing of another host, no scr
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -33,7 +31,6 @@ from penstock.web.refusals import Refusal
 THREADS: Mapping[Pool, int] = {"quick": 16, "slow": 1, "password": 2, "product": 4}
 """Handlers at work at once. Passwords take 64 MiB each; exports and reports wait for each other, products for products, votes
 for none of them."""
-FORM_BYTES = 16 << 10
 
 T = TypeVar("T")
 
@@ -57,7 +54,7 @@ class FeedbackApp(App[Route]):
 
     def __init__(self, context: Context, *more: Routes) -> None:
         """``more``: routes besides those of people, such as those of products."""
-        self.context = context
+        self.context, self.forwarded, self.https = context, context.settings.forwarded, context.settings.https
         parts: list[Routes] = [*(part(context).routes() for part in (Pages, Annotate, Admin, Adjudicate)), *more]
         super().__init__({path: methods for part in parts for path, methods in part.items()})
         self._pools = {name: ThreadPoolExecutor(count, f"feedback-{name}") for name, count in THREADS.items()}
@@ -69,7 +66,9 @@ class FeedbackApp(App[Route]):
     async def permit(self, request: Request, route: Route | None) -> None:
         """Who is it, and may they: before anything that they send is read."""
         require_own_host(request.headers, self.context.settings.local)
-        request.state.session = None
+        request.state.session = request.state.holder = None
+        if route is not None and route.guard is not None:
+            request.state.holder = await self._in_thread("quick", route.guard, request.headers)
         if route is None or (SESSION not in request.cookies and route.right == "anyone"):
             return
         identity = request.cookies.get(SESSION, "")
@@ -95,9 +94,10 @@ class FeedbackApp(App[Route]):
             query=dict(request.query_params),
             headers=request.headers,
             cookies=request.cookies,
-            address=self._address(request),
+            address=request.client.host if request.client else "",
             name=next(iter(request.path_params.values()), ""),
             session=session,
+            holder=request.state.holder,
         )
         return await self._in_thread(route.pool, route.handler, call)
 
@@ -107,21 +107,13 @@ class FeedbackApp(App[Route]):
     async def _fields(self, request: Request, route: Route) -> dict[str, Any]:
         limits = self.context.settings.limits
         if route.body == "json":
-            return await read_json(request, limits)
+            return await read_json(request, limits, route.most)
         if route.body == "form":
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/x-www-form-urlencoded":
                 raise Refusal(415, "send a form, with the header Content-Type: application/x-www-form-urlencoded")
-            return form_of(await read_body(request, replace(limits, body_bytes=FORM_BYTES)))
+            return form_of(await read_body(request, limits, route.most))
         return {}
-
-    def _address(self, request: Request) -> str:
-        """Where the client is: behind a proxy of ours what that one wrote last, otherwise the other end of the connection."""
-        if self.context.settings.forwarded:
-            hops = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
-            if hops[-1].strip():
-                return block_of(hops[-1].strip())
-        return block_of(request.client.host) if request.client else ""
 
     def refused(self, refusal: Refusal, request: Request, route: Route | None) -> Response:
         if route is not None and route.page:
@@ -143,14 +135,3 @@ def require_csrf(given: str, session: Session) -> None:
     """Raises Refusal unless a page of this session has sent the request."""
     if not same_secret(given, session.csrf):
         raise Refusal(403, "the CSRF token is missing or not of this session; load the page again", code="csrf")
-
-
-def block_of(address: str) -> str:
-    """An address as tries are counted for it: of IPv6 the first 64 bits, since one customer has all the others."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:100]
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:  # how a socket for both names who comes by IPv4
-        return str(found.ipv4_mapped)
-    return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))

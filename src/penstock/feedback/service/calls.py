@@ -29,8 +29,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 }
 """Roles by right."""
 
-SESSION, FORM = "penstock_session", "penstock_form"
-"""Cookies: who is signed in; and what the forms of who is not are bound to."""
+SESSION, FORM, BROWSER, PROJECT = "penstock_session", "penstock_form", "penstock_browser", "penstock_project"
+"""Cookies: who is signed in; what the forms of who is not are bound to; who has signed in in this browser before; and which
+project was open last."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Call:
     address: str
     name: str = ""
     session: Session | None = None
+    holder: Any = None
+    """What the route's guard gave."""
 
     @property
     def who(self) -> Annotator:
@@ -53,11 +56,16 @@ class Call:
         return self.session.who
 
 
+SMALL, LARGE = 16 << 10, 2 << 20
+"""Bytes of a body: of most routes, and of those that take texts."""
+
+
 @dataclass(frozen=True)
 class Route:
-    """How a path is answered: by whom it may be used, what its body is, and in which threads it runs.
+    """How a path is answered: by whom it may be used, what its body is and how long at most, and in which threads it runs.
 
-    A ``page`` answers people: refusals are pages too, and who is signed out is sent to sign in.
+    A ``page`` answers people: refusals are pages too, and who is signed out is sent to sign in. A ``guard`` lets in by what it
+    finds in the headers, before the body is read, and raises Refusal.
     """
 
     handler: Callable[[Call], Response]
@@ -65,6 +73,8 @@ class Route:
     body: Body = "none"
     pool: Pool = "quick"
     page: bool = False
+    most: int = SMALL
+    guard: Callable[[Mapping[str, str]], Any] | None = None
 
 
 Routes = Mapping[str, Mapping[str, Route]]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from penstock.feedback import projects
+from penstock.feedback.errors import NotFound
+from penstock.feedback.exchange.votes import pseudonyms
+from penstock.feedback.projects import Project
 from penstock.feedback.service.accounts import Accounts
+from penstock.feedback.service.calls import Call
 from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.service.secrets import Handles, store_key
 from penstock.feedback.service.sessions import LONGEST_SECONDS, Sessions
 from penstock.feedback.service.throttle import Throttle
 from penstock.feedback.store import Store
 from penstock.web.guard import BodyLimits
+from penstock.web.refusals import Refusal
 
 LIMITS = BodyLimits(body_bytes=2 << 20)
 GUIDELINE = Path(__file__).parent / "guideline.md"
@@ -43,6 +50,27 @@ class Context:
     settings: Settings = Settings()
     passwords: Passwords = field(default_factory=Passwords)
 
+    def project(self, call: Call, *, every: bool = False) -> Project:
+        """The project that a request names (``?project=NAME``), or the only one: of those of who asks, or (``every``) of all.
+
+        Raises:
+            Refusal: none is named and there are several; or it is none of theirs, in the same words as one that is not there.
+        """
+        try:
+            with self.store.database.read() as connection:
+                name = projects.chosen(connection, call.query.get("project", ""), None if every else call.who.name)
+                return projects.load(connection, name)
+        except NotFound as error:
+            if every or call.query.get("project"):
+                raise Refusal(404, "there is no such project of yours", code="not_found") from error
+            raise Refusal(403, "you are in no project yet; an administrator can add you", code="no_project") from error
+
+    def guideline(self, project: Project) -> tuple[str, str]:
+        """The version and the Markdown text that a project's annotators read."""
+        if project.guideline:
+            return project.guideline, project.guidelines[project.guideline]
+        return self.settings.guideline_version, self.settings.guideline
+
     @cached_property
     def accounts(self) -> Accounts:
         return Accounts(self.store.database, self.store.now)
@@ -60,6 +88,16 @@ class Context:
         return Handles(store_key(self.store.database, "handles"))
 
     @cached_property
+    def pseudonym(self) -> Callable[[str], str]:
+        """Annotators' names in exports."""
+        return pseudonyms(store_key(self.store.database, "pseudonyms"))
+
+    @cached_property
     def form_key(self) -> bytes:
         """Binds the forms of people who are not signed in to a cookie."""
         return store_key(self.store.database, "forms")
+
+    @cached_property
+    def browser_key(self) -> bytes:
+        """Binds browsers to those who have signed in there."""
+        return store_key(self.store.database, "browsers")

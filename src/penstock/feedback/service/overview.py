@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from penstock.feedback.exchange.snapshot import Snapshot, snapshot
-from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_preference, sign_table
-from penstock.feedback.quality.agreement import alpha_of_counts, bootstrap_interval, value_counts
-from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
-from penstock.feedback.records import Annotator, Event
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.feedback import projects
+from penstock.feedback.exchange.snapshot import LABELLED, Snapshot, snapshot
+from penstock.feedback.judgements import comparisons, sign_table
+from penstock.feedback.quality.agreement import Level, alpha_of_counts, bootstrap_interval, value_counts
+from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess, rating_table
+from penstock.feedback.records import DEFAULT, Annotator, Event
 from penstock.feedback.store import Store
 
 BOOTSTRAP = 200
@@ -24,11 +28,6 @@ SITTING_SECONDS = 300.0
 """A longer time between two answers is a pause, and counts for nobody's speed."""
 DAYS = 60
 """Days of the chart of votes."""
-
-
-NONE = Share(0, 0)
-NOTHING = AnnotatorQuality("", 0, NONE, NONE, NONE, NONE, math.nan, math.nan, ())
-"""What is known of somebody who has not judged."""
 
 
 def known(value: float) -> float | None:
@@ -45,26 +44,41 @@ def share(of: Share) -> dict[str, Any] | None:
     return {"right": of.right, "of": of.of, "value": known(of.value), "interval": interval(of.interval)} if of.of else None
 
 
-def overview(store: Store) -> dict[str, Any]:
-    """Everything at once, from one state of the log, as JSON: numbers that are not known are null, days are of UTC.
+def overview(store: Store, project: str = DEFAULT) -> dict[str, Any]:
+    """A project at once, from one state of the log, as JSON: numbers that are not known are null, days are of UTC.
 
+    Imported labels are counted apart: they are nobody's progress and have no pace.
     It reads the whole log: run it where it may take a while.
     """
-    taken, people, progress = snapshot(store), store.annotators(), store.counts()
+    taken, progress = snapshot(store, project=project), store.counts(project)
+    with store.database.read() as connection:
+        members = {*projects.members(connection, project), *(event.annotator for event in taken.state.standing.values())}
+    people = [who for who in store.annotators() if who.name in members]
     judged, kinds = taken.state.judgements(), Counter(event.kind for event in taken.state.standing.values())
+    brought = [event for event in judged if taken.natures[event.annotator] == "imported"]
+    given = [event for event in judged if taken.natures[event.annotator] != "imported"]
     found = comparisons(judged, taken.tasks)
-    quality = {one.annotator: one for one in assess(found, gold_of(taken, found))}
-    done, hourly = Counter(event.annotator for event in judged), speeds(judged)
+    rated = [one for axis in axes_of(taken) for one in taken.rated(axis)]
+    quality = {one.annotator: one for one in assess(found, taken.gold(), rated)}
+    done, hourly = Counter(event.annotator for event in judged), speeds(given)
+    elsewhere = {event.task for event in brought} - {event.task for event in given}
+    imported: Counter[str] = Counter(taken.tasks[task].purpose for task in elsewhere)
+    labels: Counter[str] = Counter(taken.tasks[event.task].purpose for event in brought)
     return {
         "events": taken.until,
-        "progress": [{"purpose": purpose, **vars(count)} for purpose, count in sorted(progress.items())],
+        "progress": [
+            {"purpose": purpose, "tasks": tasks, "open": count.open, "judgements": count.judgements - labels[purpose]}
+            for purpose, count in sorted(progress.items())
+            if (tasks := count.tasks - imported[purpose])
+        ],
+        "imported": len(brought),
         "annotators": [
-            person(who, quality.get(who.name, NOTHING))
+            person(who, quality.get(who.name, AnnotatorQuality(who.name)))
             | {"done": done[who.name], "per_hour": known(hourly.get(who.name, math.nan))}
             for who in people
         ],
-        "agreement": [agreement(taken, axis) for axis in axes_of(taken)],
-        "days": [{"day": day, "votes": votes} for day, votes in votes_a_day(judged)],
+        "agreement": [made for axis in axes_of(taken) for made in agreements(taken, axis)],
+        "days": [{"day": day, "votes": votes} for day, votes in votes_a_day(given)],
         "skipped": kinds["skip"],
         "flagged": kinds["flag"],
     }
@@ -77,24 +91,11 @@ def person(who: Annotator, found: AnnotatorQuality) -> dict[str, Any]:
         "role": who.role,
         "nature": who.nature,
         "enabled": who.enabled,
-        "gold": share(found.gold),
-        "consistency": share(found.consistency),
-        "left": share(found.left),
-        "hasty": share(found.hasty),
+        **{name: share(getattr(found, name)) for name in ("gold", "consistency", "left", "hasty")},
         "accuracy": known(found.accuracy),
         "weight": known(found.weight),
         "concerns": list(found.concerns),
     }
-
-
-def gold_of(taken: Snapshot, found: Iterable[Comparison]) -> dict[Unit, float]:
-    """The right preference of every gold unit that was judged."""
-    right = {}
-    for unit in dict.fromkeys(comparison.unit for comparison in found if comparison.purpose == "gold"):
-        preference = gold_preference(taken.tasks[unit.task], unit)
-        if preference is not None:
-            right[unit] = preference
-    return right
 
 
 def axes_of(taken: Snapshot) -> list[str]:
@@ -102,18 +103,24 @@ def axes_of(taken: Snapshot) -> list[str]:
     return list(dict.fromkeys(["overall", *(axis for task in taken.tasks.values() for axis in task.axes)]))
 
 
-def agreement(taken: Snapshot, axis: str) -> dict[str, Any]:
-    """Krippendorff's alpha of signs (first, tie, second) on one axis, its bootstrap interval, and the units that two or more
-    have judged. Gold and repeats are left out: the one is chosen to be easy, the other is of one person.
+def agreements(taken: Snapshot, axis: str) -> list[dict[str, Any]]:
+    """Krippendorff's alpha on one axis of signs (first, tie, second), and by their distance of ratings of single responses, if
+    there are any. Gold and repeats are left out: the one is chosen to be easy, the other is of one person.
     """
     found = comparisons(taken.state.judgements(), taken.tasks, axis)
-    _, _, sign_AU = sign_table([one for one in found if one.purpose in ("ask", "anchor", "adjudication")])
-    shared_AU = sign_AU[:, (sign_AU == sign_AU).sum(0) >= 2][:, -MOST_UNITS:]
+    _, _, sign_AU = sign_table([one for one in found if one.purpose in LABELLED])
+    rated = agreement(f"{axis} (ratings)", rating_table(taken.rated(axis)), "interval")
+    return [agreement(axis, sign_AU, "nominal"), *([rated] if rated["units"] else [])]
+
+
+def agreement(axis: str, value_AU: NDArray[np.float64], level: Level) -> dict[str, Any]:
+    """Krippendorff's alpha, its bootstrap interval, and of how many units: those that two or more have judged."""
+    shared_AU = value_AU[:, (~np.isnan(value_AU)).sum(0) >= 2][:, -MOST_UNITS:]
     if not shared_AU.size:
         return {"axis": axis, "alpha": None, "interval": None, "units": 0}
     count_UK, value_K = value_counts(shared_AU)
-    ends = bootstrap_interval(count_UK.T, lambda sampled_KU: alpha_of_counts(sampled_KU.T, value_K), samples=BOOTSTRAP)
-    alpha = known(alpha_of_counts(count_UK, value_K))
+    ends = bootstrap_interval(count_UK.T, lambda drawn_KU: alpha_of_counts(drawn_KU.T, value_K, level), samples=BOOTSTRAP)
+    alpha = known(alpha_of_counts(count_UK, value_K, level))
     return {"axis": axis, "alpha": alpha, "interval": interval(ends), "units": len(count_UK)}
 
 

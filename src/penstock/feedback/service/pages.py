@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import sqlalchemy as sa
 from starlette.responses import RedirectResponse, Response
 
+from penstock.feedback import projects, schema
 from penstock.feedback.errors import FeedbackError, NotFound
-from penstock.feedback.service.calls import FORM, SESSION, Call, Route, Routes
+from penstock.feedback.records import JUDGEMENTS
+from penstock.feedback.service.calls import BROWSER, FORM, PROJECT, SESSION, Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
-from penstock.feedback.service.sessions import Session
+from penstock.feedback.service.sessions import BROWSER_SECONDS, Session, browser_of, known_browser
 from penstock.web.files import kind_of, page_files
 from penstock.web.guard import same_secret
 from penstock.web.refusals import Refusal
@@ -24,11 +27,11 @@ PAGE = Path(__file__).parents[1] / "page"
 FILES = page_files(PAGE)
 """What is sent by its plain name. Templates are not among it."""
 
-WRONG = "Name or password is wrong."
+WRONG = "That name and password do not match."
 LONGEST_FIELD = 1024
 """Characters of a name or password that are looked at."""
 
-EVERY_PAGE = {"name": None, "role": None, "csrf": "", "here": "", "error": None}
+EVERY_PAGE = {"name": None, "role": None, "csrf": "", "here": "", "error": None, "project": "", "projects": ()}
 """What every template may speak of; ``name`` is None for who is not signed in."""
 
 
@@ -48,8 +51,8 @@ def page(template: str, session: Session | None = None, status: int = 200, **val
 
 def message(refusal: Refusal, session: Session | None = None) -> Response:
     """A refusal as people read it."""
-    titles = {404: "There is nothing here", 403: "This is not yours to see", 429: "Too many attempts"}
-    title = titles.get(refusal.status, "That did not work")
+    titles = {404: "Page not found", 403: "You don't have access to this page", 429: "Too many attempts"}
+    title = titles.get(refusal.status, "Something went wrong")
     answer = page("message", session, refusal.status, title=title, message=refusal.message)
     answer.headers.update(refusal.headers)
     return answer
@@ -76,12 +79,36 @@ class Pages:
                 "GET": Route(self.invite_form, "anyone", page=True),
                 "POST": Route(self.accept, "anyone", "form", "password", page=True),
             },
+            "/api/progress": {"GET": Route(self.progress)},
             "/static/{file}": {"GET": Route(self.static, "anyone")},
             "/health": {"GET": Route(lambda call: Response("{}", media_type="application/json"), "anyone")},
         }
 
     def _signed(self, template: str, here: str) -> Any:
-        return lambda call: page(template, call.session, here=here)
+        """A page of who is signed in, about one project: the one that is named, else the one that this browser was in last."""
+
+        def signed(call: Call) -> Response:
+            with self._context.store.database.read() as connection:
+                names = projects.names_of(connection, None if template == "admin" else call.who.name)
+            wanted = [call.query.get("project", ""), call.cookies.get(PROJECT, ""), *names]
+            project = next((name for name in wanted if name in names), "")
+            answer = page(template, call.session, here=here, project=project, projects=names)
+            https, seconds = self._context.settings.https, int(BROWSER_SECONDS)
+            answer.set_cookie(PROJECT, project, max_age=seconds, path="/", secure=https, httponly=True, samesite="lax")
+            return answer
+
+        return signed
+
+    def progress(self, call: Call) -> Response:
+        """How many tasks one has judged and how many more one may judge; gold is not counted, it would give itself away."""
+        answers, open_tasks = schema.answers.c, schema.progress.c
+        project = self._context.project(call).name
+        mine = (answers.annotator == call.who.name) & (answers.project == project)
+        judged = sa.select(sa.func.count()).where(mine, answers.kind.in_(JUDGEMENTS))
+        asked, seen = open_tasks.purpose.in_(("ask", "anchor")), sa.exists().where(mine, answers.task == open_tasks.task)
+        left = sa.select(sa.func.count()).where(open_tasks.project == project, open_tasks.open, asked, ~seen)
+        with self._context.store.database.read() as connection:
+            return reply({name: connection.execute(query).scalar_one() for name, query in (("done", judged), ("left", left))})
 
     # Signing in and out
 
@@ -96,8 +123,9 @@ class Pages:
         if len(name) > LONGEST_FIELD or len(password) > LONGEST_FIELD:
             return self._form(call, "sign_in", 401, error=WRONG)
         if not self._form_is_ours(call):
-            return self._form(call, "sign_in", 403, error="This form was too old. Try once more.")
-        self._context.throttle.begin(name, call.address)
+            return self._form(call, "sign_in", 403, error="This form has expired. Please try again.")
+        where = call.address, known_browser(call.cookies.get(BROWSER, ""), name, self._context.browser_key)
+        self._context.throttle.begin(name, *where)
         try:
             kept = self._context.store.annotator(name)
         except NotFound:
@@ -106,14 +134,14 @@ class Pages:
         right = self._context.passwords.same(kept.password if kept and allowed else "", password)
         if not right:
             return self._form(call, "sign_in", 401, error=WRONG)
-        self._context.throttle.succeeded(name, call.address)
+        self._context.throttle.succeeded(name, *where)
         return self._welcome(call, name, kept.password if kept else "")
 
     def sign_out(self, call: Call) -> Response:
         assert call.session is not None  # the route's right
         self._context.sessions.end(call.session.id)
         answer = RedirectResponse("/sign-in", 303)
-        answer.delete_cookie(SESSION, path="/", secure=self._context.settings.https, httponly=True, samesite="strict")
+        answer.delete_cookie(SESSION, path="/", secure=self._context.settings.https, httponly=True, samesite="lax")
         return answer
 
     def invite_form(self, call: Call) -> Response:
@@ -126,7 +154,7 @@ class Pages:
         invited = self._context.accounts.invited(call.name)
         known = {"invited": invited, "secret": call.name}
         if not self._form_is_ours(call):
-            return self._form(call, "invite", 403, error="This form was too old. Try once more.", **known)
+            return self._form(call, "invite", 403, error="This form has expired. Please try again.", **known)
         try:
             made = self._context.passwords.made(password)
         except FeedbackError as error:
@@ -138,10 +166,12 @@ class Pages:
             self._context.sessions.end(call.session.id)
         answer = RedirectResponse("/", 303)
         settings = self._context.settings
-        answer.set_cookie(
-            SESSION, self._context.sessions.begin(name, password), max_age=int(settings.session_seconds), path="/",
-            secure=settings.https, httponly=True, samesite="strict",
-        )  # fmt: skip
+        session, browser = self._context.sessions.begin(name, password), browser_of(name, self._context.browser_key)
+        made = ((SESSION, session, "/", settings.session_seconds), (BROWSER, browser, "/sign-in", BROWSER_SECONDS))
+        for cookie, value, path, seconds in made:  # not strict: a link in a mail opens the page of who is signed in
+            answer.set_cookie(
+                cookie, value, max_age=int(seconds), path=path, secure=settings.https, httponly=True, samesite="lax"
+            )
         answer.delete_cookie(FORM, path="/", secure=settings.https, httponly=True, samesite="strict")
         return answer
 

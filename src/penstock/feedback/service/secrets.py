@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 
 import sqlalchemy as sa
 
@@ -46,10 +47,7 @@ class Handles:
         self._key = key
 
     def handle(self, task: str, annotator: str) -> str:
-        left, right = task[:16], task[16:]
-        for number in range(ROUNDS):
-            left, right = right, _mixed(left, self._pad(annotator, number, right))
-        return left + right
+        return self._enciphered(task, annotator, range(ROUNDS))
 
     def task(self, handle: str, annotator: str) -> str:
         """The task that a handle of this annotator stands for, whether or not there is such a task.
@@ -59,14 +57,12 @@ class Handles:
         """
         if not re.fullmatch(r"[0-9a-f]{32}", handle):
             raise NotFound("there is no such task of yours; ask for the next one")
-        left, right = handle[:16], handle[16:]
-        for number in reversed(range(ROUNDS)):
-            left, right = _mixed(right, self._pad(annotator, number, left)), left
+        found = self._enciphered(handle[16:] + handle[:16], annotator, reversed(range(ROUNDS)))  # a round undoes itself
+        return found[16:] + found[:16]
+
+    def _enciphered(self, name: str, annotator: str, rounds: Iterable[int]) -> str:
+        left, right = name[:16], name[16:]
+        for number in rounds:
+            pad = hmac.new(self._key, f"{number}/{right}/{annotator}".encode(), "sha256").hexdigest()[:16]
+            left, right = right, f"{int(left, 16) ^ int(pad, 16):016x}"
         return left + right
-
-    def _pad(self, annotator: str, number: int, half: str) -> str:
-        return hmac.new(self._key, f"{number}/{half}/{annotator}".encode(), "sha256").hexdigest()[:16]
-
-
-def _mixed(half: str, pad: str) -> str:
-    return f"{int(half, 16) ^ int(pad, 16):016x}"

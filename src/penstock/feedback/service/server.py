@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from penstock.core.errors import SpecError
 from penstock.feedback.service.app import FeedbackApp
+from penstock.web.crowd import Connections
 from penstock.web.guard import is_loopback
 from penstock.web.server import server_of
 
-CONNECTIONS = 1024
-"""Connections open at once; more are answered with 503."""
+CONNECTIONS, OF_ONE = 1024, 256
+"""Connections open at once, and of one address: an office of annotators may share one. A proxy's are everybody's."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def run(app: FeedbackApp, transport: Transport, listening: socket.socket, ready:
     """Serve until SIGINT or SIGTERM; then answers under way have a few seconds to end. Calls ``ready`` before the first."""
     tls = (transport.certificate, transport.key) if transport.certificate else None
     try:
-        server = server_of(app, app.context.settings.limits.head_seconds, CONNECTIONS, tls)
+        places = Connections(CONNECTIONS, 0 if transport.behind_https else OF_ONE)
+        server = server_of(app, app.context.settings.limits.head_seconds, places, tls)
         ready()
         server.run(sockets=[listening])
     finally:

@@ -18,8 +18,10 @@ from penstock.feedback.database import Database
 from penstock.feedback.errors import NotAllowed
 from penstock.feedback.records import Annotator
 from penstock.feedback.service.secrets import hashed
+from penstock.web.guard import same_secret
 
-LONGEST_SECONDS = 7 * 24 * 3600.0
+LONGEST_SECONDS, BROWSER_SECONDS = 7 * 24 * 3600.0, 365 * 24 * 3600.0
+"""For which somebody stays signed in, and their browser known."""
 MOST = 16
 """Sessions of one annotator; a new one ends the oldest."""
 
@@ -37,6 +39,22 @@ class Session:
     def csrf(self) -> str:
         """What a page of theirs must send with every act. It cannot be had without the id, and does not tell it."""
         return hmac.new(self.id.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def browser_of(name: str, key: bytes) -> str:
+    """What a browser keeps once ``name`` has signed in there, under the store's key: a random id that is bound to the name."""
+    made = secrets.token_hex(16)
+    return f"{made}.{_bound(made, name, key)}"
+
+
+def known_browser(cookie: str, name: str, key: bytes) -> str:
+    """The id in such a cookie; empty where ``name`` has not signed in in this browser."""
+    made, _, proof = cookie.partition(".")
+    return made if same_secret(proof, _bound(made, name, key)) else ""
+
+
+def _bound(browser: str, name: str, key: bytes) -> str:
+    return hmac.new(key, f"{browser}.{name}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
 class Sessions:

@@ -6,6 +6,8 @@ chosen, which model wrote a response, and which response is really the first.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +25,7 @@ def shown(task: Task, lease: Lease, handle: str, now: float) -> dict[str, Any]:
     return {
         "id": handle,
         "form": task.form,
-        "prompt": text_and_html(task.item.prompt),
+        "prompt": conversation(task.item.prompt),
         "responses": [text_and_html(responses[index].text) for index in lease.order],
         "axes": list(task.axes),
         "scale": list(task.scale),
@@ -33,8 +35,45 @@ def shown(task: Task, lease: Lease, handle: str, now: float) -> dict[str, Any]:
     }
 
 
+def conversation(prompt: str) -> dict[str, Any]:
+    """A prompt as its text and its turns; a ``role`` is that of a chat message, or empty."""
+    return {"text": prompt, "turns": [{"role": role, "html": html_of(text, breaks=True)} for role, text in turns_of(prompt)]}
+
+
 def text_and_html(text: str) -> dict[str, str]:
-    return {"text": text, "html": html_of(text)}
+    return {"text": text, "html": html_of(text, breaks=True)}
+
+
+LABEL = re.compile(r"(?:\A\s*|\n\s*\n)(Human|User|Assistant|AI|System):[ \t]*", re.IGNORECASE)
+MARKED = re.compile(
+    r"<\|(?:im_start|start_header_id)\|>(\w+)(?:<\|end_header_id\|>)?\s*(.*?)\s*(?:<\|(?:im_end|eot_id)\|>|\Z)", re.DOTALL
+)
+"""A turn as the chat templates of Qwen and of Llama write it."""
+ROLES = {"human": "user", "ai": "assistant"}
+
+
+def turns_of(prompt: str) -> list[tuple[str, str]]:
+    """(role, text) of each turn of a conversation: chat messages as JSON, turns of a chat template, or paragraphs that begin
+    with ``Human:`` and ``Assistant:``. A plain text is one turn without a role; an empty last turn is left out."""
+    messages = _messages(prompt)
+    if not messages and (found := MARKED.findall(prompt)):
+        messages = [(role, text) for role, text in found]
+    if not messages and LABEL.match(prompt):
+        parts = LABEL.split(prompt)[1:]
+        messages = [(role, text.strip()) for role, text in zip(parts[::2], parts[1::2], strict=True)]
+    turns = [(ROLES.get(role.lower(), role.lower()), text) for role, text in messages]
+    if turns and not turns[-1][1]:
+        turns.pop()
+    return turns or [("", prompt)]
+
+
+def _messages(prompt: str) -> list[tuple[str, str]]:
+    """Chat messages in JSON; none where it is something else, or not all of them are texts."""
+    try:
+        found = json.loads(prompt) if prompt.lstrip()[:1] == "[" else []
+        return [(str(one["role"]), one["content"]) for one in found if one["content"].strip()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []
 
 
 def as_responses(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Growing waits after wrong passwords, for the name that was tried and for the address that tries.
+"""Growing waits after wrong passwords: for a name tried from one address, for an address, and for a name tried from everywhere.
 
-They are kept in the store, so that a restart forgets none and all processes count together. Who is not signing in reads and
-writes nothing of it.
+A browser in which somebody has signed in before waits for its own wrong passwords alone, so that nobody locks another out by
+trying their name. Counts are kept in the store, so that a restart forgets none and all processes count together. Who is not
+signing in reads and writes nothing of them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from penstock.feedback.database import Database
 from penstock.feedback.service.secrets import hashed
 from penstock.web.refusals import Refusal
 
-NAME_FREE, ADDRESS_FREE = 5, 20
-"""Wrong passwords in a row before waits begin. Several people may share an address."""
+HERE_FREE, ADDRESS_FREE, NAME_FREE = 5, 20, 60
+"""Wrong passwords before waits begin: of a name from one address or known browser, in a row; of an address, which several
+people may share; and of a name from everywhere, in an hour. One address alone, with its waits, stays below the last."""
+HOUR = 3600.0
 LONGEST_WAIT = 300.0
 FORGET_SECONDS = 900.0
 """After so long without another one, wrong passwords are forgotten."""
@@ -34,9 +37,13 @@ class Throttle:
     def __init__(self, database: Database, now: Callable[[], float], most: int = MOST) -> None:
         self._database, self._now, self._most = database, now, most
 
-    def begin(self, name: str, address: str) -> None:
-        """Count an attempt. Raises Refusal (429) with the seconds to wait; then nothing is written."""
-        keys = _keys(name, address)
+    def begin(self, name: str, address: str, browser: str = "") -> None:
+        """Count an attempt. Raises Refusal (429) with the seconds to wait; then nothing is written.
+
+        Args:
+            browser: which one it is, of those in which ``name`` has signed in before; empty: none of them.
+        """
+        keys = self._keys(name, address, browser)
         with self._database.read() as connection:  # who is to wait does not take the others' turn to write
             self._require_turn(connection, keys)
         with self._database.write() as connection:
@@ -45,13 +52,21 @@ class Throttle:
             connection.execute(table.insert(), [{"key": key, "count": known[key][0] + 1, "last": now} for key in keys])
             self._forget(connection, now)
 
-    def succeeded(self, name: str, address: str) -> None:
-        """The password was right: the name begins anew, and the address has one wrong one less."""
-        of_name, of_address = _keys(name, address)
+    def succeeded(self, name: str, address: str, browser: str = "") -> None:
+        """The password was right: the name begins anew here, and the address and the hour have one wrong one less."""
+        here, *wider = self._keys(name, address, browser)
         with self._database.write() as connection:
-            connection.execute(table.delete().where(table.c.key == of_name))
-            wrong = (table.c.key == of_address) & (table.c.count > 0)
+            connection.execute(table.delete().where(table.c.key == here))
+            wrong = table.c.key.in_(wider) & (table.c.count > 0)
             connection.execute(table.update().where(wrong).values(count=table.c.count - 1))
+
+    def _keys(self, name: str, address: str, browser: str) -> dict[str, int]:
+        """What an attempt is counted for, and how many are free. Hashed: people type passwords where names belong."""
+        name = name[:120]
+        if browser:
+            return {hashed(f"browser {browser} name {name}"): HERE_FREE}
+        here, hour = f"address {address} name {name}", f"hour {self._now() // HOUR:.0f} name {name}"
+        return {hashed(here): HERE_FREE, hashed(f"address {address}"): ADDRESS_FREE, hashed(hour): NAME_FREE}
 
     def _require_turn(self, connection: Connection, keys: dict[str, int]) -> dict[str, tuple[int, float]]:
         """The wrong passwords so far of each key, and when the last one was. Raises Refusal while one is to wait."""
@@ -61,9 +76,10 @@ class Throttle:
             # A time to come was written under a clock that was put right since, or by one that is ahead of this one.
             if abs(now - last) < (FORGET_SECONDS if last <= now else LONGEST_WAIT):
                 known[key] = count, min(last, now)
-        wait = max(_until(count, keys[key], last, now) - now for key, (count, last) in known.items())
-        if wait > 0:
-            seconds = math.ceil(wait)
+        over = [(count - keys[key], last) for key, (count, last) in known.items() if count >= keys[key]]
+        ends = [last + min(LONGEST_WAIT, 2.0 ** min(wrong, 60)) for wrong, last in over]
+        if max(ends, default=now) > now:
+            seconds = math.ceil(max(ends) - now)
             raise Refusal(429, f"too many wrong passwords; try again in {seconds} s", code="too_many_attempts",
                           headers={"Retry-After": str(seconds)})  # fmt: skip
         return known
@@ -73,13 +89,3 @@ class Throttle:
         oldest = sa.select(table.c.last).order_by(table.c.last.desc()).offset(self._most - 1).limit(1)
         if (limit := connection.execute(oldest).scalar()) is not None:
             connection.execute(table.delete().where(table.c.last < limit))
-
-
-def _until(count: int, free: int, last: float, now: float) -> float:
-    over = count - free
-    return now if over < 0 else last + min(LONGEST_WAIT, 2.0 ** min(over, 60))
-
-
-def _keys(name: str, address: str) -> dict[str, int]:
-    """What an attempt is counted for, and how many are free. Hashed: people type passwords where names belong."""
-    return {hashed(f"name {name[:120]}"): NAME_FREE, hashed(f"address {address}"): ADDRESS_FREE}

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.config.ask import OWN_STORE, Ask, Simulated
 from penstock.config.run import Run
+from penstock.config.stage import Stage
 from penstock.core.errors import DataError
 from penstock.core.files import write_json
 from penstock.core.types import Group, Prompt, Sample
 from penstock.data.texts import prompt_text
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.feedback import asked as written
-from penstock.feedback.asked import Asked
-from penstock.feedback.asking import Answered, Tally, Votes, duels, questions, repeated
+from penstock.feedback.asking import Answered, Asked, Tally, duels, questions, read, repeated, write
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import Labels, snapshot
+from penstock.feedback.exchange.snapshot import Labels, Votes, snapshot
 from penstock.feedback.records import Response
 from penstock.feedback.select import Mix
 from penstock.feedback.simulate import answer_all
@@ -35,6 +34,7 @@ from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
+from penstock.product.source import opened
 from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, seed_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.judging import Heard, ask_judges, reports, truths
@@ -53,15 +53,6 @@ def place_of(store: str, base: Path, folder: Path) -> str:
     if store == OWN_STORE:
         return str((folder / "feedback.db").resolve())
     return store if "://" in store else str((base / Path(store).expanduser()).resolve())
-
-
-def open_store(place: str) -> Store:
-    """Open or create a store. Raises DataError where the extra is missing."""
-    try:
-        from penstock.feedback.store import Store
-    except ImportError as error:
-        raise DataError(f"{place}: needs the extra feedback; run: pip install penstock[feedback]") from error
-    return Store.open(place)
 
 
 class Asking(StageRuntime):
@@ -91,9 +82,17 @@ class Asking(StageRuntime):
 
     @property
     def before(self) -> list[Ask]:
-        """Earlier Ask stages of the run on the same store, the oldest first."""
+        """Earlier Ask stages of the run in the same project of the same store, the oldest first."""
         index = self.run.stages.index(next(stage for stage in self.run.stages if stage.name == self.stage.name))
-        return [cast(Ask, stage) for stage in self.run.stages[:index] if stage.asks == self.stage.store]
+        earlier = [cast(Ask, stage) for stage in self.run.stages[:index] if stage.asks == self.stage.store]
+        return [stage for stage in earlier if stage.project == self.stage.project]
+
+    def _questions(self, stage: Stage) -> list[Asked]:
+        return read(self.folder / f"{stage.name}.jsonl")
+
+    def _verdict(self, stage: Stage) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / f"{stage.name}.json").read_text(encoding="utf-8"))
+        return found
 
     def origin(self, path: str) -> dict[str, Any]:
         """Who wrote the weights of a path: run, stage and version; of an Ask stage, whose weights it let pass."""
@@ -101,8 +100,7 @@ class Asking(StageRuntime):
         if stage is None:
             return {"run": path, "stage": "", "version": -1}
         if stage.asks:
-            found: dict[str, Any] = json.loads((self.folder / f"{stage.name}.json").read_text(encoding="utf-8"))
-            return dict(found["promoted"])
+            return dict(self._verdict(stage)["promoted"])
         return {"run": self.run.name, "stage": stage.name, "version": stage.steps}
 
     # Sampling
@@ -111,13 +109,13 @@ class Asking(StageRuntime):
         """The questions: those written down when the stage was begun before, else new ones, written down first."""
         path = self.folder / f"{self.stage.name}.jsonl"
         if not path.exists():
-            written.write(await self._draw(), path)
-        return written.read(path)
+            write(await self._draw(), path)
+        return read(path)
 
     async def _draw(self) -> list[Asked]:
         stage, names = self.stage, [name for name in self.stage.scorers.split("+") if name]
-        round = f"{self.run.name}/{stage.name}"
-        fields: dict[str, Any] = {"overlap": stage.overlap, "guideline": stage.guideline, "round": round}
+        here = f"{self.run.name}/{stage.name}"
+        fields = {name: getattr(stage, name) for name in ("overlap", "guideline", "project")} | {"round": here}
         judges = [model_reward(self.models.scorer(name), name, self.model.text) for name in names]
         try:
             answered = await self._answered(self.model, stage.model.path, stage.samples, judges)
@@ -129,8 +127,7 @@ class Asking(StageRuntime):
             for judge in judges:
                 judge.close()
         if stage.anchors and self.before:
-            earlier = written.read(self.folder / f"{self.before[-1].name}.jsonl")
-            found += repeated(earlier, stage.anchors, round)
+            found += repeated(self._questions(self.before[-1]), stage.anchors, here)
         if not found:
             raise DataError(f"{stage.name}: every two samples are equal, so there is nothing to ask; raise temperature")
         return found
@@ -154,9 +151,10 @@ class Asking(StageRuntime):
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         """Ask, and step once for every look at which more questions had their votes; the last step is the judgement."""
-        asked = await self.asked()
-        tasks = [one.task for one in asked]
-        with open_store(self.place) as store:
+        with opened(self.place) as store:
+            store.project(self.stage.project)  # refuses one that is not there, before anything is sampled
+            asked = await self.asked()
+            tasks = [one.task for one in asked]
             store.ask(tasks)
             who = "simulated annotators" if self.stage.simulated else "people"
             self.context.report("asked", of=who, questions=len(tasks), store=self.place, guideline=self.stage.guideline)
@@ -177,7 +175,7 @@ class Asking(StageRuntime):
         heard = await ask_judges(self.stage, store, asked, rewards)
         if self.stage.truth is None or not self.stage.simulated:
             return heard
-        earlier = [one for ask in self.before for one in written.read(self.folder / f"{ask.name}.jsonl")]  # repeats ask again
+        earlier = [one for ask in self.before for one in self._questions(ask)]  # repeats ask again
         known = await truths(self.stage.truth, [one.task.item for one in [*earlier, *asked]], rewards)
         people = [one for one in self.stage.annotators if isinstance(one, Simulated)]
 
@@ -186,7 +184,7 @@ class Asking(StageRuntime):
                 raise FeedbackError(f"{self.place}: nobody simulated knows task {task.id}; use another store")
             return known[task.item.id]
 
-        answer_all(store, people, truth, seed=self.seed)
+        answer_all(store, people, truth, seed=self.seed, project=self.stage.project)
         return heard
 
     async def _waited(self, store: Store, tally: Tally) -> AsyncGenerator[int, None]:
@@ -231,9 +229,9 @@ class Asking(StageRuntime):
     def _conclude(self, store: Store, asked: Sequence[Asked], heard: Heard) -> Verdict:
         """Judge the policy by the votes, write the verdict down, and take the model to go on with."""
         stage = self.stage
-        earlier = [json.loads((self.folder / f"{ask.name}.json").read_text(encoding="utf-8")) for ask in self.before]
-        last = written.read(self.folder / f"{self.before[-1].name}.jsonl") if self.before and stage.anchors else []
-        taken = snapshot(store)
+        earlier = [self._verdict(ask) for ask in self.before]
+        last = self._questions(self.before[-1]) if self.before and stage.anchors else []
+        taken = snapshot(store, project=stage.project)
         votes = Votes.of(taken, self.labels)
         verdict = judged(stage.name, asked, votes, last, earlier, stage.gate if stage.against else None)
         passed = verdict.card is None or verdict.card.passed
@@ -243,8 +241,8 @@ class Asking(StageRuntime):
             self.folder / f"{stage.name}.json",
             {**verdict.plain(), "asked": self.origin(stage.model.path), "promoted": promoted, "until": taken.until},
         )
-        for found in reports(asked, heard, taken, votes):
-            self.context.report("judge beside people", **found.line())
+        for line in reports(asked, heard, taken, votes):
+            self.context.report("judge beside people", **line)
         for line in verdict.told():
             self.context.report(line.pop("what"), **line)
         if stage.against is not None:
@@ -260,11 +258,8 @@ def response(sample: Sample, origin: Mapping[str, Any], sampling: Mapping[str, A
     """A sample as the store keeps it, with its exact tokens and the log-probs of those that were generated."""
     logp = tuple(map(float, sample.logp_T[sample.action_T]))
     tokens = tuple(map(int, sample.tokens_T))
-    return Response(sample.text, tokens, logp, **origin_fields(origin), sampling=dict(sampling))
-
-
-def origin_fields(origin: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: origin[name] for name in ("run", "stage", "version")}
+    made_by = {name: origin[name] for name in ("run", "stage", "version")}
+    return Response(sample.text, tokens, logp, **made_by, sampling=dict(sampling))
 
 
 def groups_of(prompt: Prompt) -> dict[str, str]:

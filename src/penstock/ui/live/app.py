@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from penstock.core.blobs import Blob
 from penstock.core.errors import DataError
 from penstock.data.blobs import BLOBS, NAME, Blobs
+from penstock.feedback.records import DEFAULT
 from penstock.ui.live import ask, series, views
 from penstock.ui.live.index import LogIndex
 from penstock.ui.live.runs import RunFiles, Runs
@@ -53,6 +54,8 @@ class Access:
 
     token: str
     local: bool = True
+    https: bool = False
+    """A proxy in front speaks https."""
 
     def check(self, request: Request) -> None:
         """Raises Refusal: another host's page, or a token that is missing or wrong."""
@@ -69,8 +72,8 @@ class Access:
 class Page:
     """What the routes do. ``store`` takes questions; None: there is none."""
 
-    def __init__(self, runs: Runs, store: ask.Asking | None = None) -> None:
-        self.runs, self.store = runs, store
+    def __init__(self, runs: Runs, store: ask.Asking | None = None, project: str = DEFAULT) -> None:
+        self.runs, self.store, self.project = runs, store, project
         self._curves: OrderedDict[tuple[Any, ...], tuple[str, bytes]] = OrderedDict()
 
     def routes(self) -> Mapping[str, Mapping[str, Handler]]:
@@ -225,7 +228,7 @@ class Page:
                 if row >= len(rows):
                     raise Refusal(404, f"step {step} of {stage} has no sample {row}; it has {len(rows)}", code="not_found")
                 found.append((step, rows[row]))
-            task = ask.task_of({"name": run.name} | run.spec(), stage, found, overlap)
+            task = replace(ask.task_of({"name": run.name} | run.spec(), stage, found, overlap), project=self.project)
         exact = all(response.tokens for response in task.item.responses)
         return {"tasks": ask.put(self.store, task), "exact": exact}
 
@@ -290,6 +293,7 @@ class LiveApp(App[Handler]):
     def __init__(self, page: Page, access: Access) -> None:
         super().__init__(page.routes())
         self.access = access
+        self.https = self.forwarded = access.https
 
     async def permit(self, request: Request, route: Handler | None) -> None:
         self.access.check(request)
@@ -298,6 +302,6 @@ class LiveApp(App[Handler]):
         return await route(request)
 
 
-def app_of(root: Path, access: Access, store: ask.Asking | None = None) -> ASGIApp:
+def app_of(root: Path, access: Access, store: ask.Asking | None = None, project: str = DEFAULT) -> ASGIApp:
     """The live page of a folder of runs."""
-    return GZipMiddleware(LiveApp(Page(Runs(root), store), access), 2000, compresslevel=1)
+    return GZipMiddleware(LiveApp(Page(Runs(root), store, project), access), 2000, compresslevel=1)

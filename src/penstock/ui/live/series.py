@@ -54,11 +54,11 @@ def curves_of(stage: StageIndex, points: int, smooth: bool) -> list[dict[str, An
 
 
 def gains_of(stage: StageIndex) -> list[dict[str, str]]:
-    """First and last value of every evaluation metric that was measured at least twice."""
+    """First and last value of every evaluation metric that has changed."""
     found = []
     for name in sorted(stage.series, key=metrics.order):
         values = stage.series[name].values
-        if name.startswith("evaluation/") and len(values) > 1:
+        if name.startswith("evaluation/") and len(set(values)) > 1:
             before, after = (metrics.value_of(name, value) for value in (values[0], values[-1]))
             found.append({"label": metrics.shown(name).label, "before": before, "after": after})
     return found

@@ -53,7 +53,7 @@ async function refresh() {
     const state = await mine.refresh();
     failures = 0;
     wait = state === "reading" ? READING_MS : state === "rests" ? RESTING_MS : MOVING_MS;
-    say(state === "reading" ? "reading the log…" : state === "rests" ? "at rest" : "live");
+    say(state === "reading" ? "reading the log…" : state === "rests" ? "up to date" : "live");
   } catch (error) {
     failures += 1;
     wait = Math.min(30000, MOVING_MS * failures);

@@ -1,4 +1,4 @@
-// A chart: lines over steps, bands of seeds, marks where a value was not finite. It is drawn once it can be seen.
+// Charts of metrics: lines over steps, bands of seeds, marks where a value was not finite; search, pins, and a zoom that all share.
 
 import { tip, whole, written } from "./dom.js";
 import { make, svg } from "./elements.js";
@@ -49,21 +49,27 @@ function limits(values, log) {
   let low = Infinity, high = -Infinity;
   for (const value of good) { if (value < low) low = value; if (value > high) high = value; }
   if (log) return low === high ? [low / 2, high * 2] : [low, high];
+  if (low === 0 && high === 0) return [0, 1];
   const air = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
   return [low >= 0 && low < high * 0.25 && high > low ? 0 : low - air, high + air];
 }
 
 class Chart {
-  constructor() {
+  constructor(grid) {
+    this.grid = grid;
+    this.pin = make("button", { type: "button", class: "plain pin", onclick: () => grid.choice.pin(this.data.name) });
     this.caption = make("span", { class: "label" });
     this.last = make("span", { class: "last" });
     this.range = make("p", { class: "range" });
     this.drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: "0" });
-    this.element = make("figure", { class: "curve" }, make("figcaption", {}, this.caption, this.last), this.drawing, this.range);
+    this.element = make("figure", { class: "curve" }, make("figcaption", {}, this.caption, this.last, this.pin), this.drawing, this.range);
     this.element.chart = this;
     this.shown = false;
     this.drawing.addEventListener("pointermove", (event) => this.point(event));
     this.drawing.addEventListener("pointerleave", () => this.leave());
+    this.drawing.addEventListener("pointerdown", (event) => this.grab(event));
+    this.drawing.addEventListener("pointerup", (event) => this.release(event));
+    this.drawing.addEventListener("dblclick", () => this.grid.zoomTo(null));
     this.drawing.addEventListener("blur", () => this.leave());
     this.drawing.addEventListener("keydown", (event) => this.key(event));
     seen.observe(this.element);
@@ -80,21 +86,32 @@ class Chart {
     this.caption.textContent = data.label;
     this.caption.title = data.name;
     this.last.textContent = data.last ?? "";
-    this.drawing.setAttribute("aria-label", `${data.label}${data.last ? `, last ${data.last}` : ""}; arrow keys read values`);
+    this.drawing.setAttribute("aria-label", `${data.label}${data.last ? `, last ${data.last}` : ""}; arrow keys read values, plus and minus zoom`);
+    const pinned = this.grid.choice.pinned.has(data.name);
+    this.pin.textContent = pinned ? "★" : "☆";
+    this.pin.setAttribute("aria-pressed", String(pinned));
+    this.pin.setAttribute("aria-label", `Pin ${data.label}`);
     this.dirty = true;
     if (this.shown) this.draw();
   }
 
   draw() {
     this.dirty = false;
-    const { lines, bands = [], bad = [], alarms = [], log } = this.data;
+    const { zoom } = this.grid, log = this.data.log, within = (step) => !zoom || (step >= zoom[0] && step <= zoom[1]);
+    const cut = (line, ...names) => {
+      const kept = line.steps.flatMap((step, index) => (within(step) ? [index] : []));
+      return { ...line, ...Object.fromEntries(["steps", ...names].map((name) => [name, kept.map((index) => line[name][index])])) };
+    };
+    const lines = (this.lines = this.data.lines.map((line) => cut(line, "values"))), bands = (this.data.bands ?? []).map((band) => cut(band, "low", "high"));
+    const bad = (this.data.bad ?? []).filter(within), alarms = this.data.alarms ?? [];
     const steps = [...lines, ...bands].flatMap((line) => [line.steps[0], line.steps.at(-1)]).filter((step) => step !== undefined);
-    const first = Math.min(...steps, ...bad), final = Math.max(...steps, ...bad);
+    const [first, final] = (this.span = zoom ?? [Math.min(...steps, ...bad), Math.max(...steps, ...bad)]);
     const [low, high] = limits([...lines.map((line) => line.values), ...bands.map((b) => b.low), ...bands.map((b) => b.high)].flat(), log);
     const scale = log ? Math.log : (value) => value;
     this.x = (step) => LEFT + (RIGHT - LEFT) * (final > first ? (step - first) / (final - first) : 0.5);
     this.y = (value) => BOTTOM - (BOTTOM - TOP) * (scale(value) - scale(low)) / (scale(high) - scale(low));
     this.cursor = svg("g", { class: "cursor", visibility: "hidden" }, svg("line", { y1: TOP, y2: BOTTOM }));
+    this.brush = svg("rect", { class: "brush", visibility: "hidden", y: TOP, height: BOTTOM - TOP });
     this.drawing.replaceChildren(
       ...this.axes(first, final, low, high),
       ...bands.map((band) => svg("path", { class: `band ${band.color}`, d: this.area(band) })),
@@ -104,7 +121,7 @@ class Chart {
       ...bad.map((step) => svg("line", { class: "bad", x1: this.x(step), x2: this.x(step), y1: BOTTOM - 8, y2: BOTTOM })),
       ...lines.map((line) => svg("path", { class: `line ${line.color ?? ""} ${line.faint ? "faint" : ""}`, d: this.path(line.steps, line.values) })),
       ...lines.filter((line) => line.steps.length <= 40 && !line.faint).flatMap((line) => this.dots(line)),
-      this.cursor,
+      this.brush, this.cursor,
     );
     this.describe(bad);
   }
@@ -153,55 +170,96 @@ class Chart {
   }
 
   describe(bad) {
-    const count = this.data.bad_count ?? bad.length;
-    const all = this.data.lines.flatMap((line) => line.values);
+    const count = this.grid.zoom ? bad.length : this.data.bad_count ?? bad.length;
+    const all = this.lines.flatMap((line) => line.values);
     const left = this.data.log ? all.filter((value) => !(value > 0)).length : 0;
     let low = Infinity, high = -Infinity;
     for (const value of all) { if (value < low) low = value; if (value > high) high = value; }
     this.range.replaceChildren(
-      make("span", {}, all.length ? `${written(low, { share: this.data.share })} to ${written(high, this.data)}` : "no finite value"),
+      make("span", {}, all.length ? `${written(low, { share: this.data.share })} to ${written(high, this.data)}` : this.grid.zoom ? "no value in this range" : "no finite value"),
       make("span", { class: "trouble" }, [count ? `${whole(count)} not finite` : "", left ? "values ≤ 0 not drawn" : ""].filter(Boolean).join(", ")),
     );
   }
 
-  point(event) {
+  /** The place of a pointer in the drawing. */
+  place(event) {
     const box = this.drawing.getBoundingClientRect();
-    this.at(((event.clientX - box.left) / box.width) * WIDTH);
+    return Math.max(LEFT, Math.min(RIGHT, ((event.clientX - box.left) / box.width) * WIDTH));
   }
 
-  /** The cursor at a place, moved to the nearest step that is drawn. */
+  point(event) {
+    const x = this.place(event);
+    if (this.grabbed === undefined) return this.at(x);
+    this.brush.setAttribute("visibility", "visible");
+    this.brush.setAttribute("x", Math.min(x, this.grabbed));
+    return this.brush.setAttribute("width", Math.abs(x - this.grabbed));
+  }
+
+  grab(event) {
+    if (event.button !== 0 || !this.span) return;
+    this.grabbed = this.place(event);
+    this.drawing.setPointerCapture(event.pointerId);
+  }
+
+  /** The steps that the pointer was dragged over become the range of all charts. */
+  release(event) {
+    if (this.grabbed === undefined) return;
+    const [first, final] = this.span, ends = [this.grabbed, this.place(event)].sort((a, b) => a - b);
+    this.grabbed = undefined;
+    this.brush.setAttribute("visibility", "hidden");
+    if (ends[1] - ends[0] > 6) this.grid.zoomTo(ends.map((x) => first + ((x - LEFT) / (RIGHT - LEFT)) * (final - first)));
+  }
+
+  /** The line whose steps are read. */
+  base() {
+    return this.lines?.find((line) => line.steps.length && !line.faint) ?? this.lines?.find((line) => line.steps.length);
+  }
+
+  /** The cursor at a place, moved to the nearest step that is drawn; that of the other charts follows. */
   at(x) {
-    const base = this.data?.lines.find((line) => line.steps.length && !line.faint) ?? this.data?.lines[0];
-    if (!base?.steps.length || !this.x) return;
+    const base = this.base();
+    if (!base) return;
     this.step = nearest(base.steps, (step) => this.x(step), x);
-    const said = [], line = this.cursor.firstChild, place = this.x(this.step);
+    const said = this.mark(this.step), box = this.drawing.getBoundingClientRect();
+    tip([`step ${whole(this.step)}`, ...said.slice(0, 12)], box.left + (this.x(this.step) / WIDTH) * box.width, box.top + 40);
+    this.grid.others(this, (chart) => chart.mark(this.step));
+  }
+
+  /** The cursor at a step, or nowhere; gives what the lines say there. */
+  mark(step) {
+    if (!this.cursor) return [];
+    const said = [], line = this.cursor.firstChild, [first, final] = this.span, place = this.x(step ?? first);
+    this.cursor.setAttribute("visibility", step === null || step < first || step > final ? "hidden" : "visible");
     this.cursor.replaceChildren(line);
     line.setAttribute("x1", place);
     line.setAttribute("x2", place);
-    for (const one of this.data.lines) {
-      const index = one.faint && this.data.lines.length === 2 ? -1 : one.steps.indexOf(this.step);
+    for (const one of this.lines) {
+      const index = one.faint && this.lines.length === 2 ? -1 : one.steps.indexOf(step);
       if (index < 0 || !this.drawable(one.values[index])) continue;
       this.cursor.append(svg("circle", { class: one.color ?? "", cx: place, cy: this.y(one.values[index]), r: 3.2 }));
       said.push(`${one.name ? `${one.name}: ` : ""}${written(one.values[index], this.data)}`);
     }
-    this.cursor.setAttribute("visibility", "visible");
-    const box = this.drawing.getBoundingClientRect();
-    tip([`step ${whole(this.step)}`, ...said.slice(0, 12)], box.left + (place / WIDTH) * box.width, box.top + 40);
+    return said;
   }
 
   key(event) {
-    const base = this.data?.lines.find((line) => line.steps.length && !line.faint);
-    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-    if (!base || move === undefined) return;
+    const base = this.base(), move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    const zoom = { "+": 0.25, "=": 0.25, "-": 1 }[event.key];
+    if (event.key === "Escape" || (zoom && this.span)) {
+      event.preventDefault();
+      const [first, final] = this.span, middle = this.step ?? (first + final) / 2, wide = (final - first) * (zoom ?? 0);
+      return this.grid.zoomTo(event.key === "Escape" || !this.grid.zoom && zoom === 1 ? null : [middle - wide, middle + wide]);
+    }
+    if (!base || move === undefined) return undefined;
     event.preventDefault();
     event.stopPropagation();
-    const now = this.step === undefined ? base.steps.length - 1 - Math.sign(move) : base.steps.indexOf(this.step);
-    const next = Math.max(0, Math.min(base.steps.length - 1, now + move));
-    this.at(this.x(base.steps[next]));
+    const now = this.step === undefined || !base.steps.includes(this.step) ? base.steps.length - 1 - Math.sign(move) : base.steps.indexOf(this.step);
+    return this.at(this.x(base.steps[Math.max(0, Math.min(base.steps.length - 1, now + move))]));
   }
 
   leave() {
-    this.cursor?.setAttribute("visibility", "hidden");
+    this.mark(null);
+    this.grid.others(this, (chart) => chart.mark(null));
     tip(null);
   }
 }
@@ -216,24 +274,69 @@ function nearest(steps, place, x) {
   return low > 0 && x - place(steps[low - 1]) < place(steps[low]) - x ? steps[low - 1] : steps[low];
 }
 
-/** Charts of metrics in one grid, each group's first under its heading; those that were there before only get new data. */
+const PINNED = "penstock-pinned";
+
+/** Which metrics are shown, and which come first: a search, and pins that this browser keeps. */
+export class Choice {
+  constructor(changed) {
+    this.changed = changed;
+    this.pinned = new Set(JSON.parse(localStorage.getItem(PINNED) ?? "[]"));
+    this.box = make("input", { type: "search", id: "metrics", placeholder: "name", oninput: changed });
+    this.label = make("label", { for: "metrics" }, "Find a metric ", this.box);
+  }
+
+  finds({ name, label, group }) {
+    const wanted = this.box.value.trim().toLowerCase().split(/\s+/);
+    return wanted.every((word) => `${name} ${label} ${group}`.toLowerCase().includes(word));
+  }
+
+  pin(name) {
+    if (!this.pinned.delete(name)) this.pinned.add(name);
+    localStorage.setItem(PINNED, JSON.stringify([...this.pinned]));
+    this.changed();
+  }
+}
+
+/** Charts of metrics in groups, each under its heading; those that were there before only get new data. `zoomed` hears of a new range. */
 export class Grid {
-  constructor() {
-    this.element = make("div", { class: "curves" });
-    this.charts = new Map();
+  constructor(choice, zoomed = () => {}) {
+    Object.assign(this, { choice, zoomed, zoom: null, charts: new Map() });
+    this.range = make("span");
+    this.note = make("p", { class: "zoom", hidden: true }, this.range, make("button", { type: "button", onclick: () => this.zoomTo(null) }, "Show all steps"));
+    this.groups = make("div", { class: "groups" });
+    this.element = make("div", {}, this.note, this.groups);
   }
 
   update(metrics) {
-    const cells = metrics.map((metric, index) => {
-      if (!this.charts.has(metric.name)) this.charts.set(metric.name, new Chart());
-      const chart = this.charts.get(metric.name);
-      chart.update(metric);
-      const heading = metrics[index - 1]?.group === metric.group ? "" : metric.group;
-      return [heading, chart.element];
-    });
-    const shape = JSON.stringify(metrics.map((metric) => metric.name));
+    const groups = new Map([["Pinned", []]]);
+    for (const metric of metrics.filter((one) => this.choice.finds(one))) {
+      if (!this.charts.has(metric.name)) this.charts.set(metric.name, new Chart(this));
+      this.charts.get(metric.name).update(metric);
+      const title = this.choice.pinned.has(metric.name) ? "Pinned" : metric.group;
+      if (!groups.has(title)) groups.set(title, []);
+      groups.get(title).push(metric.name);
+    }
+    const filled = [...groups].filter(([, names]) => names.length), shape = JSON.stringify(filled);
     if (shape === this.shape) return;
     this.shape = shape;
-    this.element.replaceChildren(...cells.map(([heading, element]) => make("div", { class: "cell" }, heading ? make("h3", {}, heading) : null, element)));
+    const focus = document.activeElement;
+    this.groups.replaceChildren(...filled.map(([title, names]) => make("section", { class: `group of-${Math.min(4, names.length)}` }, make("h3", {}, title),
+      make("div", { class: "curves" }, names.map((name) => this.charts.get(name).element)))),
+      ...(metrics.length && !filled.length ? [make("p", { class: "empty" }, "No metric matches.")] : []));
+    if (this.groups.contains(focus)) focus.focus();
+  }
+
+  /** All charts show these steps, or all steps. */
+  zoomTo(range) {
+    const ends = range && [Math.max(0, Math.floor(range[0])), Math.ceil(range[1])];
+    this.zoom = ends && ends[1] > ends[0] ? ends : null;
+    this.note.hidden = !this.zoom;
+    if (this.zoom) this.range.textContent = `Steps ${whole(this.zoom[0])} to ${whole(this.zoom[1])} `;
+    for (const chart of this.charts.values()) { chart.dirty = true; if (chart.shown) chart.draw(); }
+    this.zoomed();
+  }
+
+  others(chart, act) {
+    for (const one of this.charts.values()) if (one !== chart && one.shown) act(one);
   }
 }

@@ -1,7 +1,7 @@
 // Runs over each other; those that differ only in their seed become one band.
 
 import { get } from "./api.js";
-import { Grid } from "./chart.js";
+import { Choice, Grid } from "./chart.js";
 import { kept } from "./curves.js";
 import { make } from "./elements.js";
 
@@ -16,9 +16,10 @@ export function compareView(query) {
   const bands = kept("bands", "seeds as a band", true, () => draw());
   const stages = make("select", { id: "stage", onchange: () => { stage = stages.value; painted = ""; address(); view.refresh(); } });
   const legend = make("ul", { class: "runs-legend" });
-  const grid = new Grid();
+  const choice = new Choice(() => draw());
+  const grid = new Grid(choice);
   const differences = make("details", {}, make("summary", {}, "How their specs differ"));
-  const body = make("div", {}, make("div", { class: "tools" }, make("label", { for: "stage" }, "Stage"), stages, log.label, smooth.label, bands.label), legend, grid.element, differences);
+  const body = make("div", {}, make("div", { class: "tools" }, make("label", { for: "stage" }, "Stage"), stages, choice.label, log.label, smooth.label, bands.label), legend, grid.element, differences);
 
   function address() {
     history.replaceState(null, "", `#/compare?${new URLSearchParams({ runs: ids.join(","), stage })}`);
@@ -68,7 +69,7 @@ export function compareView(query) {
     differences.hidden = !answer.differences.length;
     differences.replaceChildren(differences.firstChild, ...answer.differences.map((one) => make("div", {},
       make("h3", {}, `${names.get(one.run)} against ${names.get(one.from)}`),
-      make("ul", {}, (one.lines.length ? one.lines : ["nothing but the name"]).map((line) => make("li", {}, make("code", {}, line)))),
+      make("ul", {}, (one.lines.length ? one.lines : ["only the name differs"]).map((line) => make("li", {}, make("code", {}, line)))),
       one.left_out ? make("p", { class: "note" }, `${one.left_out} more`) : null)));
   }
 

@@ -1,8 +1,10 @@
 // The curves of each stage.
 
 import { get, runPath } from "./api.js";
-import { Grid } from "./chart.js";
+import { Choice, Grid } from "./chart.js";
 import { make } from "./elements.js";
+
+const CLOSELY = 2000; // points of a curve that is looked at closely
 
 /** A switch that is kept for this browser. */
 export function kept(name, label, initially, changed) {
@@ -24,6 +26,7 @@ function chartOf(metric, log, alarms) {
 export function curvesPane(id) {
   const log = kept("log", "logarithmic", false, () => draw());
   const smooth = kept("smooth", "smoothed", true, () => { versions.clear(); update(); });
+  const choice = new Choice(() => draw());
   const body = make("div");
   const versions = new Map(), answers = new Map(), grids = new Map(), shapes = new Map();
   let head = null;
@@ -31,7 +34,7 @@ export function curvesPane(id) {
   function draw() {
     for (const [stage, answer] of answers) {
       if (!grids.has(stage)) {
-        grids.set(stage, new Grid());
+        grids.set(stage, new Grid(choice, () => { versions.delete(stage); update(); }));
         shapes.set(stage, make("section", { class: "stage-curves" }, make("h2", {}, stage), grids.get(stage).element));
       }
       const alarms = head.alarms.filter((one) => one.stage === stage).slice(0, 100);
@@ -46,7 +49,8 @@ export function curvesPane(id) {
     let changed = false;
     for (const stage of head.stages.filter((one) => one.done || one.took).reverse()) {
       if (versions.get(stage.name) === head.version) continue;
-      const answer = await get(runPath(id, "/curves"), { stage: stage.name, smooth: smooth.box.checked ? 1 : 0, since: versions.get(stage.name) });
+      const answer = await get(runPath(id, "/curves"), { stage: stage.name, smooth: smooth.box.checked ? 1 : 0,
+        points: grids.get(stage.name)?.zoom ? CLOSELY : undefined, since: versions.get(stage.name) });
       versions.set(stage.name, answer.version);
       if (!answer.same) { answers.set(stage.name, answer); changed = true; draw(); }
     }
@@ -54,7 +58,7 @@ export function curvesPane(id) {
   }
 
   return {
-    element: make("div", {}, make("div", { class: "tools" }, log.label, smooth.label), body),
+    element: make("div", {}, make("div", { class: "tools" }, choice.label, log.label, smooth.label, make("span", { class: "note" }, "Drag across a chart to zoom all of them; double-click to show all steps.")), body),
     async refresh(now) { head = now; await update(); },
   };
 }

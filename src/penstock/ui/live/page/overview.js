@@ -1,10 +1,10 @@
-// All runs of the folder, the newest first.
+// All runs of the folder, newest first.
 
 import { get } from "./api.js";
 import { ago, whole } from "./dom.js";
 import { make } from "./elements.js";
 
-const STATES = { finished: "finished", running: "running", silent: "silent", stopped: "stopped by a sentinel" };
+const STATES = { finished: "finished", running: "running", silent: "no news", stopped: "stopped by a sentinel" };
 
 export function overviewView() {
   const chosen = new Set();
@@ -14,8 +14,8 @@ export function overviewView() {
   const root = make("p", { class: "headline" });
   const empty = make("p", { class: "empty", hidden: true });
   const table = make("table", { class: "runs" },
-    make("caption", { class: "unseen" }, "Runs, the newest first"),
-    make("thead", {}, make("tr", {}, ...["compare", "run", "state", "progress", "measured last", "alarms", "last event"].map((name) =>
+    make("caption", { class: "unseen" }, "Runs, newest first"),
+    make("thead", {}, make("tr", {}, ...["compare", "run", "state", "progress", "latest values", "alarms", "last event"].map((name) =>
       make("th", { scope: "col" }, name === "compare" ? make("span", { class: "unseen" }, name) : name)))), body);
   const rows = new Map();
   let known = [];
@@ -43,10 +43,10 @@ export function overviewView() {
     state.dataset.content = content;
     note.textContent = run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`;
     state.replaceChildren(make("span", { class: `state ${run.state}` }, STATES[run.state]));
-    const at = run.stage ? `${run.stage}${run.stages > 1 ? ` (${run.place} of ${run.stages})` : ""}` : "no events yet";
-    progress.replaceChildren(make("span", {}, at),
-      run.steps ? make("progress", { max: run.steps, value: Math.min(run.step, run.steps), "aria-label": `steps of ${run.name}` }) : null,
-      make("span", { class: "note" }, run.steps ? `${whole(run.step)} of ${whole(run.steps)} steps` : ""));
+    const at = run.stage ? `${run.stage}${run.stages > 1 ? ` (${run.place} of ${run.stages})` : ""}` : "not started";
+    const steps = run.steps ? `${whole(run.step)} of ${whole(run.steps)} steps` : run.step ? `step ${whole(run.step)}` : "no steps yet";
+    const bar = run.steps ? [make("progress", { max: run.steps, value: Math.min(run.step, run.steps), "aria-label": `steps of ${run.name}` })] : [];
+    progress.replaceChildren(make("span", {}, at), ...bar, make("span", { class: "note" }, steps));
     measured.replaceChildren(...(run.headline ? [make("span", { class: "said" }, run.headline)] : run.values.map(({ label, value }) =>
       make("span", { class: "value" }, `${label} `, make("b", {}, value)))));
     alarms.textContent = run.alarms ? whole(run.alarms) : "";
@@ -64,7 +64,7 @@ export function overviewView() {
     if (order.length !== body.children.length || order.some((made, index) => body.children[index] !== made)) body.replaceChildren(...order);
     table.hidden = !shown.length;
     empty.hidden = shown.length > 0;
-    empty.textContent = known.length ? `No run's name holds “${wanted}”.` : "No runs here yet. Start one: penstock train quickstart";
+    empty.textContent = known.length ? `No run name contains “${wanted}”.` : "No runs here yet. Start one: penstock train quickstart";
   }
 
   const view = {
@@ -77,7 +77,7 @@ export function overviewView() {
       const answer = await get("runs");
       known = answer.runs;
       view.ready = true;
-      root.textContent = `${whole(known.length)} in ${answer.root}`;
+      root.textContent = `${whole(known.length)} ${known.length === 1 ? "run" : "runs"} in ${answer.root}`;
       draw(answer.now);
       return known.some((run) => run.state === "running") ? "moves" : "rests";
     },

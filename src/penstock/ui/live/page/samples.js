@@ -135,7 +135,7 @@ export function samplesPane(id, query) {
     element.classList.toggle("with-gaps", gaps.box.checked);
     const groups = grouped();
     const matched = groups.some((group) => group.samples.some((sample) => sample.step !== step));
-    note.textContent = compared && !matched ? `Step ${whole(other)} sampled none of these prompts; “same prompt” below a prompt names steps that did.` : "";
+    note.textContent = compared && !matched ? `Step ${whole(other)} has no sample of these prompts; “same prompt at other steps” lists the steps that do.` : "";
     list.replaceChildren(...groups.map(promptCard));
     const last = Math.min(shown.count, offset + LIMIT);
     more.replaceChildren(...(shown.count <= LIMIT ? [] : [`samples ${offset + 1} to ${last} of ${shown.count}`,
@@ -158,7 +158,7 @@ export function samplesPane(id, query) {
     place.replaceChildren(...(found.length > 1 ? found.filter((one) => one !== step).map((one) => make("button", { type: "button", onclick: () => {
       other = one;
       load();
-    } }, whole(one))) : ["at no other logged step"]));
+    } }, whole(one))) : ["no other logged step"]));
   }
 
   function answerCard(sample, group) {
@@ -168,7 +168,7 @@ export function samplesPane(id, query) {
     const content = gaps.box.checked && sample.tokens ? tokensOf(sample.tokens) : compared ? diffOf(base.text, sample.text)
       : [make("div", { class: "text" }, sample.text || "(nothing)")];
     const facts = [["reward", sample.reward], ...(Object.keys(sample.rewards).length > 1 ? Object.entries(sample.rewards) : []), ["tokens", sample.length],
-      ["ends", sample.finish], ["version", sample.version], ...Object.entries(sample.others)].filter(([, value]) => value !== "" && value !== null);
+      ["finish", sample.finish], ["version", sample.version], ...Object.entries(sample.others)].filter(([, value]) => value !== "" && value !== null);
     const key = `${sample.step} ${sample.row}`;
     const pick = make("input", { type: "checkbox", checked: picked.has(key), onchange: (event) => {
       if (event.target.checked) picked.set(key, sample); else picked.delete(key);
@@ -176,7 +176,7 @@ export function samplesPane(id, query) {
     } });
     return make("article", { class: `answer ${sample.error ? "failed" : ""}` },
       make("header", {}, make("label", {}, pick, sample.step === step ? nameOf(sample) : `step ${whole(sample.step)}, ${nameOf(sample)}`),
-        differ.box.checked && group.samples.length > 1 && !gaps.box.checked ? make("span", { class: "note" }, isBase ? "the others are compared with this" : "") : null),
+        differ.box.checked && group.samples.length > 1 && !gaps.box.checked ? make("span", { class: "note" }, isBase ? "the others are compared with this one" : "") : null),
       ...content, ...sample.blobs.map((blob) => mediumOf(id, blob)), gaps.box.checked && !sample.tokens ? make("p", { class: "note" }, "no log-probs were logged for this sample") : null,
       make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value))))),
       sample.error ? make("p", { class: "trouble" }, sample.error) : null);

@@ -29,7 +29,7 @@ export function eventsPane() {
       if (head.version === version) return;
       version = head.version;
       element.replaceChildren(
-        head.alarms.length ? table("Sentinels", ["stage", "sentinel", "", "tripped at", "", "what it saw"], head.alarms.map(alarmRow))
+        head.alarms.length ? table("Sentinels", ["stage", "sentinel", "severity", "tripped at", "until", "reason"], head.alarms.map(alarmRow))
           : make("p", { class: "empty" }, "No sentinel has tripped."),
         table("Events", ["after", "stage", "step", "event", ""], head.events.map(eventRow)),
         head.events_left_out ? make("p", { class: "note" }, `${whole(head.events_left_out)} more are in events.jsonl.`) : "",
@@ -40,7 +40,7 @@ export function eventsPane() {
 }
 
 export function specPane(id) {
-  const text = make("pre", { tabindex: "0", "aria-label": "the run as a value" });
+  const text = make("pre", { tabindex: "0", "aria-label": "the spec of the run" });
   return {
     element: make("div", {}, text),
     async refresh() {

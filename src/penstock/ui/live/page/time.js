@@ -52,7 +52,7 @@ export function timePane(id) {
         found.lags.length && Math.max(...found.lags.map((one) => one.lag)) < 200 ? histogram(found) : "",
         roles(found.account.roles),
         make("dl", { class: "pairs" }, found.account.facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
-      ] : [make("p", { class: "empty" }, "Nothing is recorded yet of what the roles do.")]));
+      ] : [make("p", { class: "empty" }, "No timing has been recorded yet.")]));
     },
   };
 }

@@ -1,0 +1,174 @@
+// What is judged: the prompt, the answers, and the guideline.
+
+import { ask, prose, say } from "./dom.js";
+import { compare } from "./diff.js";
+import { find, make } from "./elements.js";
+import { nameOf } from "./forms.js";
+import { project } from "./service.js";
+
+const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool" };
+
+// The prompt as turns of a conversation. It opens at its end, and shows by a fade and a button that there is more.
+export class Prompt {
+  constructor() {
+    this.box = find("#prompt");
+    this.card = find("#prompt-card");
+    this.button = find("#prompt-whole");
+    this.button.onclick = () => this.whole(!this.card.classList.contains("whole"));
+    this.box.addEventListener("scroll", () => this.fade(), { passive: true });
+    addEventListener("resize", () => this.fade());
+  }
+
+  show({ text, turns }, raw) {
+    if (raw) this.box.replaceChildren(make("div", { class: "raw" }, text));
+    else this.box.replaceChildren(...turns.map(turnOf));
+    this.whole(false);
+  }
+
+  whole(yes) {
+    this.card.classList.toggle("whole", yes);
+    this.box.scrollTop = yes ? 0 : this.box.scrollHeight;
+    this.button.hidden = !yes && this.box.scrollHeight <= this.box.clientHeight + 1;
+    this.button.textContent = yes ? "Show less" : "↑ Show the whole prompt";
+    this.button.setAttribute("aria-expanded", String(yes));
+    this.fade();
+  }
+
+  fade() {
+    const { scrollTop, scrollHeight, clientHeight } = this.box;
+    this.card.classList.toggle("above", scrollTop > 2);
+    this.card.classList.toggle("beneath", scrollHeight - clientHeight - scrollTop > 2);
+  }
+}
+
+function turnOf({ role, html }) {
+  const body = prose(make("div", { class: "prose" }), html);
+  if (!role) return body;
+  return make("div", { class: `turn ${role}` }, make("b", { class: "role" }, ROLES[role] ?? role), body);
+}
+
+const ALIKE = 0.4; // of two texts: from here on it helps to mark their differences
+
+// How much of the longer text the other one has too, in the same order; null where both are too long to tell.
+function shared(left, right) {
+  const found = compare(left, right);
+  if (!found) return null;
+  const size = (pieces) => pieces.reduce((sum, [text]) => sum + text.replace(/\s/g, "").length, 0);
+  const longer = Math.max(size(found.left), size(found.right));
+  return { ...found, share: longer ? size(found.left.filter(([, same]) => same)) / longer : 1 };
+}
+
+// The answers side by side: rendered, as raw text, or with their differences marked.
+export class Answers {
+  // `open(kind, place)` opens the panel for an edit or a critique; `memory` keeps whether differences are wanted.
+  constructor(open, memory) {
+    this.open = open;
+    this.memory = memory;
+    this.marked = memory.read("differences") === true;
+    this.seen = new Set();
+    for (const name of ["scroll", "resize", "keydown", "pointerdown"])
+      addEventListener(name, () => this.task && this.unseen(), { passive: true, capture: true });
+  }
+
+  show(task, form, raw) {
+    this.task = task;
+    this.raw = raw;
+    this.seen.clear();
+    this.bodies = task.responses.map(() => make("div", { class: "prose" }));
+    const cards = task.responses.map((_, place) => this.card(place, form.fields(place)));
+    const list = find("#answers");
+    list.className = `answers of-${Math.min(task.responses.length, 4)}`;
+    list.replaceChildren(...cards);
+    const [first, ...others] = task.responses.map(({ text }) => text);
+    this.found = others.map((text) => shared(first, text)).map((one) => (one && one.share >= ALIKE ? one : null));
+    find("#diff").hidden = !this.found.some(Boolean);
+    this.draw();
+  }
+
+  card(place, fields) {
+    const name = nameOf(place),
+      id = `answer-${place}`;
+    const tool = (kind, text) =>
+      make("button", { type: "button", class: "quiet", "aria-label": `${text} answer ${name}`, onclick: () => this.open(kind, place) }, text);
+    const body = this.bodies[place];
+    body.tabIndex = 0;
+    body.setAttribute("role", "group");
+    body.setAttribute("aria-labelledby", id);
+    return make(
+      "article",
+      { class: `card answer place-${place}`, "aria-labelledby": id },
+      make("header", {}, make("h2", { id }, this.bodies.length > 1 ? `Answer ${name}` : "Answer"), make("span", { class: "remarks note" }), tool("edit", "Edit"), tool("critique", "Critique")),
+      body,
+      fields.length ? make("div", { class: "fields" }, ...fields) : null,
+    );
+  }
+
+  remarked(kind, place) {
+    const card = find(`.place-${place ?? 0} .remarks`);
+    card.textContent = place === null ? "critique of all saved" : `${kind} saved`;
+  }
+
+  // The first place whose answer has not been on the screen yet, clear of the bar; null when all have been.
+  unseen() {
+    const end = Math.min(innerHeight, find("#bar").getBoundingClientRect().top);
+    if (!document.querySelector("dialog[open]"))
+      this.bodies.forEach((body, place) => {
+        const { top, bottom, height } = body.getBoundingClientRect();
+        if (bottom >= 0 && top + Math.min(30, height) <= end) this.seen.add(place);
+      });
+    return this.bodies.map((_, place) => place).find((place) => !this.seen.has(place)) ?? null;
+  }
+
+  reveal(place) {
+    find(`.place-${place}`).scrollIntoView({ block: "start" });
+  }
+
+  toggleDiff() {
+    this.marked = !this.marked;
+    this.memory.write("differences", this.marked);
+    this.draw();
+    say(this.marked ? find("#diff-note").textContent : "Differences hidden");
+  }
+
+  // Everything is compared with the first answer; in a pair both sides are marked.
+  draw() {
+    const { responses } = this.task,
+      marked = this.marked && this.found.some(Boolean);
+    find("#diff").setAttribute("aria-pressed", String(marked));
+    find("#diff-note").textContent = marked ? `Differences ${responses.length > 2 ? "from A " : ""}are highlighted in the plain text.` : "";
+    responses.forEach(({ text, html }, place) => {
+      const found = place ? this.found[place - 1]?.right : responses.length === 2 ? this.found[0]?.left : [[text, true]];
+      const body = this.bodies[place];
+      body.className = this.raw ? "raw" : marked ? "plain" : "prose";
+      if (marked && found) body.replaceChildren(...found.map(([piece, same]) => (same ? piece : make("mark", {}, piece))));
+      else if (marked || this.raw) body.replaceChildren(text);
+      else prose(body, html);
+    });
+  }
+}
+
+// The guideline, over the work. A version that this user has not seen yet opens by itself, and nothing is judged before it is closed.
+export class Guideline {
+  constructor({ version, html }, memory, closed) {
+    const kept = project() === "default" ? "guideline" : `guideline of ${project()}`;
+    Object.assign(this, { version, memory, closed, kept });
+    this.dialog = find("#guideline");
+    prose(find("#guideline-text"), html);
+    find("#guideline-version").textContent = `version ${version}`;
+    find("#guideline-toggle").onclick = () => this.open();
+    if (memory.read(kept) !== version) this.open();
+  }
+
+  async open() {
+    if (this.dialog.open) return;
+    await ask(this.dialog);
+    this.memory.write(this.kept, this.version);
+    find("#question").focus({ preventScroll: true });
+    this.closed();
+  }
+
+  // A task was asked under a version; a note where that is not the one that this page has.
+  note(version) {
+    return version === this.version ? "" : `This task was written for version ${version} of the guideline; you see version ${this.version}.`;
+  }
+}

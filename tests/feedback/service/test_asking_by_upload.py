@@ -1,0 +1,146 @@
+"""Asking, gold, accounts and deletion over HTTP, as the commands do it."""
+
+import json
+
+import pytest
+from feedback_examples import enrol, pair
+from served import code
+
+from penstock.feedback.policy import QueuePolicy
+
+ROW = {"prompt": "p", "responses": ["a", "b"]}
+
+
+@pytest.fixture
+def admin(service):
+    return service.person("root", "admin")
+
+
+def upload(admin, *rows, **fields):
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return admin.post("/api/admin/ask", **{"name": "q.jsonl", "text": text, **fields})
+
+
+def test_an_upload_asks_what_a_file_asks(service, admin):
+    checked = upload(admin, ROW, ROW, overlap=2, check=True).json()
+    assert checked == {"questions": 1, "same": 1, "unused": []}
+    assert service.store.tasks() == []
+    assert upload(admin, ROW, overlap=2).json() == {"questions": 1, "same": 0, "unused": [], "new": 1}
+    [task] = map(service.store.task, service.store.tasks())
+    assert (task.form, task.overlap, task.item.prompt) == ("pair", 2, "p")
+
+
+def test_a_file_of_many_questions_is_taken(service, admin):
+    rows = [{"prompt": f"question {number} " + "p" * 400, "responses": ["a", "b"]} for number in range(300)]
+    assert upload(admin, *rows).json()["new"] == 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"name": "q.parquet"}, "Parquet"),
+        ({"to": ["nobody"], "overlap": 1}, "nobody: no such person"),
+        ({"form": "song"}, "one of"),
+        ({"scale": [1]}, "scale"),
+        ({"extra": 1}, "unknown field"),
+        ({"text": json.dumps(ROW) + '\n{"prompt": 1}\n'}, "q.jsonl:2: it has prompt"),
+    ],
+)
+def test_a_bad_upload_is_refused_and_nothing_is_written(service, admin, fields, why):
+    found = upload(admin, ROW, **fields)
+    assert found.status_code == 400
+    assert why in found.json()["error"]["message"]
+    assert "/tmp" not in found.text
+    assert service.store.tasks() == []
+
+
+@pytest.mark.parametrize("path", ["ask", "gold", "gold/agreed", "forget", "exclude"])
+def test_only_administrators_with_a_token_may(service, admin, path):
+    annotator = service.person("ann")
+    assert annotator.post(f"/api/admin/{path}").status_code == 403
+    admin.http.headers["X-CSRF-Token"] = "0" * 64
+    assert code(admin.post(f"/api/admin/{path}")) == "csrf"
+
+
+def test_gold_is_made_shown_and_taken_back(service, admin):
+    [task] = service.store.ask([pair("x")])
+    made = admin.post("/api/admin/gold", task=task, answer=1, reason="see the manual").json()["task"]
+    [shown] = admin.get("/api/admin/gold").json()["gold"]
+    assert (shown["task"], shown["answer"]["preference"], shown["demoted"]) == (made, 1, False)
+    assert admin.post("/api/admin/gold", task=made, demote=True, reason="wrong").json() == {"event": 2}
+    assert admin.get("/api/admin/gold").json()["gold"][0]["demoted"]
+    assert admin.post("/api/admin/gold", task=task, answer=1).status_code == 400
+    assert admin.post("/api/admin/gold/agreed").json() == {"pairs": [], "promoted": 0}
+
+
+def test_the_version_of_the_guideline_that_was_read_is_kept(serve):
+    service = serve(guideline_version="7")
+    service.store.ask([pair("x"), pair("y")])
+    ann = service.person("ann")
+    ann.submit(ann.next()).raise_for_status()
+    ann.submit(ann.next(), guideline="6").raise_for_status()
+    assert [event.guideline for event in service.store.events()] == ["7", "6"]
+    assert ann.submit("0" * 32, guideline="v" * 101).status_code == 400
+
+
+def test_somebody_who_does_not_qualify_reads_why(serve):
+    service = serve(QueuePolicy(gold_share=0, repeat_share=0, qualify=1))
+    root, ann = service.person("root", "admin"), service.person("ann")
+    upload(root, {**ROW, "gold": "tie"}, gold=True)
+    upload(root, ROW)
+    assert ann.get("/api/me").json()["admission"] == {"qualify": 1, "done": 0, "paused": "", "quota": 0}
+    ann.submit(ann.next()).raise_for_status()
+    assert ann.next() is None
+    assert ann.get("/api/me").json()["admission"]["paused"] == "did not qualify: 0 of 1 known answers right"
+
+
+def test_roles_and_quotas_change_and_one_administrator_stays(service, admin):
+    enrol(service.store, "ann")
+    assert admin.post("/api/admin/annotators", name="ann", change={"role": "adjudicator", "quota": 9}).json() == {}
+    assert (service.store.annotator("ann").role, service.store.annotator("ann").quota) == ("adjudicator", 9)
+    assert code(admin.post("/api/admin/annotators", name="root", change={"role": "annotator"})) == "not_allowed"
+    assert admin.post("/api/admin/annotators", name="ann", change={"role": "king"}).status_code == 400
+
+
+def test_votes_are_exported_by_pseudonym_and_a_person_is_deleted(service, admin):
+    service.store.ask([pair("x")])
+    ann = service.person("ann")
+    ann.submit(ann.next()).raise_for_status()
+    [row] = map(json.loads, admin.get("/api/admin/export?form=votes").text.splitlines())
+    assert row["annotator"].startswith("annotator-")
+    assert (row["kind"], row["preference"], row["guideline"], row["counts"]) == ("vote", row["preference"], "1", True)
+    pseudonym = admin.post("/api/admin/forget", name="ann", votes="keep").json()["pseudonym"]
+    assert ann.get("/api/me").status_code == 401
+    assert [event.annotator for event in service.store.events()] == [pseudonym]
+    assert admin.get("/api/admin/leaderboard").json() == {"models": []}
+
+
+def test_the_work_of_a_person_is_excluded_and_counts_again(service, admin):
+    annotator = service.person("ann")
+    upload(admin, ROW)
+    task = annotator.post("/api/next").json()["task"]
+    annotator.post("/api/submit", key="a-vote-of-ann", task=task["id"], kind="vote", body={"preference": 1})
+    given = {"name": "ann", "reason": "votes without reading"}
+    event = admin.post("/api/admin/exclude", key="exclusion-1", **given).json()["event"]
+    assert admin.post("/api/admin/exclude", key="exclusion-1", **given).json()["event"] == event
+    assert service.store.state().judgements() == []
+    assert admin.post("/api/admin/exclude", key="inclusion-1", event=event, reason="it was somebody else").status_code == 200
+    assert len(service.store.state().judgements()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "why"),
+    [
+        ({"name": "ann"}, 400, "reason"),
+        ({"name": "nobody", "reason": "r"}, 404, ""),
+        ({"name": "ann", "reason": "r", "since": 20, "until": 10}, 400, "ends before it begins"),
+        ({"event": 1, "reason": "r"}, 409, ""),
+        ({"event": 1, "name": "ann", "reason": "r"}, 400, "unknown field"),
+    ],
+)
+def test_an_exclusion_that_cannot_be_is_refused(service, admin, fields, status, why):
+    service.person("ann")
+    found = admin.post("/api/admin/exclude", key="exclusion-1", **fields)
+    assert found.status_code == status
+    assert why in found.text
+    assert service.store.length() == 0

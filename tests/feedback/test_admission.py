@@ -1,0 +1,134 @@
+"""Who may judge: a qualification on gold, attention all along, a most for everybody."""
+
+import pytest
+from feedback_examples import HandClock, enrol, pair, vote
+
+from penstock.feedback.exchange.snapshot import Labels, counted, snapshot
+from penstock.feedback.policy import QueuePolicy
+from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.store import Store
+
+SHARES = {"gold_share": 0.0, "repeat_share": 0.0, "held": 1}
+
+
+@pytest.fixture
+def opened(place):
+    stores = []
+
+    def make(gold=3, **fields):
+        stores.append(Store.open(place, QueuePolicy(**{**SHARES, **fields}), HandClock()))
+        enrol(stores[-1], "ann")
+        stores[-1].enrol(Annotator("root", role="admin"))
+        known = [Task(item=pair(f"g{n}").item, overlap=0, purpose="gold", gold={"preference": 1}) for n in range(gold)]
+        stores[-1].ask([*known, *(pair(str(n), overlap=1) for n in range(40))])
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+def judge(store, preference, times=1):
+    """Ann takes the next tasks and says so; gives their purposes."""
+    purposes = []
+    for _ in range(times):
+        lease = store.next_task("ann")
+        if lease is None:
+            break
+        store.submit(vote(lease.task, "ann", f"k{store.length()}", preference))
+        purposes.append(store.task(lease.task).purpose)
+    return purposes
+
+
+def test_whoever_qualifies_goes_on_to_ordinary_tasks(opened):
+    store = opened(qualify=3)
+    assert judge(store, 1, 5) == ["gold", "gold", "gold", "ask", "ask"]
+    assert store.state().exclusions == {}
+
+
+def test_whoever_does_not_is_excluded_and_gets_nothing_more(opened):
+    store = opened(qualify=3)
+    assert judge(store, -1, 5) == ["gold"] * 3
+    [event] = store.state().exclusions.values()
+    assert (event.annotator, event.body["reason"]) == ("ann", "did not qualify: 0 of 3 known answers right")
+    assert counted(snapshot(store), Labels()) == []
+    store.verify()
+
+
+def test_votes_from_before_the_qualification_do_not_count_either(opened):
+    store = opened()
+    judge(store, 1, 2)
+    store.policy = QueuePolicy(**SHARES, qualify=3)
+    judge(store, -1, 3)
+    assert counted(snapshot(store), Labels()) == []
+
+
+def test_an_administrator_lets_somebody_pass(opened):
+    store = opened(qualify=3)
+    judge(store, -1, 3)
+    [sequence] = store.state().exclusions
+    store.include("root", "i", sequence, "misread the guideline")
+    assert judge(store, 1, 2) == ["ask", "ask"]
+    assert len(counted(snapshot(store), Labels())) == 5
+
+
+def test_too_little_gold_to_qualify_gives_nothing(opened):
+    assert judge(opened(gold=1, qualify=3), 1, 3) == ["gold"]
+
+
+def test_adjudicators_need_not_qualify(opened):
+    store = opened(qualify=3)
+    store.enrol(Annotator("ann", role="adjudicator"))
+    assert judge(store, 1) == ["ask"]
+
+
+def test_whoever_fails_gold_is_paused_where_that_is_wanted(opened):
+    # Of 2 wrong ones of 2 the share's 95% interval ends at 66%, below 70%; of 1 it does not.
+    store = opened(gold=3, gold_share=0.5, pause=True)
+    purposes = judge(store, -1, 40)
+    assert purposes.count("gold") == 2
+    assert purposes[-1] == "gold"
+    assert "attention checks failed: 0 of 2" in next(iter(store.state().exclusions.values())).body["reason"]
+
+
+def test_nobody_is_paused_unasked(opened):
+    store = opened(gold=3, gold_share=0.5)
+    assert judge(store, -1, 40).count("gold") == 3
+    assert store.state().exclusions == {}
+
+
+def test_nobody_gives_more_answers_than_the_most(opened):
+    store = opened(quota=3)
+    assert len(judge(store, 1, 9)) == 3
+    store.undo("ann", "u")
+    assert store.held("ann")  # the seat of what was taken back is still theirs
+    store.enrol(Annotator("ann", quota=5))
+    [lease] = store.held("ann")
+    store.submit(vote(lease.task, "ann", "again", 1))
+    assert len(judge(store, 1, 9)) == 2
+
+
+def test_a_task_on_the_screen_counts_toward_the_most(opened):
+    store = opened(quota=2, held=2)
+    judge(store, 1)
+    assert store.next_task("ann") is not None
+    assert store.next_task("ann") is None
+
+
+def test_a_skip_is_no_answer(opened):
+    store = opened(quota=1)
+    lease = store.next_task("ann")
+    store.submit(Submission("skip", lease.task, "ann", "s", {}))
+    assert len(judge(store, 1, 3)) == 1
+
+
+def test_ratings_qualify_by_each_axis(opened):
+    store = opened(gold=0, qualify=2, qualified=0.75)
+    known = {"scores": {"helpful": [6], "harmless": [2]}}
+    fields = {"form": "rating", "axes": ("helpful", "harmless"), "overlap": 0, "purpose": "gold", "gold": known}
+    store.ask([Task(item=Item(str(n), (Response("r"),)), **fields) for n in range(2)])
+    for helpful, harmless in ((5, 2), (6, 6)):  # one step off is right: 3 of 4
+        lease = store.next_task("ann")
+        body = {"scores": {"helpful": [helpful], "harmless": [harmless]}}
+        store.submit(Submission("rating", lease.task, "ann", f"k{lease.task}", body))
+    assert judge(store, 1) == ["ask"]
