@@ -131,7 +131,7 @@ BAD = [
     ({"responses": ["a", "b"]}, (), "give prompt"),
     ({**PAIR, "prompt": " "}, (), "not empty"),
     ({**PAIR, "prompt": 5}, (), "messages must be a list"),
-    ({**PAIR, "responses": ["a", "a"]}, (), "same text"),
+    ({**PAIR, "responses": ["a", "a"]}, (), "two responses are the same"),
     ({**PAIR, "responses": ["a", "b", "c"]}, ("--form", "pair"), "a pair has 2 responses, not 3"),
     ({**PAIR, "models": ["m"]}, (), "give 2 names"),
     ({**PAIR, "groups": {"language": 5}}, (), "object of texts"),

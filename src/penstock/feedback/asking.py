@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.blobs import Blob
 from penstock.core.files import replaced
 from penstock.data.sources import numbered_json_rows
 from penstock.feedback.errors import FeedbackError
@@ -71,7 +72,7 @@ def read(path: Path) -> list[Asked]:
 
 
 def _asked(row: Mapping[str, Any]) -> Asked:
-    item = Item(**{**row["item"], "responses": tuple(map(Response.of, row["responses"]))})
+    item = Item.of(row["item"], tuple(map(Response.of, row["responses"])))
     if item.id != row["task"]["item"]:
         raise ValueError(f"item {item.id[:12]} is not {row['task']['item'][:12]}")
     return Asked(Task.of(row["task"], item), tuple(row["margins"]))
@@ -86,20 +87,23 @@ class Answered:
     responses: tuple[Response, ...]
     score_EG: tuple[tuple[float, ...], ...] = ()
     groups: Mapping[str, str] | None = None
+    blobs: tuple[Blob, ...] = ()
+    """The prompt's."""
 
     def pair(self, first: int, second: int, **fields: Any) -> Asked:
         """A question about two of the samples."""
-        item = Item(self.prompt, (self.responses[first], self.responses[second]), self.key, dict(self.groups or {}))
+        both = (self.responses[first], self.responses[second])
+        item = Item(self.prompt, both, self.key, dict(self.groups or {}), self.blobs)
         return Asked(Task(item=item, **fields), tuple(score_G[first] - score_G[second] for score_G in self.score_EG))
 
 
 def candidates(answered: Sequence[Answered]) -> list[tuple[Answered, int, int]]:
-    """Each two samples in a row of one prompt whose texts differ; no sample is in two pairs."""
+    """Each two samples in a row of one prompt that differ; no sample is in two pairs."""
     return [
         (one, first, first + 1)
         for one in answered
         for first in range(0, len(one.responses) - 1, 2)
-        if one.responses[first].text != one.responses[first + 1].text
+        if one.responses[first].content != one.responses[first + 1].content
     ]
 
 
@@ -122,7 +126,7 @@ def duels(answered: Sequence[Answered], against: Sequence[Answered], wanted: int
     """The first samples of both policies for the first ``wanted`` prompts where they differ; the judged policy's is first."""
     found = []
     for mine, theirs in zip(answered, against, strict=True):
-        if mine.responses[0].text != theirs.responses[0].text:
+        if mine.responses[0].content != theirs.responses[0].content:
             scores = tuple((own[0], other[0]) for own, other in zip(mine.score_EG, theirs.score_EG, strict=True))
             both = replace(mine, responses=(mine.responses[0], theirs.responses[0]), score_EG=scores)
             found.append(both.pair(0, 1, strategy=DUEL, **fields))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from penstock.core.blobs import Blob
 from penstock.feedback.errors import FeedbackError
 
 Form = Literal["pair", "ranking", "rating", "correction"]
@@ -77,6 +78,24 @@ def vars_of(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
+def named(text: str, blobs: tuple[Blob, ...]) -> str:
+    """The hash of what people see: of a text, and of the blobs with it where there are some."""
+    seen = text if not blobs else canonical([text, *(blob.hash for blob in blobs)])
+    return hashlib.sha256(seen.encode()).hexdigest()
+
+
+def with_blobs(fields: dict[str, Any], blobs: tuple[Blob, ...]) -> dict[str, Any]:
+    """Fields with blobs as plain values; where there are none, without, so that names of texts stay what they were."""
+    if blobs:
+        return fields | {"blobs": [vars_of(blob) for blob in blobs]}
+    return {name: value for name, value in fields.items() if name != "blobs"}
+
+
+def blobs_of(plain: Iterable[Mapping[str, Any]]) -> tuple[Blob, ...]:
+    """Blobs from their plain values."""
+    return tuple(Blob(**one) for one in plain)
+
+
 def require_name(name: str, what: str) -> None:
     """Refuse names that cannot be shown or typed safely."""
     if not re.fullmatch(r"[\w@.+\-:/]{1,120}", name):
@@ -101,6 +120,8 @@ class Response:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     """Where a text of other origin comes from, such as ``human`` or a model's name. Never shown to annotators."""
+    blobs: tuple[Blob, ...] = ()
+    """Images, sounds and videos that are the answer, with a text or without one; the store keeps their bytes."""
 
     def __post_init__(self) -> None:
         if len(self.text) > LONGEST_TEXT:
@@ -111,11 +132,17 @@ class Response:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Response:
         """The response of :meth:`plain` fields."""
-        return cls(**{**fields, "tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"])})
+        blobs = blobs_of(fields.get("blobs", ()))
+        return cls(**{**fields, "tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"]), "blobs": blobs})
 
     def plain(self) -> dict[str, Any]:
-        """Its fields."""
-        return {**vars_of(self), "sampling": dict(self.sampling)}
+        """Its fields; without blobs as in older stores."""
+        return with_blobs({**vars_of(self), "sampling": dict(self.sampling)}, self.blobs)
+
+    @property
+    def content(self) -> str:
+        """The name of what people see of it."""
+        return named(self.text, self.blobs)
 
     @property
     def model(self) -> str:
@@ -140,13 +167,15 @@ class Response:
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt and the responses to compare, rank or rate. ``groups`` names values to report by, such as the language."""
+    """A prompt and the responses to compare, rank or rate. ``groups`` names values to report by, such as the language;
+    ``blobs`` belong to the prompt."""
 
     prompt: str
     responses: tuple[Response, ...]
     key: str = ""
     """The prompt's key in its run (``source/epoch/ordinal``); empty for imported ones."""
     groups: Mapping[str, str] = field(default_factory=dict)
+    blobs: tuple[Blob, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.responses:
@@ -160,9 +189,13 @@ class Item:
 
     @cached_property
     def contents(self) -> tuple[str, tuple[str, ...]]:
-        """Names of the prompt and of each response's text: what items that ask the same have in common."""
-        prompt, *responses = (hashlib.sha256(text.encode()).hexdigest() for text in (self.prompt, *self.texts))
-        return prompt, tuple(responses)
+        """Names of the prompt and of each response as they are shown: what items that ask the same have in common."""
+        return named(self.prompt, self.blobs), tuple(response.content for response in self.responses)
+
+    @property
+    def every_blob(self) -> tuple[Blob, ...]:
+        """The prompt's and the responses', each once."""
+        return tuple(dict.fromkeys([*self.blobs, *(blob for response in self.responses for blob in response.blobs)]))
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -171,7 +204,13 @@ class Item:
     def plain(self) -> dict[str, Any]:
         """The item with its responses as names of blobs."""
         names = [response.id for response in self.responses]
-        return {"prompt": self.prompt, "responses": names, "key": self.key, "groups": dict(self.groups)}
+        made = {"prompt": self.prompt, "responses": names, "key": self.key, "groups": dict(self.groups), "blobs": ()}
+        return with_blobs(made, self.blobs)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], responses: tuple[Response, ...]) -> Item:
+        """The item of :meth:`plain` fields, with its responses."""
+        return cls(**{**fields, "responses": responses, "blobs": blobs_of(fields.get("blobs", ()))})
 
 
 @dataclass(frozen=True)
@@ -217,8 +256,8 @@ class Task:
             raise FeedbackError("a gold task, and no other, needs gold={…}, the right judgement")
         if not self.axes or not self.scale[0] < self.scale[1]:
             raise FeedbackError(f"axes={self.axes}, scale={self.scale}; name an axis and give (low, high) with low < high")
-        if self.form == "correction" and responses != 1:
-            raise FeedbackError(f"a correction is of 1 response, not {responses}")
+        if self.form == "correction" and (responses != 1 or not self.item.texts[0]):
+            raise FeedbackError(f"a correction is of 1 response with a text, not of {responses}")
         if self.purpose == "repeat" and len(self.people) != 1:
             raise FeedbackError("a repeat is reserved for one annotator")
         if self.people and self.overlap > len(self.people):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from penstock.core.blobs import Blob
 from penstock.feedback import schema
 from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound
 from penstock.feedback.records import (
@@ -25,17 +26,24 @@ from penstock.feedback.records import (
     vars_of,
 )
 
+ReadBlob = Callable[[Blob], bytes]
+"""Gives the bytes of a blob; raises DataError where it cannot."""
+
 NOT_SHOWN: Mapping[str, Any] = {"order": (), "latency": -1.0, "guideline": ""}
 """Fields of an event that answers nothing which was shown."""
 _ANNOTATORS = sa.select(*(schema.annotators.c[name] for name in Annotator.__dataclass_fields__))
 
 
-def save_task(connection: Connection, task: Task, now: float) -> bool:
-    """Add a task with its item and their blobs; whether it was new. What is there already is left as it is."""
+def save_task(connection: Connection, task: Task, now: float, read: ReadBlob | None = None) -> bool:
+    """Add a task with its item and their blobs; whether it was new. What is there already is left as it is.
+
+    Raises:
+        DataError, FeedbackError: a blob is not in the store, and ``read`` does not give its bytes.
+    """
     name = task.id
     if has(connection, schema.tasks.c.id, name):
         return False
-    _save_item(connection, task.item)
+    _save_item(connection, task.item, read)
     body = task.plain()
     looked_up = {column: body[column] for column in ("item", "purpose", "origin", "reserved", "overlap")}
     made = {"id": name, "body": canonical(body), "added": now, "project": task.project, **looked_up}
@@ -62,13 +70,20 @@ def _body(connection: Connection, body: sa.Column[Any], column: sa.Column[str], 
     return connection.execute(sa.select(body).where(column == key)).scalar()
 
 
-def _save_item(connection: Connection, item: Item) -> None:
+def _save_item(connection: Connection, item: Item, read: ReadBlob | None) -> None:
     name = item.id
     if has(connection, schema.items.c.id, name):
         return
     for response in item.responses:
         if not has(connection, schema.blobs.c.hash, response.id):
             connection.execute(schema.blobs.insert().values(hash=response.id, body=response.body))
+    for blob in item.every_blob:
+        if not has(connection, schema.blobs.c.hash, blob.hash):
+            if read is None:
+                raise FeedbackError(f"blob {blob.hash[:12]} ({blob.kind}) is not in this store; give its bytes too")
+            content = read(blob)
+            blob.check(content, "its source")
+            connection.execute(schema.blobs.insert().values(hash=blob.hash, body=content))
     connection.execute(schema.items.insert().values(id=name, body=canonical(item.plain())))
 
 
@@ -92,8 +107,21 @@ def no_task(name: str) -> NoReturn:
 
 def _load_item(connection: Connection, name: str) -> Item:
     fields = json.loads(_body(connection, schema.items.c.body, schema.items.c.id, name))
-    fields["responses"] = tuple(_load_response(connection, key) for key in fields["responses"])
-    return Item(**fields)
+    return Item.of(fields, tuple(_load_response(connection, key) for key in fields["responses"]))
+
+
+def load_blob(connection: Connection, blob: Blob) -> bytes:
+    """The bytes of an image, sound or video.
+
+    Raises:
+        NotFound: they are not in the store.
+        DataError: they were damaged.
+    """
+    content = _body(connection, schema.blobs.c.body, schema.blobs.c.hash, blob.hash)
+    if content is None:
+        raise NotFound(f"blob {blob.hash[:12]} is not in this store")
+    blob.check(content, "the store")
+    return bytes(content)
 
 
 def _load_response(connection: Connection, key: str) -> Response:

@@ -48,7 +48,7 @@ def project_column() -> sa.Column[str]:
 blobs = sa.Table(
     "blobs", metadata, sa.Column("hash", sa.Text, primary_key=True), sa.Column("body", sa.LargeBinary, nullable=False)
 )
-"""Contents by their SHA-256: responses as canonical JSON."""
+"""Contents by their hash: responses as canonical JSON (SHA-256), images, sounds and videos as they are (``core.blobs``)."""
 
 items = sa.Table("items", metadata, sa.Column("id", sa.Text, primary_key=True), sa.Column("body", sa.Text, nullable=False))
 

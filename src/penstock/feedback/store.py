@@ -108,16 +108,18 @@ class Store:
         with self.database.read() as connection:
             return rows.load_annotators(connection)
 
-    def ask(self, tasks: Sequence[Task]) -> list[str]:
+    def ask(self, tasks: Sequence[Task], read: rows.ReadBlob | None = None) -> list[str]:
         """Add tasks, all or none, and give their names. A task that is there already is left as it is.
 
-        Raises FeedbackError: there is no such project as a task's, or it asks no such form.
+        ``read`` gives the bytes of images, sounds and videos that the store does not have yet.
+
+        Raises FeedbackError: there is no such project as a task's, it asks no such form, or the bytes of a blob are nowhere.
         """
         with self.database.write() as connection:
             for name in {task.project for task in tasks}:
                 projects.load(connection, name).require_forms(task for task in tasks if task.project == name)
             for task in tasks:
-                rows.save_task(connection, task, self.now())
+                rows.save_task(connection, task, self.now(), read)
         return [task.id for task in tasks]
 
     def task(self, name: str) -> Task:

@@ -37,9 +37,15 @@ def rows(place: str, base: Path, options: Mapping[str, Any]) -> list[dict[str, A
         options: ``form``, ``until``, ``content``, and what the form takes (``forms.OPTIONS``).
 
     Raises:
-        DataError: an unknown option, no store there, no rows in it, or rows of another content than the run recorded.
+        DataError: an unknown option, no store there, no rows in it, rows of another content than the run recorded, or rows with
+            images, sounds or videos, of which a language model would only see the texts.
     """
     found, pins = _read(place, base, options)
+    if any("media" in row for row in found):
+        raise DataError(
+            f"{SCHEME}{place}: rows have media, and stages read texts alone; ask such questions in a project of their own, and "
+            "write them with: penstock feedback export --media FOLDER"
+        )
     if options.get("content", content_hash(found)) != content_hash(found):
         raise DataError(
             f"{SCHEME}{place}: its first {pins['until']} entries do not give the rows the run recorded; is it the same store?"

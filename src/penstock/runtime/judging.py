@@ -15,7 +15,7 @@ from penstock.config.parts import RewardSpec
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.feedback.asking import Asked
-from penstock.feedback.errors import AlreadyAnswered, SeatTaken
+from penstock.feedback.errors import AlreadyAnswered, FeedbackError, SeatTaken
 from penstock.feedback.exchange.snapshot import Labels, Snapshot, Votes, counted
 from penstock.feedback.judgements import unit_of
 from penstock.feedback.judges import BothOrders, beside_people, place_share, question, read_answer
@@ -33,7 +33,8 @@ def group_of(item: Item) -> Group:
     """An item as the group of samples that it was made of, with exact tokens."""
     key = PromptKey(item.key or item.id[:12], 0, 0)
     columns = {"prompt": item.prompt, **item.groups}
-    return Group(Prompt(key, item.prompt, columns=columns), tuple(sample_of(item, key, g) for g in range(len(item.responses))))
+    prompt = Prompt(key, item.prompt, columns=columns, blobs=item.blobs)
+    return Group(prompt, tuple(sample_of(item, key, g) for g in range(len(item.responses))))
 
 
 def sample_of(item: Item, key: PromptKey, index: int) -> Sample:
@@ -45,7 +46,8 @@ def sample_of(item: Item, key: PromptKey, index: int) -> Sample:
     logp_T = np.zeros(len(tokens_T), np.float32)
     logp_T[action_T] = found.logp
     version_T = np.where(action_T, found.version, -1).astype(np.int32)
-    return Sample(SampleKey(key, index), {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop", found.text)
+    columns = {"tokens_T": tokens_T}
+    return Sample(SampleKey(key, index), columns, action_T, logp_T, version_T, "stop", found.text, blobs=found.blobs)
 
 
 async def truths(spec: RewardSpec, items: Sequence[Item], rewards: MakeRewards) -> dict[str, list[float]]:
@@ -127,8 +129,11 @@ async def both_orders(spec: ServedJudge, tasks: Sequence[Task]) -> dict[str, Bot
     """What a served model says of each pair in both orders, at most ``spec.at_once`` questions at a time.
 
     Raises:
+        FeedbackError: a question has images, sounds or videos, which such a judge is not shown.
         GenerationError, ConnectionLost, DeadlinePassed: the server refuses, is gone, or is too slow.
     """
+    if any(task.item.every_blob for task in tasks):
+        raise FeedbackError(f"{spec.name} reads texts alone, and questions have media; ask people, or a Judge with a reward")
     from penstock.serve.judge import OneWord
 
     server, places = OneWord(spec.url, spec.key, spec.timeout, spec.model, spec.chat), asyncio.Semaphore(spec.at_once)

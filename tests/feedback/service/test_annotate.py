@@ -28,7 +28,7 @@ def test_a_task_is_shown_in_the_order_of_its_lease(flat):
     (lease,) = flat.store.held("ann")
     texts = ["first x", "second x"]
     assert [response["text"] for response in shown["responses"]] == [texts[index] for index in lease.order]
-    assert shown["prompt"] == {"text": "prompt x", "turns": [{"role": "", "html": "<p>prompt x</p>\n"}]}
+    assert shown["prompt"] == {"text": "prompt x", "turns": [{"role": "", "html": "<p>prompt x</p>\n"}], "media": []}
     assert (shown["form"], shown["axes"], shown["scale"], shown["deadline"]) == ("pair", ["overall"], [1, 7], 60)
     assert shown["answer_kinds"] == ["vote", "edit", "critique", "skip", "flag"]
 

@@ -235,6 +235,8 @@ class Export(ProjectCommand):
     """rows (TRL's standard format), trl (its conversational one), or argilla (records with the votes on pairs)."""
     names: bool = False
     """Annotators' names instead of pseudonyms, in votes and argilla."""
+    media: Annotated[Path | None, called("FOLDER")] = None
+    """Where images, sounds and videos of the questions go too, each as the hash that the column media has of it."""
 
     def __post_init__(self) -> None:
         if self.names and self.form != "votes" and self.format != "argilla":
@@ -246,11 +248,14 @@ class Export(ProjectCommand):
         """Write the rows and print their count and content hash."""
         from penstock.feedback.exchange import files, formats, votes
         from penstock.feedback.exchange import snapshot as exchange
+        from penstock.feedback.exchange.media import write_media
         from penstock.feedback.service.secrets import store_key
 
         with opened(self.store) as store:
             taken = exchange.snapshot(store, project=store.project(self.project).name)
             named = str if self.names else votes.pseudonyms(store_key(store.database, "pseudonyms"))
+            if self.media is not None:
+                print(f"wrote {write_media(store, taken.tasks.values(), self.media)} media files to {self.media}")
         if self.form == "votes":
             rows = votes.raw_votes(taken, named)
         elif self.format == "argilla":

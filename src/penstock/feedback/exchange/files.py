@@ -115,10 +115,15 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     import pyarrow
 
     # Mappings become JSON text: their keys differ from row to row, and a Parquet struct may not be empty.
-    flat = [{name: json.dumps(v) if isinstance(v, Mapping) else v for name, v in row.items()} for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row)
+    flat = [{name: _flat(row.get(name)) for name in names} for row in rows]
     sink = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(flat), sink)
     return sink.getvalue()
+
+
+def _flat(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, Mapping) else value
 
 
 def _arrow(path: Path) -> Any:

@@ -2,7 +2,8 @@
 
 Columns: ``prompt``, a text or a list of chat messages; and either ``responses`` (a list; in CSV ``response_1``,
 ``response_2`` …), or ``chosen`` and ``rejected`` (TRL's preference format, whose choice is no vote), or ``response``. Besides
-``gold``, the known answer; ``models``, what wrote each response; ``groups``, values to report by; and ``key``.
+``gold``, the known answer; ``models``, what wrote each response; ``groups``, values to report by; ``key``; and images, sounds
+and videos by paths: ``prompt_media``, and ``media``, one entry a response (a path, a list of them, or nothing).
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from penstock.core.blobs import Blob
 from penstock.core.errors import PenstockError
 from penstock.feedback import bodies, projects, schema
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.files import Row, placed_rows
 from penstock.feedback.exchange.formats import argilla_row, swapped, text_of, trl_texts
+from penstock.feedback.exchange.media import MOST, Media
 from penstock.feedback.records import DEFAULT, JUDGEMENT, Form, Item, Response, Task
+from penstock.feedback.rows import ReadBlob
 
 if TYPE_CHECKING:
     from penstock.feedback.store import Store
 
 MOST_ROWS = 50_000
 """Rows of one file: they are written in one transaction, for which votes wait."""
-COLUMNS = frozenset({"prompt", "responses", "response", "chosen", "rejected", "gold", "models", "model", "groups", "key"})
-NUMBERED = re.compile(r"(response|model)[_ ]?(\d{1,3}|[a-z])")
+COLUMNS = frozenset(
+    {
+        "prompt", "responses", "response", "chosen", "rejected", "gold", "models", "model", "groups", "key",
+        "media", "prompt_media",
+    }
+)  # fmt: skip
+NUMBERED = re.compile(r"(response|model|media)[_ ]?(\d{1,3}|[a-z])")
 """Columns of CSV that are one list: ``response_1``, ``model_b``."""
 FORM_OF = {1: "rating", 2: "pair"}
 """The form of a question with so many responses, where none is named; of more it is a ranking."""
@@ -64,6 +73,8 @@ class Questions:
     """Rows that ask what another row asks."""
     unused: tuple[str, ...]
     """Columns that say nothing here."""
+    read: ReadBlob | None = None
+    """Gives the bytes of their images, sounds and videos."""
 
 
 def ask_file(store: Store, path: Path, asking: Asking, *, argilla: bool = False, check: bool = False) -> tuple[int, Questions]:
@@ -73,8 +84,9 @@ def ask_file(store: Store, path: Path, asking: Asking, *, argilla: bool = False,
         DataError, FeedbackError: the first row that cannot be asked, as ``FILE:LINE``; nothing was written.
     """
     rows = placed_rows(path)
-    found = questions([(place, argilla_row(row, place)) for place, row in rows] if argilla else rows, asking)
-    return 0 if check else ask(store, found.tasks), found
+    rows = [(place, argilla_row(row, place)) for place, row in rows] if argilla else rows
+    found = questions(rows, asking, Media(path.parent))
+    return 0 if check else ask(store, found.tasks, found.read), found
 
 
 def ask_text(
@@ -93,7 +105,7 @@ def ask_text(
             raise FeedbackError(str(error).replace(str(path), name[:100])) from error
 
 
-def ask(store: Store, tasks: Sequence[Task]) -> int:
+def ask(store: Store, tasks: Sequence[Task], read: ReadBlob | None = None) -> int:
     """Add those tasks that ask what no task of the same form, purpose, readers and round asks already; gives how many.
 
     Raises:
@@ -117,19 +129,19 @@ def ask(store: Store, tasks: Sequence[Task]) -> int:
             for task, item in connection.execute(query.where(here, schema.tasks.c.purpose.in_(purposes)))
         }
     new = {_identity(task.plain(), task.item.plain()): task for task in reversed(tasks)}
-    return len(store.ask([task for identity, task in reversed(new.items()) if identity not in there]))
+    return len(store.ask([task for identity, task in reversed(new.items()) if identity not in there], read))
 
 
 def _identity(task: Mapping[str, Any], item: Mapping[str, Any]) -> tuple[Any, ...]:
     """What makes a question the same one, from the fields of a task and its item."""
     return (
         *(task.get(name, DEFAULT) for name in ("form", "purpose", "reserved", "round", "project")), tuple(task["axes"]),
-        item["prompt"], tuple(sorted(item["responses"])),
+        item["prompt"], tuple(sorted(item["responses"])), tuple(blob["hash"] for blob in item.get("blobs", ())),
     )  # fmt: skip
 
 
-def questions(rows: Sequence[tuple[str, Row]], asking: Asking) -> Questions:
-    """The tasks of rows, each with its place for errors.
+def questions(rows: Sequence[tuple[str, Row]], asking: Asking, media: Media | None = None) -> Questions:
+    """The tasks of rows, each with its place for errors; ``media`` is what paths in them refer to.
 
     Raises:
         DataError, FeedbackError: the first row that cannot be asked; says where, what and how to mend it.
@@ -139,7 +151,7 @@ def questions(rows: Sequence[tuple[str, Row]], asking: Asking) -> Questions:
     kept: dict[tuple[Any, ...], tuple[str, Task]] = {}
     for where, row in rows:
         try:
-            task = _task(where, {name: value for name, value in row.items() if value is not None}, asking)
+            task = _task(where, {name: value for name, value in row.items() if value is not None}, asking, media)
         except PenstockError as error:
             raise error if str(error).startswith(where) else FeedbackError(f"{where}: {error}") from error
         identity = _identity(task.plain(), task.item.plain())
@@ -147,26 +159,32 @@ def questions(rows: Sequence[tuple[str, Row]], asking: Asking) -> Questions:
         if task.item == other.item and task.gold != other.gold:
             raise FeedbackError(f"{where}: another known answer than {first} to the same question; take one of them out")
     columns = {name for _, row in rows for name in row if name not in COLUMNS and not NUMBERED.fullmatch(name)}
-    return Questions(tuple(task for _, task in kept.values()), len(rows) - len(kept), tuple(sorted(columns)))
+    read = media.read if media else None
+    return Questions(tuple(task for _, task in kept.values()), len(rows) - len(kept), tuple(sorted(columns)), read)
 
 
-def _task(where: str, row: Row, asking: Asking) -> Task:
-    prompt, texts, best = _texts(where, row)
-    if not prompt.strip() or not all(text.strip() for text in texts):
-        raise FeedbackError("prompt and responses must be texts that are not empty")
-    if len(texts) > 1 and len(set(texts)) < len(texts):
-        raise FeedbackError("two responses are the same text; take one of them out")
+def _task(where: str, row: Row, asking: Asking, media: Media | None) -> Task:
+    seen = [_blobs(one, media) for one in _list(row, "media")]
+    prompt, texts, best = _texts(where, row, len(seen))
+    seen = seen or [()] * len(texts)
+    if len(seen) != len(texts):
+        raise FeedbackError(f"media has {len(seen)} entries for {len(texts)} responses; give one a response, null for none")
+    if not prompt.strip() or not all(text.strip() or blobs for text, blobs in zip(texts, seen, strict=True)):
+        raise FeedbackError("prompt and responses must be texts that are not empty (a response may be media alone)")
+    if len(texts) > 1 and len(set(zip(texts, seen, strict=True))) < len(texts):
+        raise FeedbackError("two responses are the same; take one of them out")
     models = _list(row, "model") or [""] * len(texts)
     if len(models) != len(texts) or not all(isinstance(name, str) and len(name) <= 200 for name in models):
         raise FeedbackError(f"models={models!r:.80}; give {len(texts)} names, one a response")
     if best is not None and swapped(prompt, *texts):
-        texts, models, best = texts[::-1], models[::-1], 1
+        texts, models, seen, best = texts[::-1], models[::-1], seen[::-1], 1
     groups = _parsed(row.get("groups", {}))
     if not isinstance(groups, Mapping) or not all(isinstance(value, str) for value in groups.values()):
         raise FeedbackError(f'groups={groups!r:.60}; give an object of texts, such as {{"language": "en"}}')
-    responses = tuple(Response(text, source=name) for text, name in zip(texts, models, strict=True))
+    parts = zip(texts, models, seen, strict=True)
+    responses = tuple(Response(text, source=name, blobs=blobs) for text, name, blobs in parts)
     task = Task(
-        item=Item(prompt, responses, str(row.get("key", "")), dict(groups)),
+        item=Item(prompt, responses, str(row.get("key", "")), dict(groups), _blobs(row.get("prompt_media"), media)),
         form=asking.form or FORM_OF.get(len(texts), "ranking"),  # type: ignore[arg-type]
         overlap=1 if asking.gold else asking.overlap,
         axes=asking.axes,
@@ -198,7 +216,7 @@ def known_answer(task: Task, given: Any) -> dict[str, Any]:
         raise FeedbackError("a gold question needs its answer in the column gold (or chosen); a correction has none")
     if task.form == "pair" and not isinstance(value, Mapping):
         value = given if given in texts else value  # a response may be a number
-        sides = {1: 1, 2: -1, "tie": 0, texts[0]: 1, texts[1]: -1}
+        sides = {1: 1, 2: -1, "tie": 0} | ({texts[0]: 1, texts[1]: -1} if texts[0] != texts[1] else {})
         if isinstance(value, list | float) or value not in sides:
             raise FeedbackError(f"gold={value!r:.60}; give 1 or 2 for the better response, its text, or tie")
         value = {"preference": sides[value]}
@@ -212,13 +230,24 @@ def known_answer(task: Task, given: Any) -> dict[str, Any]:
     return bodies.check(JUDGEMENT[task.form], value, task)
 
 
-def _texts(where: str, row: Row) -> tuple[str, list[str], int | None]:
-    """The prompt, the responses, and which of them the row says is better."""
+def _blobs(given: Any, media: Media | None) -> tuple[Blob, ...]:
+    """What a cell of ``media`` refers to: a path, a list of them (in CSV as JSON), or nothing."""
+    paths = _parsed(given)
+    paths = paths if isinstance(paths, list) else [] if paths in (None, "") else [paths]
+    if paths and media is None:
+        raise FeedbackError("media are paths in a file of questions; ask with ask_file")
+    if len(paths) > MOST:
+        raise FeedbackError(f"{len(paths)} media in one place; {MOST} is the most")
+    return tuple(media.add(path) for path in paths) if media else ()
+
+
+def _texts(where: str, row: Row, media: int) -> tuple[str, list[str], int | None]:
+    """The prompt, the responses, and which of them the row says is better; of ``media`` alone the texts are empty."""
     if "chosen" in row and "rejected" in row:
         given = {name: _messages(value) for name, value in row.items() if name in ("prompt", "chosen", "rejected")}
         prompt, *both = trl_texts(given, where)
         return prompt, both, 0
-    responses = _list(row, "response")
+    responses = _list(row, "response") or [""] * media
     if "prompt" not in row or not responses:
         raise FeedbackError(
             f"it has {', '.join(row) or 'nothing'}; give prompt, and responses (a list), chosen and rejected, or response"
@@ -227,9 +256,10 @@ def _texts(where: str, row: Row) -> tuple[str, list[str], int | None]:
 
 
 def _list(row: Row, name: str) -> list[Any]:
-    """The column ``names``, or ``name``, or ``name_1``, ``name_2`` … as a list."""
-    if f"{name}s" in row:
-        found = _parsed(row[f"{name}s"])
+    """The column ``names``, or ``name``, or ``name_1``, ``name_2`` … as a list; ``media`` is a plural itself."""
+    several = name if name == "media" else f"{name}s"
+    if several in row:
+        found = _parsed(row[several])
         return found if isinstance(found, list) else [found]
     if name in row:
         return [row[name]]

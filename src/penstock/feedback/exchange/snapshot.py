@@ -19,7 +19,7 @@ from penstock.feedback.judgements import Comparison, Rating, Unit, comparisons, 
 from penstock.feedback.quality.dawid_skene import CEILING
 from penstock.feedback.quality.leaderboard import Duel
 from penstock.feedback.quality.reliability import fail_gold, preference_probability, preference_share, reliability
-from penstock.feedback.records import DEFAULT, Event, Nature, Task, canonical
+from penstock.feedback.records import DEFAULT, Event, Item, Nature, Task, canonical, vars_of
 from penstock.feedback.state import State, fold
 
 if TYPE_CHECKING:
@@ -197,6 +197,12 @@ def preference_pairs(taken: Snapshot, labels: Labels | None = None) -> list[Row]
     return [row for row in made if row is not None]
 
 
+def media_of(item: Item, **responses: int) -> Row:
+    """The column ``media`` of a row: what prompt and responses have besides their texts; none where it is texts alone."""
+    parts = {"prompt": item.blobs} | {name: item.responses[index].blobs for name, index in responses.items()}
+    return {"media": {name: [vars_of(blob) for blob in blobs] for name, blobs in parts.items()}} if any(parts.values()) else {}
+
+
 def _pair(said: Sequence[Comparison], known: float, weights: Mapping[str, float], labels: Labels) -> Row | None:
     """The row of a unit; ``known`` is what gold says of it, 0 for nothing."""
     signs = []
@@ -227,6 +233,7 @@ def _pair(said: Sequence[Comparison], known: float, weights: Mapping[str, float]
         "groups": dict(task.item.groups),
         "chosen_origin": responses[chosen].origin,
         "rejected_origin": responses[rejected].origin,
+        **media_of(task.item, chosen=chosen, rejected=rejected),
     }
 
 
@@ -262,7 +269,7 @@ def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[
         if abs(total) > 1e-9:
             task, response = said[0].task, said[0].response
             row = {"prompt": task.item.prompt, "completion": task.item.texts[response], "label": total > 0}
-            rows.append({**row, "votes": len(said), "task": task.id})
+            rows.append({**row, "votes": len(said), "task": task.id, **media_of(task.item, completion=response)})
     return rows
 
 
@@ -288,7 +295,8 @@ def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
         item = taken.tasks[event.task].item
         original, edited = item.responses[event.body["response"]].text, event.body["text"]
         if edited != original:
-            rows.append(correction_row(item.prompt, original, edited) | {"task": event.task, "time": event.time})
+            row = correction_row(item.prompt, original, edited) | {"task": event.task, "time": event.time}
+            rows.append(row | media_of(item, original=event.body["response"]))
     return rows
 
 

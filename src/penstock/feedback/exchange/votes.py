@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.feedback.exchange.files import Row
-from penstock.feedback.exchange.snapshot import Snapshot
+from penstock.feedback.exchange.snapshot import Snapshot, media_of
 from penstock.feedback.records import JUDGEMENTS
 
 
@@ -47,6 +47,7 @@ def raw_votes(taken: Snapshot, named: Callable[[str], str]) -> list[Row]:
             "order": list(event.order),
             "latency": event.latency,
             "guideline": event.guideline,
+            **media_of(task.item, **{f"response {index + 1}": index for index in range(len(task.item.responses))}),
         }
         rows.append(about | dict(event.body))
     return rows

@@ -2,7 +2,7 @@
 
 import { ask, prose, say } from "./dom.js";
 import { compare } from "./diff.js";
-import { find, make } from "./elements.js";
+import { all, find, make } from "./elements.js";
 import { nameOf } from "./forms.js";
 import { project } from "./service.js";
 
@@ -19,9 +19,9 @@ export class Prompt {
     addEventListener("resize", () => this.fade());
   }
 
-  show({ text, turns }, raw) {
-    if (raw) this.box.replaceChildren(make("div", { class: "raw" }, text));
-    else this.box.replaceChildren(...turns.map(turnOf));
+  show({ text, turns, media }, raw) {
+    const shown = raw ? [make("div", { class: "raw" }, text)] : turns.map(turnOf);
+    this.box.replaceChildren(...shown, ...media.map((one, i) => mediumOf(one, `Prompt, ${i + 1} of ${media.length}`, () => this.fade())));
     this.whole(false);
   }
 
@@ -47,6 +47,34 @@ function turnOf({ role, html }) {
   return make("div", { class: `turn ${role}` }, make("b", { class: "role" }, ROLES[role] ?? role), body);
 }
 
+// An image, which a click enlarges, or a player. `loaded` hears when its size is known.
+function mediumOf({ url, kind }, label, loaded) {
+  const what = kind.split("/")[0];
+  if (what !== "image") {
+    const player = make(what, {
+      src: url, controls: true, preload: "metadata", onloadedmetadata: loaded, "aria-label": `${label}: ${what === "audio" ? "sound" : "video"}`,
+    });
+    return make("figure", { class: "medium" }, player);
+  }
+  const alt = `${label}: image`;
+  const image = make("img", { src: url, alt, onload: loaded });
+  return make("figure", { class: "medium" }, make("button", { type: "button", title: "Enlarge", onclick: () => enlarge(url, alt) }, image));
+}
+
+function enlarge(url, alt) {
+  const close = make("form", {}, make("button", { autofocus: true }, "Close"));
+  const dialog = make("dialog", { class: "enlarged", "aria-label": alt }, close, make("img", { src: url, alt }));
+  document.body.append(dialog);
+  ask(dialog).then(() => dialog.remove());
+}
+
+// Whether everything in an answer can have been perceived: images are there, sounds and videos have been played at least in part.
+// What cannot be loaded or played does not hold up the work; a flag says so.
+function perceived(element) {
+  const images = all("img", element).every((image) => image.complete);
+  return images && all("audio, video", element).every((player) => player.played.length > 0 || player.error);
+}
+
 const ALIKE = 0.4; // of two texts: from here on it helps to mark their differences
 
 // How much of the longer text the other one has too, in the same order; null where both are too long to tell.
@@ -66,7 +94,7 @@ export class Answers {
     this.memory = memory;
     this.marked = memory.read("differences") === true;
     this.seen = new Set();
-    for (const name of ["scroll", "resize", "keydown", "pointerdown"])
+    for (const name of ["scroll", "resize", "keydown", "pointerdown", "timeupdate"])
       addEventListener(name, () => this.task && this.unseen(), { passive: true, capture: true });
   }
 
@@ -75,12 +103,15 @@ export class Answers {
     this.raw = raw;
     this.seen.clear();
     this.bodies = task.responses.map(() => make("div", { class: "prose" }));
+    this.media = task.responses.map(({ media }, place) =>
+      make("div", { class: "media" }, ...media.map((one, i) => mediumOf(one, `Answer ${nameOf(place)}, ${i + 1} of ${media.length}`, () => this.unseen()))),
+    );
     const cards = task.responses.map((_, place) => this.card(place, form.fields(place)));
     const list = find("#answers");
     list.className = `answers of-${Math.min(task.responses.length, 4)}`;
     list.replaceChildren(...cards);
     const [first, ...others] = task.responses.map(({ text }) => text);
-    this.found = others.map((text) => shared(first, text)).map((one) => (one && one.share >= ALIKE ? one : null));
+    this.found = others.map((text) => (first && text ? shared(first, text) : null)).map((one) => (one && one.share >= ALIKE ? one : null));
     find("#diff").hidden = !this.found.some(Boolean);
     this.draw();
   }
@@ -99,6 +130,7 @@ export class Answers {
       { class: `card answer place-${place}`, "aria-labelledby": id },
       make("header", {}, make("h2", { id }, this.bodies.length > 1 ? `Answer ${name}` : "Answer"), make("span", { class: "remarks note" }), tool("edit", "Edit"), tool("critique", "Critique")),
       body,
+      this.media[place].childElementCount ? this.media[place] : null,
       fields.length ? make("div", { class: "fields" }, ...fields) : null,
     );
   }
@@ -113,10 +145,16 @@ export class Answers {
     const end = Math.min(innerHeight, find("#bar").getBoundingClientRect().top);
     if (!document.querySelector("dialog[open]"))
       this.bodies.forEach((body, place) => {
-        const { top, bottom, height } = body.getBoundingClientRect();
-        if (bottom >= 0 && top + Math.min(30, height) <= end) this.seen.add(place);
+        const shown = body.textContent ? body : this.media[place];
+        const { top, bottom, height } = shown.getBoundingClientRect();
+        if (bottom >= 0 && top + Math.min(30, height) <= end && perceived(this.media[place])) this.seen.add(place);
       });
     return this.bodies.map((_, place) => place).find((place) => !this.seen.has(place)) ?? null;
+  }
+
+  // What is still to be done about an answer that is not seen yet.
+  missing(place) {
+    return find("audio, video", this.media[place]) ? "has not been played yet. Please play it" : "has not been on your screen yet. Please look at it";
   }
 
   reveal(place) {

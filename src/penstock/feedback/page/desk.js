@@ -214,7 +214,7 @@ export class Desk {
     const unseen = kind === this.form.kind ? this.answers.unseen() : null;
     if (unseen !== null) {
       this.answers.reveal(unseen);
-      this.tell(`Not sent: answer ${nameOf(unseen)} has not been on your screen yet. Please read it, then answer.`);
+      this.tell(`Not sent: answer ${nameOf(unseen)} ${this.answers.missing(unseen)}, then answer.`);
       return false;
     }
     // Nothing may be awaited before the lock but a dialog, or a second key would come through.

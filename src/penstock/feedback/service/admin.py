@@ -14,6 +14,7 @@ from penstock.feedback.exchange import files
 from penstock.feedback.exchange import snapshot as exchange
 from penstock.feedback.exchange.votes import raw_votes
 from penstock.feedback.records import DEFAULT, ROLES, Event, Role, Task
+from penstock.feedback.service import tasks
 from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.service.ask import Ask, reason_of
 from penstock.feedback.service.calls import Call, Route, Routes, reply
@@ -162,7 +163,7 @@ def lineage(event: Event, task: Task | None) -> dict[str, Any]:
     made = {**asdict(event), "body": dict(event.body), "order": list(event.order)}
     if task is None:
         return {**made, "task": None}
-    responses = [response.origin | {"text": response.text[:400]} for response in task.item.responses]
+    responses = [response.origin | {"text": tasks.in_words(response)} for response in task.item.responses]
     about = {
         "id": task.id,
         "form": task.form,

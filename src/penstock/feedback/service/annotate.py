@@ -24,6 +24,10 @@ from penstock.web.refusals import Refusal
 
 LONGEST_VERSION = 100
 """Characters of a guideline's version."""
+MEDIUM = re.compile(r"([0-9a-f]{32})\.(p|\d{1,3})\.(\d{1,3})")
+"""A file of a task: its handle, the place on the page (``tasks.PROMPT`` or a number), and which one there."""
+RANGE = re.compile(r"bytes=(\d{1,12})-(\d{0,12})")
+"""The one form of a range that players send."""
 KINDS = (*sorted(JUDGEMENTS), *sorted(PASSES), *sorted(REMARKS))
 
 
@@ -62,6 +66,7 @@ class Annotate:
             "/api/give-back": {"POST": Route(self.give_back, body="json")},
             "/api/submit": {"POST": Route(self.submit, body="json", most=LARGE)},
             "/api/undo": {"POST": Route(self.undo, body="json")},
+            "/api/media/{name}": {"GET": Route(self.media)},
         }
 
     def me(self, call: Call) -> Response:
@@ -158,6 +163,26 @@ class Annotate:
         leases = {lease.task: lease for lease in self._store.held(call.who.name, project)}
         lease = leases.get(event.task)
         return reply({"task": None if lease is None else self._shown(lease), "done": self._done(call, project)})
+
+    def media(self, call: Call) -> Response:
+        """An image, sound or video of a task that was shown to who asks; a part of it where a player asks for one."""
+        found = MEDIUM.fullmatch(call.name)
+        if found is None:
+            raise NotFound("there is no such file")
+        task = self._context.handles.task(found[1], call.who.name)
+        order, _ = self._seen(task, call.who.name)
+        blob = tasks.medium(self._store.task(task), order, found[2], int(found[3]))
+        if blob is None:
+            raise NotFound("there is no such file")
+        with self._store.database.read() as connection:
+            content = rows.load_blob(connection, blob)
+        headers = {"Cache-Control": "private, max-age=600", "Accept-Ranges": "bytes", "Content-Disposition": "inline"}
+        part = RANGE.fullmatch(call.headers.get("range", ""))
+        first, last = (int(part[1]), min(int(part[2] or blob.size), blob.size - 1)) if part else (0, -1)
+        if first > last:
+            return Response(content, 200, headers, blob.kind)
+        headers["Content-Range"] = f"bytes {first}-{last}/{blob.size}"
+        return Response(content[first : last + 1], 206, headers, blob.kind)
 
     def _task(self, call: Call) -> str:
         return self._context.handles.task(call.fields.text("task"), call.who.name)

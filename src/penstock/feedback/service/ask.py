@@ -12,6 +12,7 @@ from penstock.feedback.exchange.questions import Asking, ask_text
 from penstock.feedback.exchange.snapshot import Labels, duels_of, snapshot
 from penstock.feedback.quality.leaderboard import leaderboard
 from penstock.feedback.records import JUDGEMENT, Task
+from penstock.feedback.service import tasks
 from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.service.calls import LARGE, Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
@@ -167,6 +168,6 @@ def reason_of(fields: Fields) -> str:
 
 def _shown(task: Task) -> dict[str, Any]:
     """A task as an administrator's list has it."""
-    texts = [text[:400] for text in task.item.texts]
+    texts = [tasks.in_words(response) for response in task.item.responses]
     answer = None if task.gold is None else dict(task.gold)
     return {"task": task.id, "form": task.form, "prompt": task.item.prompt[:400], "responses": texts, "answer": answer}

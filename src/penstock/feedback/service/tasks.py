@@ -11,28 +11,51 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.core.blobs import Blob
 from penstock.feedback import bodies
-from penstock.feedback.records import JUDGEMENT, Lease, Task
+from penstock.feedback.records import JUDGEMENT, Lease, Response, Task
 from penstock.feedback.service.markdown import html_of
 
+PROMPT = "p"
+"""The place of the prompt in addresses of media; those of responses are numbers."""
 BESIDE = ("edit", "critique", "skip", "flag")
 """Kinds that may be sent for every task, besides the judgement that its form asks for."""
 
 
 def shown(task: Task, lease: Lease, handle: str, now: float) -> dict[str, Any]:
     """A leased task in the order of its lease. ``deadline`` is in seconds from now."""
-    responses = task.item.responses
+    responses = [task.item.responses[index] for index in lease.order]
     return {
         "id": handle,
         "form": task.form,
-        "prompt": conversation(task.item.prompt),
-        "responses": [text_and_html(responses[index].text) for index in lease.order],
+        "prompt": conversation(task.item.prompt) | {"media": _media(handle, PROMPT, task.item.blobs)},
+        "responses": [
+            text_and_html(one.text) | {"media": _media(handle, str(place), one.blobs)} for place, one in enumerate(responses)
+        ],
         "axes": list(task.axes),
         "scale": list(task.scale),
         "guideline": task.guideline,
         "deadline": max(0.0, lease.deadline - now),
         "answer_kinds": [JUDGEMENT[task.form], *BESIDE],
     }
+
+
+def _media(handle: str, place: str, blobs: Sequence[Blob]) -> list[dict[str, str]]:
+    """Where the page finds images, sounds and videos: their addresses tell neither what they hold nor whose they are."""
+    return [{"url": f"/api/media/{handle}.{place}.{index}", "kind": blob.kind} for index, blob in enumerate(blobs)]
+
+
+def in_words(response: Response) -> str:
+    """The beginning of a response in lists, with what else it holds."""
+    media = ", ".join(f"{blob.kind}, {blob.size:,} bytes" for blob in response.blobs)
+    return response.text[:400] + (f" [{media}]" if media else "")
+
+
+def medium(task: Task, order: Sequence[int], place: str, index: int) -> Blob | None:
+    """What an address of :func:`shown` stands for; None for none."""
+    parts = {PROMPT: task.item.blobs} | {str(at): task.item.responses[response].blobs for at, response in enumerate(order)}
+    blobs = parts.get(place, ())
+    return blobs[index] if index < len(blobs) else None
 
 
 def conversation(prompt: str) -> dict[str, Any]:

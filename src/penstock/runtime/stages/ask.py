@@ -20,6 +20,7 @@ from penstock.config.stage import Stage
 from penstock.core.errors import DataError
 from penstock.core.files import write_json
 from penstock.core.types import Group, Prompt, Sample
+from penstock.data.blobs import BLOBS, Blobs
 from penstock.data.texts import prompt_text
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
@@ -62,7 +63,7 @@ class Asking(StageRuntime):
         if context.folder is None:
             raise DataError(f"{stage.name}: asks within a run only; penstock train")
         self.stage, self.run, self.models, self.base, self.context = stage, run, models, base, context
-        self.folder = context.folder / "asked"
+        self.folder, self.blobs = context.folder / "asked", Blobs(context.folder / BLOBS)
         self.place = place_of(stage.store, base, context.folder)
         self.seed = seed_of(run.seed, stage.name)
         self.labels = Labels(natures=("simulated",) if stage.simulated else ("human", "imported"))
@@ -141,9 +142,10 @@ class Asking(StageRuntime):
 
         async def one(group: Group) -> Answered:
             scores = await asyncio.gather(*(judge(group, group.prompt.columns) for judge in judges))
-            responses = tuple(response(sample, origin, how) for sample in group.samples)
+            responses = tuple(response(sample, origin, how, group.prompt) for sample in group.samples)
             prompt = prompt_text(group.prompt, model.text)
-            return Answered(prompt, str(group.key), responses, tuple(map(tuple, scores)), groups_of(group.prompt))
+            said = groups_of(group.prompt)
+            return Answered(prompt, str(group.key), responses, tuple(map(tuple, scores)), said, group.prompt.blobs)
 
         return list(await asyncio.gather(*(one(group) for group in groups)))
 
@@ -155,7 +157,7 @@ class Asking(StageRuntime):
             store.project(self.stage.project)  # refuses one that is not there, before anything is sampled
             asked = await self.asked()
             tasks = [one.task for one in asked]
-            store.ask(tasks)
+            store.ask(tasks, self.blobs.read)
             who = "simulated annotators" if self.stage.simulated else "people"
             self.context.report("asked", of=who, questions=len(tasks), store=self.place, guideline=self.stage.guideline)
             heard = await self._answer(store, asked)
@@ -254,12 +256,14 @@ class Asking(StageRuntime):
         return verdict
 
 
-def response(sample: Sample, origin: Mapping[str, Any], sampling: Mapping[str, Any]) -> Response:
-    """A sample as the store keeps it, with its exact tokens and the log-probs of those that were generated."""
+def response(sample: Sample, origin: Mapping[str, Any], sampling: Mapping[str, Any], prompt: Prompt) -> Response:
+    """A sample as the store keeps it, with its exact tokens, the log-probs of those that were generated, and what it made
+    besides text: the blobs that are not the prompt's."""
     logp = tuple(map(float, sample.logp_T[sample.action_T]))
     tokens = tuple(map(int, sample.tokens_T))
     made_by = {name: origin[name] for name in ("run", "stage", "version")}
-    return Response(sample.text, tokens, logp, **made_by, sampling=dict(sampling))
+    blobs = tuple(blob for blob in sample.blobs if blob not in prompt.blobs)
+    return Response(sample.text, tokens, logp, **made_by, sampling=dict(sampling), blobs=blobs)
 
 
 def groups_of(prompt: Prompt) -> dict[str, str]:
