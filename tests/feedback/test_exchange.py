@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from dataclasses import replace
 
 import pytest
@@ -33,7 +32,7 @@ EQUAL = Labels(weights="equal")
 @pytest.fixture
 def store(tmp_path):
     with Store.open(tmp_path / "f.db", QueuePolicy(gold_share=0, repeat_share=0), HandClock()) as opened:
-        for name in ("ann", "bob", "cleo"):
+        for name in ("ann", "bob", "cleo", "dora", "emil", "mal"):
             opened.enrol(Annotator(name))
         yield opened
 
@@ -72,7 +71,57 @@ def test_an_adjudicator_decides(store):
     said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-3)
     [row] = preference_pairs(snapshot(store), EQUAL)
     assert row["chosen"] == "second x"
-    assert row["probability"] == pytest.approx(1 / (1 + math.exp(-(math.log(19) - 2 * COMMON_WEIGHT))))
+    assert (row["votes"], row["agreement"], row["probability"]) == (1, 1, pytest.approx(0.95))
+
+
+def test_an_adjudicator_decides_for_the_minority_too(store):
+    store.enrol(Annotator("judge", role="adjudicator"))
+    task = pair(overlap=3)
+    name = said(store, task, ann=1, bob=1, cleo=-1)
+    said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-1)
+    [row] = preference_pairs(snapshot(store))
+    assert row["chosen"] == "second x"
+
+
+def test_an_adjudicator_who_fails_gold_decides_nothing(store):
+    store.enrol(Annotator("judge", role="adjudicator"))
+    for number in range(12):
+        said(store, pair(f"g{number}", purpose="gold", overlap=0, gold={"preference": 1}), judge=-1)
+    task = pair(overlap=2)
+    name = said(store, task, ann=1, bob=1)
+    said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-3)
+    [row] = preference_pairs(snapshot(store))
+    assert (row["chosen"], row["votes"]) == ("first x", 2)
+
+
+def test_what_most_call_a_tie_is_no_preference(store):
+    said(store, pair(overlap=5), ann=0, bob=0, cleo=0, dora=1, emil=1)
+    assert preference_pairs(snapshot(store), EQUAL) == []
+    said(store, pair("y", overlap=4), ann=0, bob=0, cleo=1, dora=1)
+    assert [row["prompt"] for row in preference_pairs(snapshot(store), EQUAL)] == ["prompt y"]
+
+
+def test_a_pair_that_gold_calls_a_tie_is_no_preference(store):
+    task = pair(overlap=3)
+    said(store, task, ann=1, bob=1, cleo=1)
+    said(store, Task(item=task.item, purpose="gold", overlap=0, gold={"preference": 0}), dora=0)
+    assert preference_pairs(snapshot(store)) == []
+
+
+def test_strength_and_votes_are_of_those_whose_word_counts(store):
+    for number in range(12):
+        said(store, pair(f"g{number}", purpose="gold", overlap=0, gold={"preference": 1}), ann=1, bob=1, mal=-1)
+    said(store, pair(overlap=3), ann=1, bob=1, mal=3)
+    [row] = [row for row in preference_pairs(snapshot(store)) if row["prompt"] == "prompt x"]
+    assert (row["strength"], row["votes"], row["agreement"]) == (1, 2, 1)
+
+
+def test_where_gold_alone_prefers_it_strength_is_the_least(store):
+    task = pair(overlap=2)
+    said(store, task, ann=-3, bob=-2)
+    said(store, Task(item=task.item, purpose="gold", overlap=0, gold={"preference": 1}), cleo=1)
+    [row] = preference_pairs(snapshot(store))
+    assert (row["chosen"], row["strength"], row["agreement"]) == ("first x", 1, 0)
 
 
 def test_gold_and_repeats_are_not_trained_on(store):

@@ -69,6 +69,11 @@ def test_votes_on_one_prompt_are_drawn_together():
     assert wide[1] - wide[0] > narrow[1] - narrow[0]
 
 
+def test_who_has_won_everything_is_not_certain_to_a_point():
+    [best, _] = leaderboard(duels("a", "b", 30, 30))
+    assert best.interval[0] < best.rating < best.interval[1]
+
+
 def test_one_model_alone_has_no_place():
     with pytest.raises(FeedbackError, match="two are needed"):
         leaderboard([Duel("a", "a", 1.0, "p")])
@@ -76,6 +81,7 @@ def test_one_model_alone_has_no_place():
 
 def test_strengths_of_samples_are_those_of_each():
     won_SMM = np.array([[[0, 3], [1, 0]], [[0, 1], [1, 0]]], float)
-    both = strengths(won_SMM, 0.5)
-    assert both[0] == pytest.approx(strengths(won_SMM[:1], 0.5)[0])
+    half_SM = np.full(won_SMM.shape[:2], 0.5)
+    both = strengths(won_SMM, half_SM, half_SM)
+    assert both[0] == pytest.approx(strengths(won_SMM[:1], half_SM[:1], half_SM[:1])[0])
     assert both[1] == pytest.approx([0, 0], abs=1e-9)

@@ -10,7 +10,7 @@ from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_uni
 from penstock.feedback.quality.reliability import (
     Share,
     assess,
-    coin_chance,
+    binomial_chance,
     gold_accuracy,
     hasty_share,
     left_share,
@@ -101,8 +101,16 @@ def test_gold_is_read_like_a_judgement():
 
 def test_gold_accuracy_counts_directions():
     gold = {unit_named("g1"): 2.0, unit_named("g2"): -1.0, unit_named("g3"): 0.0}
-    found = [said("g1", "ann", 3), said("g2", "ann", 1), said("g3", "ann", 0), said("other", "ann", 1)]
+    found = [
+        said(unit, "ann", preference, n) for n, (unit, preference) in enumerate([("g1", 3), ("g2", 1), ("g3", 0), ("o", 1)])
+    ]
     assert gold_accuracy(found, gold) == Share(2, 3)
+
+
+def test_a_ranking_of_gold_is_one_judgement():
+    gold = {unit_named(f"g{n}"): 1.0 for n in range(6)}
+    mostly, seldom = [[said(f"g{n}", "ann", 1 if n < right else -1, 7) for n in range(6)] for right in (4, 3)]
+    assert (gold_accuracy(mostly, gold), gold_accuracy(seldom, gold)) == (Share(1, 1), Share(0, 1))
 
 
 def test_self_consistency_compares_repeats_with_the_first_time():
@@ -123,7 +131,14 @@ def test_sides_count_where_one_was_taken():
 
 @pytest.mark.parametrize(("right", "of", "chance"), [(10, 10, 2 / 1024), (5, 10, 1.0), (1, 4, 10 / 16), (0, 0, 1.0)])
 def test_the_chance_of_a_coin_by_hand(right, of, chance):
-    assert coin_chance(Share(right, of)) == pytest.approx(chance)
+    assert binomial_chance(Share(right, of)) == pytest.approx(chance)
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "p", "chance"), [(1, 1, 0.9, 1.0), (0, 1, 0.9, 0.2), (0, 2, 0.5, 0.5), (7, 10, 0.98, 0.0017)]
+)
+def test_the_chance_of_a_share_by_hand(right, of, p, chance):
+    assert binomial_chance(Share(right, of), p) == pytest.approx(chance, rel=0.02)
 
 
 def test_the_sign_table_keeps_the_first_judgement_and_marks_gaps():
@@ -164,7 +179,22 @@ def test_concerns_name_what_is_wrong():
     assert report["good"].concerns == report["fine"].concerns == ()
     assert set(report["bad"].concerns) == {"gold", "against the others"}
     assert {"hasty", "one side"} <= set(report["lazy"].concerns)
-    assert report["good"].weight > 3 > report["bad"].weight == 0
+    assert report["good"].weight > 2 > report["bad"].weight == 0
+
+
+def test_who_lies_together_on_some_pairs_is_refuted_by_gold():
+    """Three who lie together on two pairs of five are right on 12 of 20 gold, which is no failure; the honest miss one in ten."""
+    gold = {unit_named(f"u{number}"): 1.0 for number in range(20)}
+    found, sequence = [], 0
+    for number in range(200):
+        for name in ("ann", "bob", "x", "y", "z"):
+            sequence += 1
+            wrong = number % 5 < 2 if name in "xyz" else number % 10 == {"ann": 3, "bob": 7}[name]
+            found.append(said(f"u{number}", name, -1 if wrong else 1, sequence))
+    report = {quality.annotator: quality for quality in assess(found, gold)}
+    assert report["x"].gold == Share(12, 20)
+    assert "gold refutes agreement" in report["x"].concerns
+    assert min(report[name].weight for name in ("ann", "bob")) > 3 * report["x"].weight
 
 
 def test_an_annotator_who_shares_nothing_has_no_estimate():
@@ -179,7 +209,7 @@ def test_what_only_one_has_judged_speaks_for_nobody():
     report = {quality.annotator: quality for quality in assess(people() + alone, {})}
     assert "against the others" in report["bad"].concerns
     assert report["good"].concerns == report["fine"].concerns == ()
-    assert report["good"].weight > 3 > report["bad"].weight == 0
+    assert report["good"].weight > 2 > report["bad"].weight == 0
 
 
 def test_ties_of_the_others_are_no_estimate_of_who_takes_a_side():

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.feedback.judgements import Unit
 from penstock.feedback.quality.agreement import cohen_kappa
-from penstock.feedback.quality.reliability import Share, coin_chance
+from penstock.feedback.quality.reliability import Share, binomial_chance
 
 Answer = Literal["A", "B", "TIE"]
 
@@ -104,7 +104,7 @@ def beside_people(
         "agreement": _percent(Share(sum(sided), len(sided))),
         "kappa": f"{cohen_kappa(mine, theirs):.2f}",
         "longer": f"{longer(said)}, people {longer(people)}",
-        "first place": f"{place.value:.0%} (chance {coin_chance(place):.2g})" if place.of else "not shown an order",
+        "first place": f"{place.value:.0%} (chance {binomial_chance(place):.2g})" if place.of else "not shown an order",
         "skipped": skipped,
     }
 

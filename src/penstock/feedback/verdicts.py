@@ -15,7 +15,7 @@ from penstock.feedback.exchange.snapshot import Votes
 from penstock.feedback.judgements import Comparison, sign_table
 from penstock.feedback.quality.agreement import krippendorff_alpha
 from penstock.feedback.quality.drift import preferred
-from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
+from penstock.feedback.quality.reliability import REFUTED_BY_GOLD, AnnotatorQuality, Share, assess
 from penstock.feedback.quality.report_card import Evidence, Gate, ReportCard, report_card
 
 
@@ -130,7 +130,7 @@ def judged(
     everything: list[Comparison] = [comparison for said in votes.said.values() for comparison in said]
     here = [comparison for comparison in everything if comparison.task.id in tasks]
     _, _, sign_AU = sign_table(here)
-    duels = judged_pairs(asked, votes, DUEL)
+    duels, quality = judged_pairs(asked, votes, DUEL), assess(everything, votes.gold)
     proxy, gold = (list(earlier[-1][kind]) if earlier else [0.0] for kind in ("proxy", "gold"))
     if duels:
         expected = sum(duel.margin > 0 for duel in duels) / len(duels)
@@ -150,8 +150,9 @@ def judged(
             proxy=proxy,
             wins=gold,
             gold=sum(comparison.unit in votes.gold for comparison in everything),
+            refuted=[one.annotator for one in quality if REFUTED_BY_GOLD in one.concerns],
         )
         card = report_card(evidence, gate_of(gate))
     chosen = dict(Counter(one.task.strategy for one in asked))
     alpha = krippendorff_alpha(sign_AU) if sign_AU.size else float("nan")
-    return Verdict(name, chosen, len(here), alpha, assess(everything, votes.gold), proxy, gold, card)
+    return Verdict(name, chosen, len(here), alpha, quality, proxy, gold, card)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.judgements import Comparison, Rating, Unit, comparisons, gold_units, once, ratings, unit_of
@@ -128,6 +130,13 @@ def annotator_weights(
     return weights | {name: one.weight for name, one in reliability(found, gold, rated).items()}
 
 
+class Voice(NamedTuple):
+    """What somebody whose word counts said, and what it is worth in log-odds."""
+
+    said: Comparison
+    weight: float
+
+
 @dataclass(frozen=True)
 class Votes:
     """What those who count have said, and what each one's word is worth by everything that the log says about them."""
@@ -138,12 +147,21 @@ class Votes:
     gold: Mapping[Unit, float]
     weights: Mapping[str, float]
     """In log-odds, by annotator."""
+    failed: Collection[str] = ()
+    """Who fails gold."""
 
     @classmethod
     def of(cls, taken: Snapshot, labels: Labels) -> Votes:
         found, gold = counted(taken, labels), taken.gold(labels.axis)
         rated = [one for one in taken.rated(labels.axis) if taken.natures[one.annotator] in labels.natures]
-        return cls(found, rated, gold, annotator_weights(found, gold, labels, rated))
+        return cls(found, rated, gold, annotator_weights(found, gold, labels, rated), fail_gold(found, gold, rated))
+
+    def voices(self, said: Sequence[Comparison]) -> list[Voice]:
+        """Those whose word counts about one unit, each with its weight; where adjudicators have decided, these alone."""
+        decided = [one for one in said if one.purpose == "adjudication" and one.annotator not in self.failed]
+        if decided:
+            return [Voice(one, max(self.weights[one.annotator], ADJUDICATOR_WEIGHT)) for one in decided]
+        return [Voice(one, self.weights[one.annotator]) for one in said if self.weights[one.annotator] > 0]
 
     @cached_property
     def said(self) -> Mapping[Unit, Sequence[Comparison]]:
@@ -156,7 +174,7 @@ class Votes:
 
     def log_odds(self, unit: Unit) -> float:
         """Of the unit's first response being the better one, by its votes; 0 if they lean to neither or nobody voted."""
-        return sum(one.sign * self.weights[one.annotator] for one in once(self.said.get(unit, ())))
+        return sum(one.said.sign * one.weight for one in self.voices(once(self.said.get(unit, ()))))
 
     def signs(self, task: Task) -> list[int]:
         """What each annotator whose word is worth something said when this task asked, about its unit."""
@@ -180,12 +198,13 @@ def duels_of(taken: Snapshot, labels: Labels) -> list[Duel]:
 
 def preference_pairs(taken: Snapshot, labels: Labels | None = None) -> list[Row]:
     """One row for each two texts that were compared as answers to a prompt and did not tie, the likelier one as ``chosen``,
-    however many tasks asked about them. An even split is left out: it is for an adjudicator.
+    however many tasks asked about them. An even split is left out: it is for an adjudicator. So is what most call a tie.
 
     Columns: ``prompt``, ``chosen``, ``rejected``, ``probability`` (that chosen is the better one), ``strength`` (how much
-    better those who prefer it find it, 1 to 3 on average), ``votes`` (each annotator's once), ``agreement`` (share of votes for
-    it, ties half), ``time`` (of the newest vote, seconds), and of the first task that asked: ``task``, ``strategy``,
-    ``guideline``, ``groups``, and where both responses come from (``chosen_origin``, ``rejected_origin``: run, stage, version).
+    better those who prefer it find it, 1 to 3 on average; 1 where gold alone prefers it), ``votes`` (of those whose word
+    counts, each once; where adjudicators have decided, theirs), ``agreement`` (share of these for it, ties half), ``time``
+    (of the newest vote, seconds), and of the first task that asked: ``task``, ``strategy``, ``guideline``, ``groups``, and
+    where both responses come from (``chosen_origin``, ``rejected_origin``: run, stage, version).
     """
     labels = labels or Labels()
     votes = Votes.of(taken, labels)
@@ -193,7 +212,7 @@ def preference_pairs(taken: Snapshot, labels: Labels | None = None) -> list[Row]
     for comparison in once(votes.found):
         if comparison.purpose in LABELLED:
             asked[comparison.unit].append(comparison)
-    made = (_pair(said, votes.gold.get(unit, 0.0), votes.weights, labels) for unit, said in asked.items())
+    made = (_pair(said, votes.voices(said), votes.gold.get(unit), labels) for unit, said in asked.items())
     return [row for row in made if row is not None]
 
 
@@ -203,28 +222,23 @@ def media_of(item: Item, **responses: int) -> Row:
     return {"media": {name: [vars_of(blob) for blob in blobs] for name, blobs in parts.items()}} if any(parts.values()) else {}
 
 
-def _pair(said: Sequence[Comparison], known: float, weights: Mapping[str, float], labels: Labels) -> Row | None:
-    """The row of a unit; ``known`` is what gold says of it, 0 for nothing."""
-    signs = []
-    for comparison in said:
-        weight = weights[comparison.annotator]
-        signs.append((comparison.sign, max(weight, ADJUDICATOR_WEIGHT) if comparison.purpose == "adjudication" else weight))
-    combine = preference_probability if labels.soft == "posterior" else preference_share
-    first = combine(signs) if not known else CEILING if known > 0 else 1 - CEILING
-    if first == 0.5 or (not known and _split(signs)):
+def _pair(said: Sequence[Comparison], voices: Sequence[Voice], known: float | None, labels: Labels) -> Row | None:
+    """The row of a unit; ``known`` is what gold says of it, None for nothing."""
+    first = _chance(voices, labels) if known is None else (1 + float(np.sign(known)) * (2 * CEILING - 1)) / 2
+    if first == 0.5:
         return None
     side = 1 if first > 0.5 else -1
     chosen, rejected = said[0].responses[::side]
-    share = sum((1 + side * comparison.sign) / 2 for comparison in said) / len(said)
-    strengths = [abs(comparison.preference) for comparison in said if comparison.sign == side]
+    share = sum((1 + side * one.said.sign) / 2 for one in voices) / max(1, len(voices))
+    strengths = [abs(one.said.preference) for one in voices if one.said.sign == side] or [1.0]
     task, responses = said[0].task, said[0].task.item.responses
     return {
         "prompt": task.item.prompt,
         "chosen": responses[chosen].text,
         "rejected": responses[rejected].text,
         "probability": round(max(first, 1 - first), 9),
-        "strength": round(sum(strengths) / max(1, len(strengths)), 9),
-        "votes": len(said),
+        "strength": round(sum(strengths) / len(strengths), 9),
+        "votes": len(voices),
         "agreement": round(share, 9),
         "time": max(comparison.event.time for comparison in said),
         "task": task.id,
@@ -237,10 +251,14 @@ def _pair(said: Sequence[Comparison], known: float, weights: Mapping[str, float]
     }
 
 
-def _split(signs: Sequence[tuple[int, float]]) -> bool:
-    """Whether as many of those whose word counts say one thing as the other."""
+def _chance(voices: Sequence[Voice], labels: Labels) -> float:
+    """That the first response is better; one half where that is open: as many of those whose word counts say one thing as the
+    other, or most of them call it a tie."""
+    signs = [(one.said.sign, one.weight) for one in voices]
     sided = [sign for sign, weight in signs if sign and weight >= COUNTS]
-    return len(sided) > 0 and sum(sided) == 0
+    if (sided and not sum(sided)) or 2 * sum(not sign for sign, _ in signs) > len(signs):
+        return 0.5
+    return (preference_probability if labels.soft == "posterior" else preference_share)(signs)
 
 
 def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[Row]:

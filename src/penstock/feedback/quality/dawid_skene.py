@@ -51,6 +51,7 @@ def dawid_skene(
     known_U: ArrayLike | None = None,
     silent_A: ArrayLike | None = None,
     smoothing: float = 0.5,
+    alike: float = 0.0,
     most: int = 200,
     tolerance: float = 1e-6,
 ) -> DawidSkene:
@@ -66,6 +67,9 @@ def dawid_skene(
         silent_A: annotators who are measured but decide nothing about units; nobody where None.
         smoothing: imagined judgements of each kind for each annotator (a Dirichlet prior), which keeps somebody with three
             judgements from being certain.
+        alike: above 0 every annotator errs alike on all labels, which are equally likely, and has so many imagined judgements,
+            0.7 of them right (instead of ``smoothing``): where labels are arbitrary, as the order of two texts is, two error
+            rates would be noise.
         most: iterations at most.
         tolerance: largest change of a posterior at which it stops.
 
@@ -84,12 +88,12 @@ def dawid_skene(
     known, certain_UK = truth_U >= 0, np.eye(labels)[truth_U[truth_U >= 0]]
     posterior_UK = _majority(said, heard_A * _rightness(table_AU, truth_U))
     posterior_UK[known] = certain_UK
-    confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing)
+    confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing, alike)
     for _ in range(most):
         before_UK = posterior_UK
         posterior_UK = _expect(said, confusion_AKK, prior_K, heard_A)
         posterior_UK[known] = certain_UK
-        confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing)
+        confusion_AKK, prior_K = _maximise(said, posterior_UK, smoothing, alike)
         if np.abs(posterior_UK - before_UK).max() < tolerance:
             break
     accuracy_A = np.diagonal(confusion_AKK, axis1=1, axis2=2).mean(1)
@@ -147,8 +151,15 @@ class _Said:
         return summed.astype(np.float64, copy=False).reshape(annotators, labels)
 
 
-def _maximise(said: _Said, posterior_UK: Floats, smoothing: float) -> tuple[Floats, Floats]:
-    counted_AKK = np.stack([said.per_label(posterior_U[said.unit_J]) for posterior_U in posterior_UK.T], 1) + smoothing
+def _maximise(said: _Said, posterior_UK: Floats, smoothing: float, alike: float) -> tuple[Floats, Floats]:
+    counted_AKK = np.stack([said.per_label(posterior_U[said.unit_J]) for posterior_U in posterior_UK.T], 1)
+    if alike:
+        labels = posterior_UK.shape[1]
+        right_A = np.diagonal(counted_AKK, axis1=1, axis2=2).sum(1) + alike * USUAL
+        accuracy_A11 = np.clip(right_A / (counted_AKK.sum((1, 2)) + alike), 1 - CEILING, CEILING)[:, None, None]
+        even_AKK = (1 - accuracy_A11) / (labels - 1)
+        return even_AKK + (accuracy_A11 - even_AKK) * np.eye(labels), np.full(labels, 1 / labels)
+    counted_AKK = counted_AKK + smoothing
     total_AK1 = counted_AKK.sum(2, keepdims=True)
     even = np.full_like(counted_AKK, 1 / counted_AKK.shape[2])
     confusion_AKK = np.divide(counted_AKK, total_AK1, out=even, where=total_AK1 > 0)

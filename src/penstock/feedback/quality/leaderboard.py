@@ -51,7 +51,7 @@ def leaderboard(duels: Sequence[Duel], *, prior: float = 0.5, samples: int = 500
     Args:
         duels: votes; those of a model with itself are left out.
         prior: imagined wins, and as many losses, of each model against an average one, so that who has won everything is not
-            infinitely good.
+            infinitely good. They are drawn anew in every sample, so that nobody's interval is a point.
         samples: bootstrap draws.
         seed: of the draws.
 
@@ -77,7 +77,11 @@ def leaderboard(duels: Sequence[Duel], *, prior: float = 0.5, samples: int = 500
     generator, prompts = np.random.Generator(np.random.Philox(seed)), int(prompt_D.max()) + 1
     resampled = (np.bincount(generator.integers(0, prompts, prompts), minlength=prompts)[prompt_D] for _ in range(samples))
     won_MM = wins(np.ones(len(duels)))
-    rating_SM = strengths(np.stack([won_MM, *(wins(times_D.astype(np.float64)) for times_D in resampled)]), prior) * POINTS
+    won_SMM = np.stack([won_MM, *(wins(times_D.astype(np.float64)) for times_D in resampled)])
+    prior_2SM = prior * np.concatenate(
+        [np.ones((2, 1, len(models))), generator.exponential(size=(2, samples, len(models)))], axis=1
+    )
+    rating_SM = strengths(won_SMM, *prior_2SM) * POINTS
     low_M, high_M = np.quantile(rating_SM[1:], [0.025, 0.975], axis=0)
     votes_M = (won_MM + won_MM.T).sum(1)
     found = [
@@ -87,16 +91,18 @@ def leaderboard(duels: Sequence[Duel], *, prior: float = 0.5, samples: int = 500
     return sorted(found, key=lambda one: (-one.rating, one.model))
 
 
-def strengths(won_SMM: Floats, prior: float) -> Floats:
-    """Log-strengths ``[S, M]``, of mean 0, that make the wins ``won_SMM[s, winner, loser]`` likeliest."""
+def strengths(won_SMM: Floats, more_SM: Floats, less_SM: Floats) -> Floats:
+    """Log-strengths ``[S, M]``, of mean 0, that make the wins ``won_SMM[s, winner, loser]`` likeliest, with ``more_SM`` wins
+    and ``less_SM`` losses against an average model."""
     met_SMM, even_MM = won_SMM + won_SMM.swapaxes(1, 2), np.eye(won_SMM.shape[1])
     strength_SM = np.zeros(won_SMM.shape[:2])
     for _ in range(100):
         chance_SMM = 1 / (1 + np.exp(strength_SM[:, None, :] - strength_SM[:, :, None]))
         alone_SM = 1 / (1 + np.exp(-strength_SM))
-        slope_SM = won_SMM.sum(2) - (met_SMM * chance_SMM).sum(2) + prior * (1 - 2 * alone_SM)
+        slope_SM = won_SMM.sum(2) - (met_SMM * chance_SMM).sum(2) + more_SM - (more_SM + less_SM) * alone_SM
         curve_SMM = met_SMM * chance_SMM * (1 - chance_SMM)
-        own_SM = curve_SMM.sum(2) + 2 * prior * alone_SM * (1 - alone_SM) + 1e-9  # the mean is free where there is no prior
+        prior_SM = (more_SM + less_SM) * alone_SM * (1 - alone_SM)
+        own_SM = curve_SMM.sum(2) + prior_SM + 1e-9  # the mean is free where there is no prior
         step_SM = np.linalg.solve(own_SM[:, :, None] * even_MM - curve_SMM, slope_SM[:, :, None])[:, :, 0]
         strength_SM = strength_SM + np.clip(step_SM, -2, 2)
         if np.abs(step_SM).max() < 1e-9:

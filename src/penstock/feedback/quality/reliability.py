@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.feedback.judgements import Comparison, Rating, Said, Unit, sign_table, table
 from penstock.feedback.quality.agreement import wilson_interval
-from penstock.feedback.quality.dawid_skene import dawid_skene
+from penstock.feedback.quality.dawid_skene import IMAGINED, USUAL, dawid_skene, vote_weights
 
 Part = TypeVar("Part", bound=Said)
 
@@ -41,8 +41,19 @@ TOLERANCE = 1 / 6
 """How far a rating may lie from the known one, as a share of the scale: one step of seven."""
 SAME = 0.95
 """Share of ratings that are one and the same value, where those of the others are not."""
+REFUTED_BY_GOLD = "gold refutes agreement"
 ACCURACY = 0.4
 """Estimated accuracy below which somebody is likely to answer the opposite of what they think."""
+
+
+# How weights are estimated:
+USUALLY = 20.0
+"""Imagined judgements of each annotator, 0.7 of them right. In simulations (docs/log.md) labels of 3 to 7 people are then
+nearly as good as a majority's where all are alike, and nearly as good as the best weights' where they are not."""
+MEASURED = 5
+"""Judgements of gold from which on gold may refute what agreement says."""
+REFUTED = 0.05
+"""Chance, divided by the number of annotators, below which it does."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +92,13 @@ class AnnotatorQuality:
 
 
 def gold_accuracy(found: Iterable[Comparison], gold: Mapping[Unit, float], rated: Iterable[Rating] = ()) -> Share:
-    """Judgements of gold units whose direction (first, tie, second) is the right one, and ratings of single responses that are
-    close to the known ones."""
-    right = [comparison.sign == np.sign(gold[comparison.unit]) for comparison in found if comparison.unit in gold]
+    """Judgements of gold units whose direction (first, tie, second) is the right one, of a ranking that of most of its pairs,
+    and ratings of single responses that are close to the known ones."""
+    said: defaultdict[int, list[bool]] = defaultdict(list)
+    for comparison in found:
+        if comparison.unit in gold:
+            said[comparison.event.sequence].append(bool(comparison.sign == np.sign(gold[comparison.unit])))
+    right = [2 * sum(pairs) > len(pairs) for pairs in said.values()]
     for one in rated:
         if one.alone and one.known is not None:
             low, high = one.task.scale
@@ -116,14 +131,16 @@ def left_share(found: Sequence[Comparison]) -> Share:
     return Share(sum(side > 0 for side in sided), len(sided))
 
 
-def coin_chance(share: Share) -> float:
-    """Chance that a fair coin lands at least as far from one half as this share: the exact two-sided binomial test."""
-    if not share.of:
-        return 1.0
-    fewer = min(share.right, share.of - share.right)
-    scale = share.of * math.log(2)
-    tail = sum(math.exp(_log_choose(share.of, count) - scale) for count in range(fewer + 1))
-    return min(1.0, 2 * tail)
+def binomial_chance(share: Share, chance: float = 0.5) -> float:
+    """Chance that what has this ``chance`` happens at least as rarely, or at least as often, as in the share: twice the smaller
+    tail of the binomial distribution."""
+
+    def tail(right: int, chance: float) -> float:
+        odds = [(count, share.of - count) for count in range(right + 1)]
+        log_chance, log_other = math.log(chance), math.log1p(-chance)
+        return sum(math.exp(_log_choose(share.of, yes) + yes * log_chance + no * log_other) for yes, no in odds)
+
+    return min(1.0, 2 * min(tail(share.right, chance), tail(share.of - share.right, 1 - chance)))
 
 
 def _log_choose(total: int, chosen: int) -> float:
@@ -131,21 +148,26 @@ def _log_choose(total: int, chosen: int) -> float:
 
 
 class Reliability(NamedTuple):
-    """How far an annotator is to be trusted, by Dawid-Skene."""
+    """How far an annotator is to be trusted."""
 
     accuracy: float
     """How often they are estimated to be right."""
     weight: float
     """What their vote is worth, in log-odds."""
+    refuted: bool = False
+    """Whether gold says surely something else of them than agreement with the others does."""
 
 
 def reliability(
     found: Sequence[Comparison], gold: Mapping[Unit, float], rated: Sequence[Rating] = ()
 ) -> dict[str, Reliability]:
-    """Each annotator's reliability, estimated together with units' labels: the first response is better (0), or the second (1).
+    """Each annotator's reliability, estimated by Dawid-Skene together with units' labels: the first response is better (0), or
+    the second (1).
 
     Gold units have their label; who fails gold decides no label and weighs nothing. Ties say nothing here; without a judgement
-    that takes a side on :func:`shared` units there is nothing to estimate.
+    that takes a side on :func:`shared` units there is nothing to estimate. The estimate takes errors to be independent. Where
+    gold refutes it for somebody (a binomial test at 5% over all), people err together, agreement is no evidence, and gold alone
+    decides what everybody's word is worth.
     """
     failed = fail_gold(found, gold, rated)
     compared = shared(found, gold)
@@ -154,10 +176,22 @@ def reliability(
         return dict.fromkeys(failed, Reliability(float("nan"), 0.0))
     label_U = np.array([-1 if not gold.get(unit) else int(gold[unit] < 0) for unit in units])
     silent_A = np.array([name in failed for name in annotators])
-    estimate = dawid_skene(np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1), 2, known_U=label_U, silent_A=silent_A)
-    weight_A = np.where(silent_A, 0.0, estimate.weight_A)
-    measured = dict(zip(annotators, map(Reliability, estimate.accuracy_A.tolist(), weight_A.tolist()), strict=True))
-    return dict.fromkeys(failed, Reliability(float("nan"), 0.0)) | measured
+    label_AU = np.select([np.isnan(sign_AU), sign_AU > 0], [-1, 0], 1)
+    estimate = dawid_skene(label_AU, 2, known_U=label_U, silent_A=silent_A, alike=USUALLY)
+    compared_by, rated_by = _by_annotator(found), _by_annotator(rated)
+    known = [gold_accuracy(compared_by[name], gold, rated_by[name]) for name in annotators]
+    level = REFUTED / len(annotators)
+    refuted = [
+        share.of >= MEASURED and name not in failed and binomial_chance(share, accuracy) < level
+        for name, share, accuracy in zip(annotators, known, estimate.accuracy_A, strict=True)
+    ]
+    accuracy_A, weight_A = estimate.accuracy_A, estimate.weight_A
+    if any(refuted):
+        accuracy_A = np.array([(share.right + IMAGINED * USUAL) / (share.of + IMAGINED) for share in known])
+        weight_A = vote_weights(accuracy_A, 2)
+    measured = zip(accuracy_A.tolist(), np.where(silent_A, 0.0, weight_A).tolist(), refuted, strict=True)
+    found_by = dict(zip(annotators, (Reliability(*one) for one in measured), strict=True))
+    return dict.fromkeys(failed, Reliability(float("nan"), 0.0)) | found_by
 
 
 def fail_gold(found: Iterable[Comparison], gold: Mapping[Unit, float], rated: Iterable[Rating] = ()) -> set[str]:
@@ -201,7 +235,7 @@ def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], rated: Seque
     report = []
     for name in sorted(compared.keys() | given.keys()):
         mine, ratings = compared[name], given[name]
-        accuracy, weight = estimated.get(name, (float("nan"), 0.0))
+        accuracy, weight, refuted = estimated.get(name, Reliability(float("nan"), 0.0))
         quality = AnnotatorQuality(
             annotator=name,
             judgements=len({one.event.sequence for one in (*mine, *ratings)}),
@@ -212,19 +246,20 @@ def assess(found: Sequence[Comparison], gold: Mapping[Unit, float], rated: Seque
             accuracy=accuracy,
             weight=weight if mine or name in estimated else float("nan"),
         )
-        report.append(_with_concerns(quality, len(compared.keys() | given.keys()), name in odd, name in unlike))
+        seen = {REFUTED_BY_GOLD: refuted, "one rating": name in odd, "against the others": name in unlike}
+        report.append(_with_concerns(quality, len(compared.keys() | given.keys()), seen))
     return report
 
 
-def _with_concerns(quality: AnnotatorQuality, annotators: int, odd: bool, unlike: bool) -> AnnotatorQuality:
+def _with_concerns(quality: AnnotatorQuality, annotators: int, seen: Mapping[str, bool]) -> AnnotatorQuality:
     enough = quality.judgements >= ENOUGH
     checks = {
         "gold": quality.gold.interval[1] < GOLD,
         "inconsistent": quality.consistency.interval[1] < CONSISTENCY,
         "hasty": enough and quality.hasty.of > 0 and quality.hasty.value > HASTY,
-        "one side": enough and coin_chance(quality.left) < SIDE / annotators,
-        "one rating": odd,
-        "against the others": unlike or (enough and quality.accuracy < ACCURACY),
+        "one side": enough and binomial_chance(quality.left) < SIDE / annotators,
+        **seen,
+        "against the others": seen["against the others"] or (enough and quality.accuracy < ACCURACY),
     }
     return replace(quality, concerns=tuple(name for name, concerned in checks.items() if concerned))
 

@@ -70,6 +70,8 @@ class Evidence:
     """Fresh votes on random pairs of the checkpoint's own samples, the oldest first."""
     gold: int = 0
     """Judgements of gold by annotators who count."""
+    refuted: Sequence[str] = ()
+    """Annotators of whom gold says surely something else than agreement with the others."""
     accepted: Share | None = None
     """Agreement of reward models and votes on the first card; None: this is the first."""
     lost: float = 0.0
@@ -181,6 +183,7 @@ def _concerns(card: ReportCard, gate: Gate, evidence: Evidence) -> tuple[str, ..
         "people judge the anchors differently than before": bool(card.anchors and card.anchors.chance < gate.anchors),
         "the proxy rises while people's score falls": diverged(evidence.proxy, evidence.wins),
         "nobody has judged gold: a majority that is right looks like one that colludes": evidence.gold == 0,
+        f"gold refutes the agreement of {', '.join(evidence.refuted)}: people err together": bool(evidence.refuted),
     }
     return tuple(reason for reason, found in checks.items() if found)
 
