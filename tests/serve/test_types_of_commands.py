@@ -1,6 +1,6 @@
 """``penstock serve`` and ``penstock generate`` as processes compute in the type that ``--dtype`` names."""
 
-import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,10 +13,8 @@ from transformers import AutoModelForCausalLM
 
 import naive
 import tiny_models
-from penstock.core.types import Prompt, PromptKey, Request, Row, SampleKey, Sampling
-from penstock.data.texts import prompt_tokens
-from penstock.engine.encoder_decoder import embedded_generator
-from penstock.models.files import load_model, save_model
+from penstock.core.types import Row
+from penstock.models.files import save_model
 from penstock.observe.rules import thresholds
 from serving import Process
 
@@ -56,25 +54,40 @@ def test_a_server_answers_with_log_probs_of_its_type(dtype, folder):
     assert_computed_in(dtype, folder, rows, [one["logprobs"]["token_logprobs"] for one in answer["choices"]])
 
 
-def drawn(folder, dtype, text, sampling):
-    """What ``penstock generate`` draws for a prompt, by a generator in this process: one, since bfloat16 rounds by batch."""
-    model = load_model(folder, dtype=dtype)
-    key, generator = PromptKey("prompt", 0, 0), embedded_generator(model)
-    tokens = prompt_tokens(Prompt(key, text), model.text)
+DRAWN = """
+import asyncio, json, sys
+from penstock.core.types import Prompt, PromptKey, Request, SampleKey, Sampling
+from penstock.data.texts import prompt_tokens
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.models.files import load_model
 
-    return asyncio.run(generator.generate(Request(SampleKey(key, 0), tokens, sampling)))
+folder, dtype, text, tokens, seed = sys.argv[1:]
+model, key = load_model(folder, dtype=dtype), PromptKey("prompt", 0, 0)
+sampling = Sampling(max_new_tokens=int(tokens), seed=int(seed))
+request = Request(SampleKey(key, 0), prompt_tokens(Prompt(key, text), model.text), sampling)
+sample = asyncio.run(embedded_generator(model).generate(request))
+columns = {"tokens": sample.tokens_T, "action": sample.action_T, "logp": sample.logp_T}
+print(json.dumps({"text": sample.text} | {name: column.tolist() for name, column in columns.items()}))
+"""
+GENERATE = "import sys; from penstock.cli.main import main; sys.exit(main())"
+
+
+def said_by(code, *words):
+    """What a fresh process prints: another test in this one may have changed how bfloat16 is computed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()  # from bytes: the text may have a carriage return
 
 
 @each_type
 def test_generated_answers_are_drawn_in_the_type(dtype, folder):
-    prompt, sampling = "3 + 4 =", Sampling(max_new_tokens=200, seed=1)
-    words = ["generate", folder, "--prompt", prompt, "--max-new-tokens", "200", "--seed", "1"]
-    code = "import sys; from penstock.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words, "--device", "cpu", "--dtype", dtype],
-        capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    sample = drawn(folder, dtype, prompt, sampling)
-    assert done.stdout.decode() == f"{prompt}{sample.text}\n", done.stderr  # as bytes: the text may have a carriage return
-    assert_computed_in(dtype, folder, [Row(sample.columns, sample.action_T)], [sample.logp_T[sample.action_T]])
-    assert sample.text != drawn(folder, "float32", prompt, sampling).text
+    prompt, tokens, seed = "3 + 4 =", "200", "1"
+    words = ["--prompt", prompt, "--max-new-tokens", tokens, "--seed", seed, "--device", "cpu", "--dtype", dtype]
+    printed = said_by(GENERATE, "generate", folder, *words)
+    sample, other = (json.loads(said_by(DRAWN, folder, one, prompt, tokens, seed)) for one in (dtype, "float32"))
+    assert printed == f"{prompt}{sample['text']}\n"
+    action_T = np.array(sample["action"])
+    row = Row({"tokens_T": np.array(sample["tokens"])}, action_T)
+    assert_computed_in(dtype, folder, [row], [np.array(sample["logp"], np.float32)[action_T]])
+    assert sample["text"] != other["text"]
