@@ -1,4 +1,4 @@
-"""What tests in a browser share: Chromium as the system installed it, and pages that tell what went wrong in them.
+"""What tests in a browser share: the system's Chromium and Firefox, and pages that tell what went wrong in them.
 
 A page of these tests may do nothing that its own server did not send: every error in its console, every breach of its content
 policy and every request to another host fails the test, without the test asking.
@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "firefox-esr": ("firefox-esr", "firefox")}
+"""Programs that will do, by the name of the system's package."""
+SCREENS = {"desktop": {"width": 1280, "height": 720}, "phone": {"width": 390, "height": 844}}
 WAIT_MS = 90_000
 """How long a page may take for what a test waits for."""
 STATUS = "Failed to load resource: the server responded with a status of"
@@ -40,14 +42,22 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium without a window. It ends with the module: its event loop would disturb the tests of others."""
+def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A browser without a window: Chromium, or what the module names as its ``BROWSER``.
+
+    It ends with the module: its event loop would disturb the tests of others.
+    """
+    name = getattr(request.module, "BROWSER", "chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install penstock[dev]")
-    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    program = next((found for one in PROGRAMS[name] if (found := shutil.which(one))), None)
     if program is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
+        pytest.skip(f"{name} is not installed: apt-get install {name}")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=program)
+        if name == "chromium":
+            started = driver.chromium.launch(executable_path=program)
+        else:  # as it was built, over WebDriver BiDi: Playwright's other way to Firefox is a build of its own
+            preferences = {"ui.prefersReducedMotion": 1}
+            started = driver.firefox.launch(executable_path=program, channel="moz-firefox", firefox_user_prefs=preferences)
         yield started
         started.close()
 
@@ -87,6 +97,12 @@ def page(visitor: Callable[..., Any]) -> Any:
     return visitor()
 
 
+@pytest.fixture(params=SCREENS)
+def screen(request: pytest.FixtureRequest, visitor: Callable[..., Any]) -> Any:
+    """A page on a desktop and on a phone: its test runs twice."""
+    return visitor(viewport=SCREENS[request.param])
+
+
 def _complain(watched: Watched, message: Any) -> None:
     if message.type in ("error", "warning") and not message.text.startswith(STATUS):
         watched.troubles.append(message.text)
@@ -101,5 +117,16 @@ def accessible() -> Callable[[Any], list[str]]:
         found = axe.run(page).response["violations"]
         bad = [one for one in found if one["impact"] in ("serious", "critical")]
         return [f"{one['id']}: {one['help']}: {json.dumps([node['html'][:160] for node in one['nodes']])}" for one in bad]
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def usable(accessible: Callable[[Any], list[str]]) -> Callable[[Any], None]:
+    """``usable(page)``: axe finds nothing serious, and nobody has to scroll sideways."""
+
+    def check(page: Any) -> None:
+        assert accessible(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, "wider than the screen"
 
     return check

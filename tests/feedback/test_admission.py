@@ -55,6 +55,18 @@ def test_whoever_does_not_is_excluded_and_gets_nothing_more(opened):
     store.verify()
 
 
+def test_the_first_answer_to_gold_counts_undone_or_not(opened):
+    """Else who finds out what is gold could answer it again."""
+    store = opened(qualify=3)
+    judge(store, -1)
+    store.undo("ann", "u")
+    [lease] = store.held("ann")
+    store.submit(vote(lease.task, "ann", "again", 1))
+    judge(store, 1, 2)
+    [event] = store.state().exclusions.values()
+    assert event.body["reason"] == "did not qualify: 2 of 3 known answers right"
+
+
 def test_votes_from_before_the_qualification_do_not_count_either(opened):
     store = opened()
     judge(store, 1, 2)

@@ -130,7 +130,7 @@ BAD = [
     ({"prompt": "p"}, (), "responses (a list), chosen and rejected, or response"),
     ({"responses": ["a", "b"]}, (), "give prompt"),
     ({**PAIR, "prompt": " "}, (), "not empty"),
-    ({**PAIR, "prompt": 5}, (), "messages must be a list"),
+    ({**PAIR, "prompt": 5}, (), "prompt is a number (5); put it in quotes"),
     ({**PAIR, "responses": ["a", "a"]}, (), "two responses are the same"),
     ({**PAIR, "responses": ["a", "b", "c"]}, ("--form", "pair"), "a pair has 2 responses, not 3"),
     ({**PAIR, "models": ["m"]}, (), "give 2 names"),
@@ -188,8 +188,10 @@ def test_what_is_asked_twice_is_asked_once_and_a_round_asks_again(capsys, place,
     for words in ((), ("--overlap", "2"), ("--round", "w2")):
         ask(place, path, *words)
         said.append(capsys.readouterr().out)
-    assert said[0] == "2 new questions; 0 asked already, 1 rows twice in the file; columns not used: extra\n"
-    assert said[1].startswith("0 new questions; 2 asked already")
+    assert said[0] == "2 new questions (the file has 2 pairs); 1 duplicate row skipped; columns not used: extra\n"
+    assert said[1].startswith(
+        "0 new questions (the file has 2 pairs); 2 asked already (whatever their scale and guideline; --round NAME"
+    )
     assert said[2].startswith("2 new questions")
 
 

@@ -8,7 +8,7 @@ import pytest
 from feedback_examples import HandClock, pair, vote
 
 from penstock.feedback.errors import FeedbackError, NotAllowed
-from penstock.feedback.exchange.files import csv_bytes, read_rows, write_rows
+from penstock.feedback.exchange.files import csv_bytes, placed_rows, write_rows
 from penstock.feedback.exchange.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
 from penstock.feedback.exchange.imports import hh_rlhf, load, rt_polarity
 from penstock.feedback.exchange.snapshot import (
@@ -35,6 +35,11 @@ def store(tmp_path):
         for name in ("ann", "bob", "cleo", "dora", "emil", "mal"):
             opened.enrol(Annotator(name))
         yield opened
+
+
+def placed(rows):
+    """Rows with their places."""
+    return [(f"f:{number}", row) for number, row in enumerate(rows, 1)]
 
 
 def said(store, task, **preferences):
@@ -209,10 +214,10 @@ def test_rows_come_back_from_json_lines_and_parquet(store, tmp_path):
     said(store, pair("café\u2028=1+1"), ann=1)
     rows = preference_pairs(snapshot(store), EQUAL)
     write_rows(rows, tmp_path / "r.jsonl")
-    assert read_rows(tmp_path / "r.jsonl") == rows
+    assert [row for _, row in placed_rows(tmp_path / "r.jsonl")] == rows
     pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
     write_rows(rows, tmp_path / "r.parquet")
-    [back] = read_rows(tmp_path / "r.parquet")
+    [(_, back)] = placed_rows(tmp_path / "r.parquet")
     assert {name: value for name, value in back.items() if isinstance(value, str | int | float)}.items() >= {
         (name, value) for name, value in rows[0].items() if not isinstance(value, dict)
     }
@@ -244,20 +249,20 @@ def test_trl_rows_go_there_and_back(store, tmp_path):
     rows = preference_pairs(snapshot(store), EQUAL)
     for form in (rows, to_trl(rows)):
         with Store.open(tmp_path / f"{type(form[0]['prompt']).__name__}.db") as other:
-            assert load(other, from_trl(form, "theirs")) == 6
+            assert load(other, from_trl(placed(form), "theirs")) == 6
             again = preference_pairs(snapshot(other), EQUAL)
         kept = ("prompt", "chosen", "rejected")
         assert [[row[name] for name in kept] for row in again] == [[row[name] for name in kept] for row in rows]
 
 
 def test_trl_rows_with_an_implicit_prompt_are_split_at_a_word():
-    [(task, _)] = from_trl([{"chosen": "The sky is blue.", "rejected": "The sky is black."}], "theirs")
+    [(task, _)] = from_trl([("f:1", {"chosen": "The sky is blue.", "rejected": "The sky is black."})], "theirs")
     assert task.item.prompt == "The sky is "
     assert {response.text for response in task.item.responses} == {"blue.", "black."}
 
 
 def test_imported_pairs_stand_in_even_order():
-    imported = from_trl([{"prompt": str(n), "chosen": "good", "rejected": "bad"} for n in range(200)], "theirs")
+    imported = from_trl([("f", {"prompt": str(n), "chosen": "good", "rejected": "bad"}) for n in range(200)], "theirs")
     first = sum(submission.body["preference"] > 0 for _, [submission] in imported)
     assert 70 < first < 130
 
@@ -267,7 +272,7 @@ def test_argilla_records_go_there_and_back(store, tmp_path):
     records = to_argilla(snapshot(store))
     assert [answer["value"] for answer in records[0]["responses"]["preference"]] == ["response1", "response2", "tie"]
     with Store.open(tmp_path / "back.db") as other:
-        assert load(other, from_argilla(records)) == 3
+        assert load(other, from_argilla(placed(records))) == 3
         assert to_argilla(snapshot(other))[0]["responses"] == records[0]["responses"]
         assert {annotator.nature for annotator in other.annotators()} == {"imported"}
 
@@ -276,25 +281,56 @@ def test_argilla_rankings_are_read():
     layout = ArgillaLayout(responses=("a", "b", "c"), question="rank")
     answer = {"value": ["c", "a", "b"], "user_id": "u"}
     record = {"id": "1", "fields": {"prompt": "p", "a": "x", "b": "y", "c": "z"}, "responses": {"rank": [answer]}}
-    [(task, [submission])] = from_argilla([record], layout)
+    [(task, [submission])] = from_argilla(placed([record]), layout)
     assert (task.form, submission.body) == ("ranking", {"ranks": [2, 3, 1]})
 
 
-def test_an_argilla_answer_of_another_kind_is_refused_by_record():
-    fields = {"prompt": "p", "response1": "x", "response2": "y"}
-    with pytest.raises(FeedbackError, match="record 7"):
-        from_argilla([{"id": "7", "fields": fields, "responses": {"preference": [{"value": "what"}]}}])
+FIELDS = {"prompt": "p", "response1": "x", "response2": "y"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"fields": FIELDS, "responses": {"preference": [{"value": "what"}]}},
+        {"fields": ["p", "x", "y"]},
+        {"fields": FIELDS, "responses": ["response1"]},
+        {"fields": FIELDS, "responses": {"preference": "response1"}},
+        {"fields": FIELDS, "responses": {"preference": ["response1"]}},
+        {"fields": FIELDS, "responses": {"preference": [{"value": True}]}},
+        {"fields": FIELDS, "responses": {"preference": [{"value": 11}]}},
+        {"fields": FIELDS, "responses": {"preference": [{"value": 5}, {"value": "response1"}]}},
+        {"fields": FIELDS, "responses": {"preference": [{"value": {"response1": 1}}]}},
+        {"fields": FIELDS, "responses": {"preference": [{"value": [{"rank": 1}, 5]}]}},
+        {"fields": FIELDS, "responses": {"preference": [{"value": [[], None]}]}},
+        {
+            "fields": FIELDS,
+            "responses": {
+                "preference": [{"value": [{"value": "response1", "rank": "1"}, {"value": "response2", "rank": "2"}]}]
+            },
+        },
+        {"prompt": "p", "chosen": "x", "rejected": "y"},
+    ],
+)
+def test_an_argilla_record_of_another_kind_is_refused_by_its_place(record):
+    with pytest.raises(FeedbackError, match=r"^f\.json:7: "):
+        from_argilla([("f.json:7", record)])
+
+
+def test_an_argilla_record_without_answers_is_a_task():
+    for responses in (None, {}, {"preference": None}, {"preference": []}):
+        [(task, said)] = from_argilla([("f.json:1", {"fields": FIELDS, "responses": responses})])
+        assert (task.form, said) == ("pair", [])
 
 
 def test_importing_again_adds_nothing(tmp_path):
-    imported = from_trl([{"prompt": "p", "chosen": "good", "rejected": "bad"}], "theirs")
+    imported = from_trl([("f:1", {"prompt": "p", "chosen": "good", "rejected": "bad"})], "theirs")
     with Store.open(tmp_path / "f.db") as store:
         assert (load(store, imported), load(store, imported)) == (1, 0)
         store.verify()
 
 
 def test_nobody_imports_in_the_name_of_a_person(store):
-    imported = from_trl([{"prompt": "p", "chosen": "good", "rejected": "bad"}], "ann")
+    imported = from_trl([("f:1", {"prompt": "p", "chosen": "good", "rejected": "bad"})], "ann")
     with pytest.raises(FeedbackError, match="stays so"):
         load(store, imported)
     [(task, said)] = imported

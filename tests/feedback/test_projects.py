@@ -153,7 +153,7 @@ def test_the_only_project_needs_no_name_and_several_do(place):
     [
         ({"forms": ("vote",)}, "give some of: pair"),
         ({"overlap": 0}, "at least 1"),
-        ({"scale": (3.0, 3.0)}, "low < high"),
+        ({"scale": (3.0, 3.0)}, "a higher one"),
         ({"guideline": "2"}, "its versions are: none"),
         ({"policy": {"qualify": "3"}}, "qualify='3'"),
         ({"policy": {"held": 3}}, "held=3"),

@@ -183,7 +183,7 @@ def test_concerns_name_what_is_wrong():
 
 
 def test_who_lies_together_on_some_pairs_is_refuted_by_gold():
-    """Three who lie together on two pairs of five are right on 12 of 20 gold, which is no failure; the honest miss one in ten."""
+    """Three who lie together on two pairs of five are right on 12 of 20 gold, which is no failure; the others miss few."""
     gold = {unit_named(f"u{number}"): 1.0 for number in range(20)}
     found, sequence = [], 0
     for number in range(200):

@@ -138,7 +138,8 @@ def _one_line(box: str, program: str) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box)
     parts = [" ".join(part.split()).removesuffix(".") for part in re.split(r"─+|-{3,}", text)]
     errors = [part for part in parts if part and not part.startswith(("Argument helptext", "For full helptext"))]
-    return f"{'; '.join(errors[1:])}; see {program} --help"
+    number = re.compile(r"Error parsing (\S+): .*?invalid literal for int\(\) with base 10: ('.*?')")
+    return number.sub(r"\1 \2: give a whole number", "; ".join(errors[1:])) + f"; see {program} --help"
 
 
 def unknown(word: str, program: str, kind: type[Command]) -> SpecError:

@@ -23,7 +23,7 @@ class Standing:
     """What the store knows and has decided about somebody."""
 
     judged: tuple[Event, ...]
-    """Their judgements of gold, in order."""
+    """Their first judgement of each gold task, taken back by themselves or not, in order."""
     decisions: tuple[Event, ...]
     """What the store has decided about them, and administrators about that."""
 
@@ -35,14 +35,15 @@ class Standing:
 
 def standing(connection: Connection, name: str, project: str) -> Standing:
     """What the store knows and has decided about somebody in a project."""
-    events, answers, progress = schema.events.c, schema.answers.c, schema.progress.c
-    gold = sa.select(answers.event).join(schema.progress, progress.task == answers.task).where(progress.purpose == "gold")
-    mine = gold.where(answers.annotator == name, answers.project == project, answers.kind.in_(JUDGEMENTS))
+    events, answers, tasks = schema.events.c, schema.answers.c, schema.tasks.c
+    gold = (events.annotator == name) & events.kind.in_(JUDGEMENTS) & (tasks.purpose == "gold") & (tasks.project == project)
+    retracted = sa.exists().where(answers.task == events.task, answers.annotator == name, answers.kind == "retract")
+    judged = {event.task: event for event in reversed(rows.load_events(connection, gold, ~retracted))}
     table, about = schema.exclusions.c, schema.exclusions.alias()
     own = (table.person == name) & (table.annotator == name)
     answered = sa.exists().where(about.c.sequence == table.target, about.c.person == name, about.c.annotator == name)
     decisions = rows.load_exclusions(connection, own | answered, table.project == project)
-    return Standing(tuple(rows.load_events(connection, events.sequence.in_(mine))), tuple(decisions))
+    return Standing(tuple(reversed(judged.values())), tuple(decisions))
 
 
 def gold_share(connection: Connection, judged: tuple[Event, ...]) -> Share:

@@ -21,6 +21,43 @@ def as_items(shown: int, order: Sequence[int]) -> int:
     return shown if order[0] == 0 else -shown
 
 
+def as_responses(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """A body that speaks of places, checked already, as one that speaks of responses.
+
+    Args:
+        kind: of the event.
+        body: what :func:`check` gave.
+        order: ``order[place]`` is the index of the response shown there.
+    """
+    made = dict(body)
+    if kind == "vote":
+        made["preference"] = as_items(body["preference"], order)
+        made["axes"] = {axis: as_items(value, order) for axis, value in body["axes"].items()}
+    elif kind == "ranking":
+        made["ranks"] = _by_response(body["ranks"], order)
+    elif kind == "rating":
+        made["scores"] = {axis: _by_response(values, order) for axis, values in body["scores"].items()}
+    elif kind in ("edit", "critique") and body["response"] is not None:
+        made["response"] = order[body["response"]]
+    return made
+
+
+def as_places(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """A body of the store as one that speaks of places: :func:`as_responses` under the inverse order."""
+    inverse = [0] * len(order)
+    for place, index in enumerate(order):
+        inverse[index] = place
+    return as_responses(kind, body, inverse)
+
+
+def _by_response(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Values given by place, in the order of the responses."""
+    turned = [None] * len(order)
+    for place, index in enumerate(order):
+        turned[index] = values[place]
+    return turned
+
+
 def check_latency(seconds: float | None) -> None:
     """Refuse a latency that is negative, NaN or infinite."""
     if seconds is not None and not 0 <= seconds < math.inf:

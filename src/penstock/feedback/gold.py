@@ -85,24 +85,28 @@ def agreed(store: Store, policy: Agreed, most: int = 100, project: str = DEFAULT
 def promote(store: Store, administrator: str, task: str, answer: Any, reason: str) -> str:
     """Make gold of a task's item, with its known answer (``questions.known_answer``); gives the gold task's name.
 
-    Again, it changes nothing.
+    Again, it changes nothing. Of gold that was taken back the answer may be None: the one that it had.
 
     Raises:
         NotAllowed: only administrators do.
         NotFound: there is no such task.
-        FeedbackError: no answer to such a question.
+        FeedbackError: no answer to such a question, or gold in force has another one.
     """
-    origin = store.task(task)
-    made = origin
+    origin = made = store.task(task)
+    gold = origin.gold if answer is None and origin.purpose == "gold" else known_answer(origin, answer)
     if origin.purpose != "gold":
-        fields: dict[str, Any] = {"gold": known_answer(origin, answer), "origin": task}
-        made = replace(origin, purpose="gold", overlap=0, reserved="", round="", strategy="random", **fields)
+        made = replace(origin, purpose="gold", overlap=0, reserved="", round="", strategy="random", gold=gold, origin=task)
+    there = sa.select(schema.tasks.c.id).where(schema.tasks.c.item == made.item.id, schema.tasks.c.purpose == "gold")
     with store.database.write() as connection:
         rows.require_admin(connection, administrator)
+        for name in connection.execute(there.where(schema.tasks.c.project == made.project)).scalars().all():
+            other = rows.load_task(connection, name)
+            in_force = name == task or _standing(connection, name) == "promote"
+            if other.form == made.form and other.gold != gold and in_force:
+                raise FeedbackError(f"gold {name} has another known answer; take it back first (demote), or give that answer")
         rows.save_task(connection, made, store.now())
         if _standing(connection, made.id) != "promote":
-            about = {"task": made.id, "project": made.project, "body": {"reason": reason}}
-            rows.add_decision(connection, store.now(), "promote", administrator, **about)
+            rows.add_promotion(connection, store.now(), administrator, made, reason)
     return made.id
 
 

@@ -29,8 +29,8 @@ class QueuePolicy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.qualify < 0 or self.quota < 0 or not 0 <= self.qualified <= 1:
-            raise FeedbackError("qualify and quota must be 0 or more, qualified a share from 0 to 1")
+        if not (0 <= self.qualify <= 10_000 and 0 <= self.quota <= 10**9 and 0 <= self.qualified <= 1):
+            raise FeedbackError("qualify is from 0 to 10,000, quota from 0 to 1,000,000,000, qualified a share from 0 to 1")
         if self.lease_seconds <= 0 or self.held < 1 or self.repeat_after < 1:
             raise FeedbackError("lease_seconds must be positive, held and repeat_after at least 1")
         if min(self.gold_share, self.repeat_share) < 0 or self.gold_share + self.repeat_share > 0.5:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from penstock.feedback import queue, rows, schema
+from penstock.feedback import queue, records, rows, schema
 from penstock.feedback.errors import FeedbackError, NotFound
 from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import DEFAULT, JUDGEMENT, LONGEST_TEXT, Item, Response, Task, canonical, require_name, vars_of
@@ -51,6 +51,7 @@ class Project:
         require_name(self.name, "project")
         if not self.forms or not set(self.forms) <= JUDGEMENT.keys():
             raise FeedbackError(f"forms={', '.join(self.forms)}; give some of: {', '.join(JUDGEMENT)}")
+        records.require_names(self.axes)
         Task(item=Item("", (Response(""),)), form="rating", overlap=self.overlap, axes=self.axes, scale=self.scale)
         if self.guideline not in ("", *self.guidelines):
             raise FeedbackError(f"guideline={self.guideline!r:.60}; its versions are: {', '.join(self.guidelines) or 'none'}")
@@ -128,7 +129,7 @@ def chosen(connection: Connection, given: str, member: str | None = None) -> str
     if given or not names:
         raise NotFound(_missing(given, names))
     if len(names) > 1:
-        raise FeedbackError(f"which project? there are: {', '.join(names)}; name one (--project NAME, or ?project=NAME)")
+        raise FeedbackError(f"which project? there are: {', '.join(names)}; name one (--project NAME)")
     return names[0]
 
 

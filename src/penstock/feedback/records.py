@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -100,6 +101,13 @@ def require_name(name: str, what: str) -> None:
     """Refuse names that cannot be shown or typed safely."""
     if not re.fullmatch(r"[\w@.+\-:/]{1,120}", name):
         raise FeedbackError(f"{what} {name!r:.80}: use 1 to 120 letters, digits or any of _ @ . + - : /")
+
+
+def require_names(axes: Iterable[str], round: str = "") -> None:
+    """Refuse axes and rounds that cannot be shown on a line."""
+    for what, name in (("round", round), *(("axis", axis) for axis in axes)):
+        if len(name) > 120 or not name.isprintable():
+            raise FeedbackError(f"{what} {name!r:.40}…: use at most 120 printable characters")
 
 
 @dataclass(frozen=True)
@@ -247,15 +255,17 @@ class Task:
         if self.form not in JUDGEMENT:
             raise FeedbackError(f"form={self.form!r}; use one of: {', '.join(JUDGEMENT)}")
         if self.form == "pair" and responses != 2:
-            raise FeedbackError(f"a pair has 2 responses, not {responses}; use form='ranking' or form='rating'")
+            raise FeedbackError(f"a pair has 2 responses, not {responses}; ask a ranking or a rating")
         if self.form == "ranking" and responses < 2:
-            raise FeedbackError("a ranking needs at least 2 responses; use form='rating'")
+            raise FeedbackError("a ranking needs at least 2 responses; ask a rating")
         if self.overlap < 0 or (self.overlap == 0 and self.purpose != "gold"):
             raise FeedbackError(f"overlap={self.overlap}; give at least 1 (0, no limit, is for gold tasks)")
         if (self.purpose == "gold") != (self.gold is not None):
             raise FeedbackError("a gold task, and no other, needs gold={…}, the right judgement")
-        if not self.axes or not self.scale[0] < self.scale[1]:
-            raise FeedbackError(f"axes={self.axes}, scale={self.scale}; name an axis and give (low, high) with low < high")
+        if not self.axes or len(set(self.axes)) < len(self.axes):
+            raise FeedbackError(f"axes: {', '.join(self.axes) or 'none'}; name at least one, and each once")
+        if not -math.inf < self.scale[0] < self.scale[1] < math.inf:
+            raise FeedbackError(f"scale: {self.scale[0]:g} to {self.scale[1]:g}; give the lowest rating, then a higher one")
         if self.form == "correction" and (responses != 1 or not self.item.texts[0]):
             raise FeedbackError(f"a correction is of 1 response with a text, not of {responses}")
         if self.purpose == "repeat" and len(self.people) != 1:

@@ -29,6 +29,8 @@ from penstock.feedback.records import (
 ReadBlob = Callable[[Blob], bytes]
 """Gives the bytes of a blob; raises DataError where it cannot."""
 
+STORE = "penstock:store"
+"""In whose name the log has what the store itself decides about no person; it is no person either."""
 NOT_SHOWN: Mapping[str, Any] = {"order": (), "latency": -1.0, "guideline": ""}
 """Fields of an event that answers nothing which was shown."""
 _ANNOTATORS = sa.select(*(schema.annotators.c[name] for name in Annotator.__dataclass_fields__))
@@ -197,6 +199,14 @@ def add_decision(connection: Connection, now: float, kind: str, annotator: str, 
     length = connection.execute(sa.select(schema.head.c.events)).scalar_one()
     made = {"key": f"{kind}:{length + 1}", "task": "", "target": 0, "project": "", **NOT_SHOWN, **fields}
     return add_event(connection, length, now, {"kind": kind, "annotator": annotator, **made})
+
+
+def add_promotion(connection: Connection, now: float, by: str, task: Task, reason: str) -> Event:
+    """Append that a task is gold, which so is known before anybody answers it."""
+    if by == STORE and not has(connection, schema.annotators.c.name, STORE):
+        save_annotator(connection, Annotator(STORE, nature="imported", enabled=False), now)
+    about = {"task": task.id, "project": task.project, "body": {"reason": reason}}
+    return add_decision(connection, now, "promote", by, **about)
 
 
 def load_events(connection: Connection, *conditions: sa.ColumnElement[bool]) -> list[Event]:

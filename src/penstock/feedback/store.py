@@ -106,12 +106,12 @@ class Store:
     def annotators(self) -> list[Annotator]:
         """All annotators, by name."""
         with self.database.read() as connection:
-            return rows.load_annotators(connection)
+            return rows.load_annotators(connection, schema.annotators.c.name != rows.STORE)
 
-    def ask(self, tasks: Sequence[Task], read: rows.ReadBlob | None = None) -> list[str]:
+    def ask(self, tasks: Sequence[Task], read: rows.ReadBlob | None = None, by: str = rows.STORE) -> list[str]:
         """Add tasks, all or none, and give their names. A task that is there already is left as it is.
 
-        ``read`` gives the bytes of images, sounds and videos that the store does not have yet.
+        New gold is in the log at once, ``by`` whom. ``read`` gives the bytes of media that the store does not have yet.
 
         Raises FeedbackError: there is no such project as a task's, it asks no such form, or the bytes of a blob are nowhere.
         """
@@ -119,7 +119,8 @@ class Store:
             for name in {task.project for task in tasks}:
                 projects.load(connection, name).require_forms(task for task in tasks if task.project == name)
             for task in tasks:
-                rows.save_task(connection, task, self.now(), read)
+                if rows.save_task(connection, task, self.now(), read) and task.purpose == "gold":
+                    rows.add_promotion(connection, self.now(), by, task, "asked with its known answer")
         return [task.id for task in tasks]
 
     def task(self, name: str) -> Task:
@@ -145,13 +146,8 @@ class Store:
     def counts(self, project: str = DEFAULT) -> dict[str, Count]:
         """How far the tasks of a project are, by purpose."""
         table = schema.progress.c
-        query = sa.select(
-            table.purpose,
-            sa.func.count(),
-            sa.func.sum(sa.cast(table.open, sa.Integer)),
-            sa.func.sum(table.judgements),
-        )
-        query = query.where(table.project == project).group_by(table.purpose)
+        counted = (sa.func.count(), sa.func.sum(sa.cast(table.open, sa.Integer)), sa.func.sum(table.judgements))
+        query = sa.select(table.purpose, *counted).where(table.project == project).group_by(table.purpose)
         with self.database.read() as connection:
             return {purpose: Count(*map(int, numbers)) for purpose, *numbers in connection.execute(query)}
 

@@ -1,35 +1,12 @@
-"""Counts of a server in the text format that Prometheus reads."""
+"""What a server of a model counts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.core.types import GeneratorStats
-
-SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Upper bounds of the histograms' buckets."""
-
-
-@dataclass
-class Histogram:
-    """Durations in seconds."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
-    total: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[sum(seconds > bound for bound in SECONDS)] += 1
-        self.total += seconds
-
-    def lines(self, name: str) -> Iterator[str]:
-        reached = 0
-        for bound, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):
-            reached += count
-            yield f'{name}_bucket{{le="{bound}"}} {reached}'
-        yield f"{name}_sum {self.total:.6f}"
-        yield f"{name}_count {reached}"
+from penstock.web.metrics import Histogram, values
 
 
 @dataclass
@@ -44,7 +21,7 @@ class Metrics:
     answered: Histogram = field(default_factory=Histogram)
 
     def text(self, stats: GeneratorStats, paused: bool) -> str:
-        """All counts as Prometheus text, version 0.0.4."""
+        """All counts as Prometheus text."""
         engine = {
             "samples_running": ("gauge", "samples being generated", stats.running),
             "samples_waiting": ("gauge", "samples waiting for a place", stats.waiting),
@@ -54,19 +31,11 @@ class Metrics:
             "generated_tokens_total": ("counter", "tokens generated", stats.generated_tokens),
             "busy_seconds_total": ("counter", "seconds the engine has worked", round(stats.busy_seconds, 6)),
         }
-        lines = []
-        for name, (kind, what, value) in engine.items():
-            lines += [*_head(name, kind, what), f"penstock_{name} {value}"]
-        lines += _head("requests_total", "counter", "requests answered, by route and status")
-        lines += [f'penstock_requests_total{{route="{r}",status="{s}"}} {n}' for (r, s), n in sorted(self.requests.items())]
-        lines += _head("weight_updates_total", "counter", "weight updates, by outcome")
-        lines += [f'penstock_weight_updates_total{{outcome="{o}"}} {n}' for o, n in sorted(self.updates.items())]
-        lines += _head("first_token_seconds", "histogram", "from a request to its first token")
-        lines += self.first_token.lines("penstock_first_token_seconds")
-        lines += _head("answer_seconds", "histogram", "from a request for tokens or scores to the end of its answer")
-        lines += self.answered.lines("penstock_answer_seconds")
+        lines = [line for name, (kind, what, value) in engine.items() for line in values(name, kind, what, [({}, value)])]
+        requests = [({"route": route, "status": status}, n) for (route, status), n in sorted(self.requests.items())]
+        lines += values("requests_total", "counter", "requests answered, by route and status", requests)
+        updates = [({"outcome": outcome}, n) for outcome, n in sorted(self.updates.items())]
+        lines += values("weight_updates_total", "counter", "weight updates, by outcome", updates)
+        lines += self.first_token.lines("first_token_seconds", "from a request to its first token")
+        lines += self.answered.lines("answer_seconds", "from a request for tokens or scores to the end of its answer")
         return "\n".join(lines) + "\n"
-
-
-def _head(name: str, kind: str, what: str) -> list[str]:
-    return [f"# HELP penstock_{name} {what}", f"# TYPE penstock_{name} {kind}"]

@@ -21,6 +21,7 @@ from penstock.serve.streams import Lines, unless_gone
 from penstock.serve.transport import key_of, request_of, sample_to, tokens_of
 from penstock.web.fields import Fields, object_of
 from penstock.web.guard import parts, read_json
+from penstock.web.metrics import KIND
 from penstock.web.refusals import Refusal, refusal_of
 
 KV = ("keep", "recompute", "abort")
@@ -54,7 +55,7 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         text = self.service.metrics.text(self.service.engine.stats(), self.service.paused)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(text, media_type=KIND)
 
     async def sums(self, request: Request) -> Response:
         """Checksums of the weights in use."""

@@ -32,7 +32,7 @@ def progress_table(found: Mapping[str, Any]) -> Table:
 
 
 def annotator_table(found: Mapping[str, Any]) -> Table:
-    columns = ("annotator", "role", "done", "per hour", "gold", "repeats", "weight", "look at")
+    columns = ("annotator", "role", "done", "per hour", "gold", "repeats", "weight", "concerns")
     table = Table(*columns, title="Annotators", title_justify="left")
     for who in found["annotators"]:
         hourly, weight = who["per_hour"], who["weight"]

@@ -12,6 +12,9 @@ from penstock.web.refusals import Refusal
 
 LARGEST = sys.float_info.max
 """The largest number that a float holds."""
+JSON_NAMES: dict[type, str] = {
+    type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array",
+}  # fmt: skip
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """How JSON writes half of a character; two of them are a whole one."""
 
@@ -26,7 +29,7 @@ def object_of(body: bytes | bytearray) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise Refusal(400, f"the body is a JSON {type(value).__name__}; send an object")
+        raise Refusal(400, f"the body is a JSON {JSON_NAMES[type(value)]}; send an object")
     return value
 
 

@@ -117,7 +117,7 @@ def test_the_work_of_a_person_is_excluded_for_some_days_and_taken_back_in_the_lo
     at(service.start(), page, "/admin")
     page.get_by_role("button", name="Exclude the work of ann").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Until the end of").fill("2026-01-31")
+    dialog.get_by_label("Last day").fill("2026-01-31")
     dialog.get_by_label("Reason").fill("answers without reading")
     dialog.get_by_role("button", name="Exclude", exact=True).click()
     page.get_by_role("cell", name="ann does not count to 2026-02-01 00:00: answers without reading").wait_for()

@@ -25,7 +25,7 @@ def test_a_project_is_made_and_filled_and_only_its_members_choose_and_judge_it(
     page.goto(service.url + "/admin")
     page.get_by_text("New project", exact=True).click()
     page.get_by_label("Name of the project").fill("legal")
-    page.get_by_role("button", name="Make", exact=True).click()
+    page.get_by_role("button", name="Create", exact=True).click()
     page.wait_for_url("**/admin?project=legal")
     page.locator("#project-title", has_text="legal").wait_for()
 

@@ -42,7 +42,7 @@ def test_what_strangers_wrote_cannot_command_the_terminal(place, capsys):
     assert main(["feedback", "corrections", place]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert "1 corrections wait" in shown
+    assert "1 correction is waiting" in shown
     assert "contains chat template markup" in shown
 
 

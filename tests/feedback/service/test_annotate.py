@@ -6,9 +6,9 @@ import pytest
 from feedback_examples import pair
 from served import code
 
+from penstock.feedback import bodies
 from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Item, Response, Task
-from penstock.feedback.service import tasks
 
 
 def several(form, responses, **fields):
@@ -46,8 +46,8 @@ def test_a_task_is_shown_in_the_order_of_its_lease(flat):
     ],
 )
 def test_what_is_said_of_places_is_kept_of_responses(kind, order, said, kept):
-    assert tasks.as_responses(kind, said, order) == kept
-    assert tasks.as_places(kind, kept, order) == said
+    assert bodies.as_responses(kind, said, order) == kept
+    assert bodies.as_places(kind, kept, order) == said
 
 
 def test_a_vote_for_the_left_response_is_one_for_the_response_shown_there(flat):

@@ -44,6 +44,10 @@ def test_a_file_of_many_questions_is_taken(service, admin):
         ({"scale": [1]}, "scale"),
         ({"extra": 1}, "unknown field"),
         ({"text": json.dumps(ROW) + '\n{"prompt": 1}\n'}, "q.jsonl:2: it has prompt"),
+        ({"format": "argilla", "text": '{"fields": ["p", "a"]}\n'}, "q.jsonl:1: fields=['p', 'a']; in a record of Argilla"),
+        ({"format": "argilla", "text": '{"fields": {"p": "q", "a": "b"}, "metadata": []}\n'}, "q.jsonl:1: metadata=[]"),
+        ({"round": "r" * 121}, "at most 120"),
+        ({"axes": ["a", "a"]}, "each once"),
     ],
 )
 def test_a_bad_upload_is_refused_and_nothing_is_written(service, admin, fields, why):
@@ -144,3 +148,33 @@ def test_an_exclusion_that_cannot_be_is_refused(service, admin, fields, status, 
     assert found.status_code == status
     assert why in found.text
     assert service.store.length() == 0
+
+
+def test_uploaded_gold_is_in_the_log_by_who_uploads(service, admin):
+    upload(admin, {**ROW, "gold": 1}, gold=True).raise_for_status()
+    [event] = service.store.events()
+    assert (event.kind, event.annotator, event.body) == ("promote", "root", {"reason": "asked with its known answer"})
+    task = event.task
+    assert (
+        "has another known answer" in admin.post("/api/admin/gold", task=task, answer=2, reason="no").json()["error"]["message"]
+    )
+    assert admin.post("/api/admin/gold", task=task, answer="what", reason="no").status_code == 400
+    assert service.store.length() == 1
+
+
+def test_an_unknown_axis_has_no_leaderboard(admin):
+    refused = admin.get("/api/admin/leaderboard?axis=zzz")
+    assert (refused.status_code, refused.json()["error"]["message"][:10]) == (400, "axis 'zzz'")
+
+
+def test_a_body_that_is_no_object_is_named_as_json_names_it(admin):
+    for body, name in (("null", "null"), ("[]", "array"), ("5", "number"), ("true", "boolean"), ('"a"', "string")):
+        answer = admin.http.post("/api/admin/ask", content=body, headers={"Content-Type": "application/json"})
+        assert answer.json()["error"]["message"] == f"the body is a JSON {name}; send an object"
+
+
+def test_which_project_is_asked_in_the_words_of_http(service, admin):
+    admin.post("/api/admin/project", new="legal").raise_for_status()
+    service.store.ask([pair("x")])
+    message = upload(admin, ROW).json()["error"]["message"]
+    assert message == "which project? there are: default, legal; name one (?project=NAME)"

@@ -182,10 +182,10 @@ def test_every_route_but_a_few_needs_a_sign_in(service):
             assert answer.status_code == (303 if route.page else 401), path
         anyone = routes_with(service, "anyone")
         for path, method, route in anyone:
-            if path.startswith("/v1/"):  # for products, which send a token
+            if path.startswith("/v1/") or path == "/metrics":  # for products and Prometheus, which send a token
                 assert asked(client, path, method, route).status_code == 401, path
     own = {path for path, _, _ in anyone if not path.startswith("/v1/")}
-    assert own == {"/sign-in", "/invite/{secret}", "/static/{file}", "/health"}
+    assert own == {"/sign-in", "/invite/{secret}", "/static/{file}", "/health", "/metrics"}
 
 
 @pytest.mark.parametrize(("role", "closed"), [("annotator", ("adjudicator", "admin")), ("adjudicator", ("admin",))])

@@ -115,6 +115,22 @@ def test_gold_and_repeats_have_the_fields_of_any_task(session):
         assert len({str(task[name]) for task in tasks}) == 1
 
 
+def test_what_is_left_falls_by_one_whatever_was_answered(serve):
+    service = serve(QueuePolicy(gold_share=0.25, repeat_share=0.25, repeat_after=1, seed=1))
+    service.store.ask([secretive(f"g{n}", purpose="gold", overlap=0, gold={"preference": 3}) for n in range(8)])
+    service.store.ask([secretive(number) for number in range(20)])
+    ann, left = service.person("ann"), []
+    for turn in range(16):
+        left.append(ann.get("/api/progress").json()["left"])
+        task = ann.next()
+        left.append(ann.get("/api/progress").json()["left"])
+        ann.submit(task, *(({"reason": ""}, "skip") if turn % 5 == 4 else ()))
+    assert {"ask", "gold", "repeat"} <= set(purposes(service))
+    assert left == [38 - turn // 2 for turn in range(32)]
+    ann.undo()
+    assert ann.get("/api/progress").json()["left"] == 23
+
+
 def test_a_value_out_of_range_is_quoted_as_it_was_sent(session):
     """The store's sign would tell which response is really the first."""
     _, said, _ = session

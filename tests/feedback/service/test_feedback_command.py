@@ -173,13 +173,21 @@ def test_wrong_input_is_one_clear_line(capsys, place, words, said):
     assert said in error
 
 
+def test_a_record_of_another_format_is_named_by_its_line(capsys, tmp_path):
+    (tmp_path / "r.jsonl").write_text('\n{"fields": ["p", "a", "b"]}\n')
+    exit_code, _, error = run(capsys, "import", str(tmp_path / "f.db"), "argilla", str(tmp_path / "r.jsonl"))
+    assert (exit_code, error.count("\n")) == (2, 1)
+    assert "r.jsonl:2: fields=" in error
+    assert not (tmp_path / "f.db").exists()
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "row 0: not of TRL's preference format"),
-        ({"prompt": None, "chosen": "a", "rejected": "b"}, "row 0: not of TRL's preference format"),
-        ({"prompt": "p", "chosen": "a", "rejected": 3}, "row 0: not of TRL's preference format"),
-        ({"prompt": [], "chosen": [{"content": None}], "rejected": [{"content": "b"}]}, "row 0: not of TRL's"),
+        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "rows.jsonl:1: not of TRL's preference format"),
+        ({"prompt": None, "chosen": "a", "rejected": "b"}, "rows.jsonl:1: not of TRL's preference format"),
+        ({"prompt": "p", "chosen": "a", "rejected": 3}, "rows.jsonl:1: not of TRL's preference format"),
+        ({"prompt": [], "chosen": [{"content": None}], "rejected": [{"content": "b"}]}, "rows.jsonl:1: not of TRL's"),
         ({"prompt": "p", "chosen": "a" * 200_001, "rejected": "b"}, "200000 is the most"),
     ],
 )

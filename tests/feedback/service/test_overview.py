@@ -48,7 +48,7 @@ def judged_store(service):
 
 def test_the_overview_counts_and_compares(judged_store):
     found = overview(judged_store)
-    assert found["events"] == 10
+    assert found["events"] == 11  # with the line that says what is gold
     assert {one["purpose"]: (one["tasks"], one["open"], one["judgements"]) for one in found["progress"]} == {
         "ask": (4, 0, 8), "gold": (1, 1, 2),
     }  # fmt: skip
@@ -91,3 +91,15 @@ def test_imported_labels_are_neither_progress_nor_pace(judged_store):
     assert sum(day["votes"] for day in found["days"]) == 10
     (source,) = [one for one in found["annotators"] if one["name"] == "hh-rlhf"]
     assert (source["done"], source["per_hour"]) == (3, None)
+
+
+def test_simulated_annotators_do_not_change_what_people_are_worth(judged_store):
+    """Exports count people alone; so do their accuracies and weights here."""
+    before = overview(judged_store)["annotators"]
+    for name in ("sim-1", "sim-2", "sim-3"):
+        judged_store.enrol(Annotator(name, nature="simulated"))
+        judged_store.record([vote(task, name, f"{name}/{task}", -1) for task in judged_store.tasks("gold")])
+    found = {one["name"]: one for one in overview(judged_store)["annotators"]}
+    for one in before:
+        assert [found[one["name"]][key] for key in ("accuracy", "weight")] == [one["accuracy"], one["weight"]]
+    assert found["sim-1"]["gold"]["of"] == 1

@@ -109,7 +109,7 @@ def test_formats_of_others_go_out_and_come_back(capsys, place, tmp_path):
 
 def test_a_backup_is_whole_and_private_and_nothing_is_overwritten(capsys, place, tmp_path):
     out = tmp_path / "copy.db"
-    assert run(capsys, "backup", place, out)[1] == f"4 events are in {out}\n"
+    assert run(capsys, "backup", place, out)[1] == f"backed up 4 events to {out}\n"
     assert out.stat().st_mode & 0o777 == 0o600
     with Store.open(out) as store:
         assert len(store.verify().judgements()) == 4
@@ -182,10 +182,10 @@ def test_a_project_is_made_asked_in_and_exported_by_commands(capsys, place, tmp_
     questions.write_text('{"prompt": "p", "response": "r"}\n', encoding="utf-8")
     words = ("--forms", "rating", "--axes", "right,kind", "--scale", "1,5", "--overlap", "1", "--qualify", "0", "--pause", "on")
     made = run(capsys, "project", place, "legal", "--new", "--add", "ann", *words)
-    assert (made[0], made[1].splitlines()[0]) == (0, "legal: asks rating of 1 people")
+    assert (made[0], made[1].splitlines()[0]) == (0, "legal: forms: rating; 1 answer per question")
     run(capsys, "project", place, "legal", "--guideline", guideline, "--guideline-version", "a")
-    assert run(capsys, "project", place)[1] == "default: 2 tasks, 3 members\nlegal: 0 tasks, 1 members\n"
-    assert run(capsys, "ask", place, questions, "--project", "legal")[1].startswith("1 new questions")
+    assert run(capsys, "project", place)[1] == "default: 2 tasks, 3 members\nlegal: 0 tasks, 1 member\n"
+    assert run(capsys, "ask", place, questions, "--project", "legal")[1].startswith("1 new question (the file has 1 rating)")
     with Store.open(place) as store:
         lease = store.next_task("ann", project="legal")
         task = store.task(lease.task)

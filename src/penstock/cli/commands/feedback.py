@@ -110,7 +110,7 @@ class Enrol(ProjectCommand):
 
 @dataclass(kw_only=True)
 class Account(StoreCommand):
-    """Change somebody's role, password or most, or switch them off or on; what changes ends their sessions."""
+    """Change somebody's role, password or quota, or switch them off or on; what changes ends their sessions."""
 
     NEEDS = ACCOUNTS
 
@@ -175,7 +175,7 @@ class Forget(StoreCommand):
         with opened(self.store) as store:
             pseudonym = forget(store, self.by, self.name, self.votes)
         what = "is in no line any more" if self.votes == "remove" else "stays"
-        print(f"{self.name} is deleted; what they said {what} (under {pseudonym}); backups hold them still")
+        print(f"{self.name} is deleted; what they said {what} (under {pseudonym}); existing backups still contain them")
 
 
 @dataclass(kw_only=True)
@@ -211,8 +211,8 @@ class Import(ProjectCommand):
         readers: Mapping[str, Callable[[], formats.Imported]] = {
             "hh-rlhf": lambda: imports.hh_rlhf(self.file, most=most, **named),
             "rt-polarity": lambda: imports.rt_polarity(self.file, most=most, **named),
-            "trl": lambda: formats.from_trl(files.read_rows(self.file)[:most], **named),
-            "argilla": lambda: formats.from_argilla(files.read_rows(self.file)[:most]),
+            "trl": lambda: formats.from_trl(files.placed_rows(self.file)[:most], **named),
+            "argilla": lambda: formats.from_argilla(files.placed_rows(self.file)[:most]),
         }
         found = readers[self.format]()
         with opened(self.store, new=True) as store:
@@ -381,7 +381,7 @@ class Backup(StoreCommand):
 
         if "://" not in self.store:
             opened(self.store).close()  # says what is wrong with it
-        print(f"{backup(self.store, self.file.expanduser())} events are in {self.file}")
+        print(f"backed up {backup(self.store, self.file.expanduser())} events to {self.file}")
 
 
 def opened(place: str, policy: QueuePolicy | None = None, *, new: bool = False) -> Store:

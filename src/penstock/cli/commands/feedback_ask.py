@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,14 +15,19 @@ from penstock.core.errors import SpecError
 
 
 def parts_of(given: str) -> tuple[str, ...]:
-    """The parts of a text with commas between them."""
-    return tuple(part.strip() for part in given.split(",") if part.strip())
+    """The parts of a text with commas between them. Raises SpecError for commas alone."""
+    parts = tuple(part.strip() for part in given.split(",") if part.strip())
+    if given and not parts:
+        raise SpecError(f"{given!r}: give names with commas between them, such as alice,bob")
+    return parts
 
 
 def ends_of(given: str) -> tuple[float, float] | None:
     """A scale's lowest and highest rating; None for none given. Raises SpecError."""
     try:
         low, high = map(float, given.split(",")) if given else (0.0, 0.0)
+        if given and not -math.inf < low < high < math.inf:
+            raise ValueError
     except ValueError as error:
         raise SpecError(f"--scale {given}: give the lowest and the highest rating, such as 1,7") from error
     return (low, high) if given else None
@@ -73,7 +79,9 @@ class Ask(ProjectCommand):
             new, found = ask_file(store, self.file, asking, argilla=self.format == "argilla")
         unused = f"; columns not used: {', '.join(found.unused)}" if found.unused else ""
         there = len(found.tasks) - new
-        print(f"{new} new questions; {there} asked already, {found.same} rows twice in the file{unused}")
+        again = f"; {there} asked already (whatever their scale and guideline; --round NAME asks anew)" if there else ""
+        same = f"; {found.same} duplicate row{'s' * (found.same != 1)} skipped" if found.same else ""
+        print(f"{new} new question{'s' * (new != 1)} (the file has {found.forms}){again}{same}{unused}")
 
 
 @dataclass(kw_only=True)
@@ -97,14 +105,21 @@ class Promote(ProjectCommand):
     def run(self) -> None:
         """Print them."""
         from penstock.feedback.gold import Agreed, agreed, promote
+        from penstock.feedback.rows import require_admin
 
+        if self.most < 1:
+            raise SpecError(f"--most {self.most}: give 1 pair or more")
         with opened(self.store) as store:
             project = store.project(self.project).name
+            if self.by:
+                with store.database.read() as connection:
+                    require_admin(connection, self.by)
             found = agreed(store, Agreed(self.people, self.weight, self.agreement), self.most, project)
             tasks = [promote(store, self.by, one.task, one.body, one.reason()) for one in found] if self.by else []
         for one, task in zip(found, tasks or [""] * len(found), strict=True):
             print(f"{task or one.task}: {one.reason()}")
-        print(f"{len(found)} pairs {'are gold now' if self.by else 'could be gold; --by ADMIN makes them so'}")
+        said = "are gold now" if self.by else "could be gold; --by ADMIN makes them so"
+        print(f"{len(found)} pairs {said}" if len(found) != 1 else f"1 pair {said.replace('are', 'is').replace('them', 'it')}")
 
 
 @dataclass(kw_only=True)
@@ -119,7 +134,7 @@ class Demote(Decision):
         from penstock.feedback.gold import demote
 
         with opened(self.store) as store:
-            print(f"event {demote(store, self.by, self.task, self.reason).sequence}: {self.task} is gold no more")
+            print(f"event {demote(store, self.by, self.task, self.reason).sequence}: {self.task} is no longer gold")
 
 
 @dataclass(kw_only=True)
@@ -137,9 +152,12 @@ class Leaderboard(ProjectCommand):
         """Print a line for each model version."""
         from penstock.feedback.exchange.snapshot import Labels, duels_of, snapshot
         from penstock.feedback.quality.leaderboard import leaderboard
+        from penstock.feedback.service.overview import require_axis
 
         with opened(self.store) as store:
-            duels = duels_of(snapshot(store, project=store.project(self.project).name), Labels(axis=self.axis))
+            taken = snapshot(store, project=store.project(self.project).name)
+        require_axis(taken, self.axis)
+        duels = duels_of(taken, Labels(axis=self.axis))
         for place, one in enumerate(leaderboard(duels, samples=self.samples, seed=self.seed), 1):
             low, high = one.interval
             print(f"{place}. {one.model}: {one.rating:+.0f} ({low:+.0f} to {high:+.0f}), won {one.wins:g} of {one.votes}")

@@ -64,7 +64,7 @@ class Corrections(ProjectCommand):
             for name, text in one.body.items():
                 print(f"  {name:<9}{json.dumps(text[:MOST_SHOWN])}")
         how = ": penstock feedback rule STORE ID approved|rejected --by NAME" if found else ""
-        print(f"{len(found)} corrections wait{how}")
+        print(f"{len(found)} {'correction is' if len(found) == 1 else 'corrections are'} waiting{how}")
 
 
 @dataclass(kw_only=True)

@@ -63,15 +63,16 @@ class Projects(StoreCommand):
                     found = {name: len(projects.members(connection, name)) for name in projects.names_of(connection)}
                 for name, people in found.items():
                     tasks = sum(count.tasks for count in store.counts(name).values())
-                    print(f"{name}: {tasks} tasks, {people} members")
+                    print(f"{name}: {tasks} task{'s' * (tasks != 1)}, {people} member{'s' * (people != 1)}")
                 return
             project = self._changed(projects.Project(self.name) if self.new else store.project(self.name))
             projects.change(store, project, new=self.new, add=parts_of(self.add), remove=parts_of(self.remove))
             with store.database.read() as connection:
                 people_there = projects.members(connection, self.name)
-        print(f"{project.name}: asks {', '.join(project.forms)} of {project.overlap} people")
+        answers = f"{project.overlap} answer{'s' * (project.overlap != 1)}"
+        print(f"{project.name}: forms: {', '.join(project.forms)}; {answers} per question")
         print(f"axes: {', '.join(project.axes)}, from {project.scale[0]:g} to {project.scale[1]:g}")
-        print(f"guideline: {project.guideline or 'of the service'}")
+        print(f"guideline: {project.guideline or 'service default'}")
         print(f"members: {', '.join(people_there) or 'nobody'}")
         for name, value in project.policy.items():
             print(f"{name}: {value}")

@@ -51,6 +51,8 @@ class Serve(StoreCommand):
     """Pause annotators who surely fail gold, until an administrator includes them again."""
     quota: int = 0
     """Answers that one annotator may give; 0: any number."""
+    metrics_token_file: Annotated[str, called("FILE")] = ""
+    """A file with the token with which Prometheus reads /metrics (default: administrators alone do)."""
     embedder: Annotated[str, called("hashed|FOLDER")] = "hashed"
     """How products' corrections are found (docs/feedback_product.md): by hashed words (default) or a model's hidden states."""
     least: float = 0.3
@@ -67,6 +69,7 @@ class Serve(StoreCommand):
         from penstock.product.forms import embedder_of
         from penstock.product.routes import ProductRoutes
         from penstock.product.search import Retrieval
+        from penstock.web.guard import read_secret
         from penstock.web.server import listen
 
         transport = Transport(self.host, self.behind_https, self.certificate, self.key)
@@ -76,6 +79,7 @@ class Serve(StoreCommand):
             forwarded=transport.behind_https,
             guideline_version=self.guideline_version,
             guideline=read(self.guideline or GUIDELINE),
+            metrics_token=read_secret(self.metrics_token_file) if self.metrics_token_file else "",
         )
         policy = QueuePolicy(
             lease_seconds=self.lease_seconds, held=self.held, gold_share=self.gold_share, repeat_share=self.repeat_share,

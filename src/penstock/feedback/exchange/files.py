@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from penstock.data.sources import numbered_json_rows
 from penstock.feedback.errors import FeedbackError
 
 Row = dict[str, Any]
+NUMBERED = re.compile(r"(response|model|media)[_ ]?(\d{1,3}|(?<=[_ ])[a-z])")
+"""Columns of CSV that are one list: ``response_1``, ``model_b``."""
 
 
 def encoded(rows: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
@@ -44,25 +47,25 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         raise FeedbackError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a file, see :func:`placed_rows`."""
-    return [row for _, row in placed_rows(path)]
-
-
 def placed_rows(path: Path) -> list[tuple[str, Row]]:
     """Rows of a .jsonl, .json (a list of objects), .csv or .parquet file, each with its place for an error, such as ``FILE:7``.
 
-    A cell of CSV is text, an empty one is not there.
+    A cell of CSV is text, an empty one is not there but in :data:`NUMBERED` columns.
 
     Raises:
         DataError, FeedbackError: another suffix, or a malformed file; names the line.
     """
     suffix = path.name.removesuffix(".gz").rpartition(".")[2]
+    if path.suffix == ".gz" and suffix != "jsonl":
+        raise FeedbackError(f"{path}: unpack it first (gunzip); only .jsonl.gz is read packed")
     if suffix not in READERS:
         raise FeedbackError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use .{', .'.join(READERS)}")
     if not path.is_file():
         raise FeedbackError(f"{path}: there is no such file")
-    return [(f"{path}:{number}", dict(row)) for number, row in READERS[suffix](path)]
+    found = [(f"{path}:{number}", dict(row)) for number, row in READERS[suffix](path)]
+    if not found:
+        raise FeedbackError(f"{path}: no rows in it; is it the right file?")
+    return found
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
@@ -86,15 +89,21 @@ def _read_json(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
-    with open(path, encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, strict=True)
-        try:
-            for row in reader:
-                if None in row or None in row.values():
-                    raise FeedbackError(f"{path}:{reader.line_num}: other cells than the header has; quote what holds commas")
-                yield reader.line_num, {name: cell for name, cell in row.items() if cell}
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise FeedbackError(f"{path}:{reader.line_num + 1}: no CSV in UTF-8 ({error})") from error
+    content = path.read_bytes()
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        twice = [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]
+        if twice:
+            raise FeedbackError(f"{path}:1: {len(twice)} column names are there twice, such as {twice[0]!r:.40}; rename one")
+        for row in reader:
+            if None in row or None in row.values():
+                raise FeedbackError(f"{path}:{reader.line_num}: other cells than the header has; quote what holds commas")
+            yield reader.line_num, {name: cell for name, cell in row.items() if cell or NUMBERED.fullmatch(name)}
+    except csv.Error as error:
+        raise FeedbackError(f"{path}:{reader.line_num + 1}: no CSV ({error})") from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise FeedbackError(f"{path}:{line}: not UTF-8; save the file as UTF-8 (of Windows-1252, say)") from error
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[tuple[int, Mapping[str, Any]]]]] = {

@@ -14,11 +14,11 @@ from typing import Any
 
 from penstock.core.errors import DataError
 from penstock.data.render import read_messages
-from penstock.feedback.bodies import STRONGEST
+from penstock.feedback.bodies import STRONGEST, check
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Snapshot
 from penstock.feedback.judgements import comparisons
-from penstock.feedback.records import Item, Response, Submission, Task, digest
+from penstock.feedback.records import JUDGEMENT, Item, Response, Submission, Task, digest
 
 Row = dict[str, Any]
 Imported = list[tuple[Task, list[Submission]]]
@@ -34,13 +34,13 @@ def to_trl(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def from_trl(rows: Sequence[Mapping[str, Any]], annotator: str) -> Imported:
+def from_trl(rows: Sequence[tuple[str, Mapping[str, Any]]], annotator: str) -> Imported:
     """Pairs of TRL's preference format, standard or conversational, with explicit or implicit prompt, as votes.
 
     Raises:
-        FeedbackError: a row is not of this format; names it.
+        FeedbackError: a row is not of this format; says its place, which comes with it.
     """
-    texts = [trl_texts(row, f"row {number}") for number, row in enumerate(rows)]
+    texts = [trl_texts(row, where) for where, row in rows]
     return [as_vote(*three, annotator, f"trl/{number}") for number, three in enumerate(texts)]
 
 
@@ -54,6 +54,9 @@ def trl_texts(row: Mapping[str, Any], where: str) -> tuple[str, str, str]:
     if isinstance(chosen, str) and isinstance(rejected, str) and "prompt" not in row:
         shared = _common_start(chosen, rejected)
         return chosen[:shared], chosen[shared:], rejected[shared:]
+    earlier = [value[:-1] for value in (chosen, rejected) if isinstance(value, list | tuple) and len(value) > 1]
+    if earlier and list(earlier[0]) != list(earlier[-1]):
+        raise FeedbackError(f"{where}: chosen and rejected have different messages before the last one; give both the same")
     prompt = row.get("prompt") if "prompt" in row or not isinstance(chosen, list | tuple) else chosen[:-1]
     try:
         return text_of(prompt, "prompt"), text_of(chosen, "chosen", last=True), text_of(rejected, "rejected", last=True)
@@ -122,6 +125,8 @@ def to_argilla(taken: Snapshot, layout: ArgillaLayout | None = None, named: Call
             said[comparison.task.id].append({"value": value, "user_id": named(comparison.annotator)})
     records = []
     for name, votes in said.items():
+        if taken.tasks[name].purpose == "gold" and not votes:  # nobody was asked
+            continue
         item = taken.tasks[name].item
         texts = {field: response.text for field, response in zip(layout.responses, item.responses, strict=True)}
         record = {"id": name, "fields": {layout.prompt: item.prompt, **texts}, "responses": {layout.question: votes}}
@@ -129,34 +134,45 @@ def to_argilla(taken: Snapshot, layout: ArgillaLayout | None = None, named: Call
     return records
 
 
-def from_argilla(records: Sequence[Mapping[str, Any]], layout: ArgillaLayout | None = None) -> Imported:
+def from_argilla(rows: Sequence[tuple[str, Mapping[str, Any]]], layout: ArgillaLayout | None = None) -> Imported:
     """Records with a label (the better field, or a tie), a ranking (fields from best to worst) or a rating as votes.
 
     A rating is of the first response field alone. Annotators keep their user ids.
 
     Raises:
-        FeedbackError: a record lacks a field, or an answer is none of these; names the record.
+        FeedbackError: a record lacks a field, or an answer is none of these; says its place, which comes with it.
     """
-    layout = layout or ArgillaLayout()
-    found: Imported = []
-    for number, record in enumerate(records):
-        where = f"record {record.get('id', number)}"
-        fields, answers = record.get("fields", {}), record.get("responses", {}).get(layout.question, [])
-        rated = bool(answers) and isinstance(answers[0].get("value"), int | float)
-        names = layout.responses[:1] if rated else layout.responses
-        missing = [name for name in (layout.prompt, *names) if not isinstance(fields.get(name), str)]
-        if missing:
-            raise FeedbackError(f"{where}: no text field {missing[0]!r}; it has {', '.join(fields)}; name yours in the layout")
-        item = Item(fields[layout.prompt], tuple(Response(fields[name], source="imported") for name in names), where)
-        form = "rating" if rated else "pair" if len(names) == 2 else "ranking"
-        scale = (0.0, 10.0) if rated else (1.0, 7.0)
-        task = Task(item=item, form=form, overlap=max(1, len(answers)), scale=scale, guideline="imported")  # type: ignore[arg-type]
-        said = []
-        for answer in answers:
-            kind, body = _argilla_body(answer.get("value"), task, layout, where)
-            who = str(answer.get("user_id", "argilla"))
-            said.append(Submission(kind, task.id, who, f"import:{who}:{task.id}", body))  # type: ignore[arg-type]
-        found.append((task, said))
+    return [_imported(where, number, record, layout or ArgillaLayout()) for number, (where, record) in enumerate(rows)]
+
+
+def _imported(where: str, number: int, record: Mapping[str, Any], layout: ArgillaLayout) -> tuple[Task, list[Submission]]:
+    """A record as a task and what was said of it."""
+    fields, answers = _object(record, "fields", where), _object(record, "responses", where).get(layout.question) or []
+    if not isinstance(answers, list) or not all(isinstance(answer, Mapping) for answer in answers):
+        raise FeedbackError(f'{where}: answers={answers!r:.60}; Argilla has a list of {{"value": …, "user_id": …}}')
+    rated = bool(answers) and type(answers[0].get("value")) in (int, float)
+    names = layout.responses[:1] if rated else layout.responses
+    missing = [name for name in (layout.prompt, *names) if not isinstance(fields.get(name), str)]
+    if missing:
+        raise FeedbackError(f"{where}: no text field {missing[0]!r}; it has {', '.join(fields)}; name yours in the layout")
+    key, texts = f"record {record.get('id', number)}", tuple(Response(fields[name], source="imported") for name in names)
+    item = Item(fields[layout.prompt], texts, key)
+    form = "rating" if rated else "pair" if len(names) == 2 else "ranking"
+    scale = (0.0, 10.0) if rated else (1.0, 7.0)
+    task = Task(item=item, form=form, overlap=max(1, len(answers)), scale=scale, guideline="imported")  # type: ignore[arg-type]
+    said = []
+    for answer in answers:
+        kind, body = _argilla_body(answer.get("value"), task, layout, where)
+        who = str(answer.get("user_id") or "argilla")
+        said.append(Submission(kind, task.id, who, f"import:{who}:{task.id}", body))  # type: ignore[arg-type]
+    return task, said
+
+
+def _object(record: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    """What a record has under a name, an object; an empty one for nothing. Raises FeedbackError."""
+    found = {} if record.get(name) is None else record[name]
+    if not isinstance(found, Mapping):
+        raise FeedbackError(f"{where}: {name}={found!r:.60}; in a record of Argilla it is an object")
     return found
 
 
@@ -166,31 +182,35 @@ def argilla_row(record: Mapping[str, Any], where: str) -> Row:
     Its answers are left out; a known one may lie in the metadata's ``gold``.
 
     Raises:
-        FeedbackError: fewer than two text fields.
+        FeedbackError: fewer than two text fields, or fields or metadata that are no objects.
     """
-    fields = {name: text for name, text in (record.get("fields") or {}).items() if isinstance(text, str | list)}
+    fields = {name: text for name, text in _object(record, "fields", where).items() if isinstance(text, str | list)}
     prompt = "prompt" if "prompt" in fields else next(iter(fields), "")
     if len(fields) < 2:
         raise FeedbackError(f"{where}: the text fields {[*fields]}; a record of Argilla has a prompt and at least one response")
-    metadata = record.get("metadata") or {}
+    metadata = _object(record, "metadata", where)
     groups = {name: value for name, value in metadata.items() if isinstance(value, str) and name != "gold"}
     row = {"prompt": fields.pop(prompt), "responses": list(fields.values()), "groups": groups}
     return row | {name: metadata[name] for name in ("gold",) if name in metadata}
 
 
 def _argilla_body(value: Any, task: Task, layout: ArgillaLayout, where: str) -> tuple[str, Row]:
-    names = list(layout.responses)
-    if task.form == "rating" and isinstance(value, int | float):
-        return "rating", {"scores": {"overall": [value]}}
-    if isinstance(value, str) and task.form == "pair" and value in (*names, layout.tie):
-        return "vote", {"preference": 0 if value == layout.tie else 1 if value == names[0] else -1}
-    if isinstance(value, list):
-        ordered = [entry["value"] if isinstance(entry, Mapping) else entry for entry in value]
-        given = {entry["value"]: entry["rank"] for entry in value if isinstance(entry, Mapping) and "rank" in entry}
-        ranks = given or {name: place + 1 for place, name in enumerate(ordered)}
-        if sorted(ordered) == sorted(names):
-            if task.form == "ranking":
-                return "ranking", {"ranks": [ranks[name] for name in names]}
-            gap = ranks[names[1]] - ranks[names[0]]
-            return "vote", {"preference": max(-STRONGEST, min(STRONGEST, gap))}
-    raise FeedbackError(f"{where}: {value!r:.60} is no answer to {layout.question!r}; expected one of {', '.join(names)}")
+    names, kind, body = list(layout.responses), JUDGEMENT[task.form], Row()
+    why = f"{where}: {value!r:.60} is no answer to {layout.question!r}; expected one of {', '.join(names)}"
+    if task.form == "rating":
+        body = {"scores": {"overall": [value]}}
+    elif isinstance(value, str) and task.form == "pair" and value in (*names, layout.tie):
+        body = {"preference": 0 if value == layout.tie else 1 if value == names[0] else -1}
+    elif isinstance(value, list):
+        entries = [entry if isinstance(entry, Mapping) else {"value": entry} for entry in value]
+        ranks = {str(entry.get("value")): entry.get("rank", place) for place, entry in enumerate(entries, 1)}
+        alike = len({"rank" in entry for entry in entries}) == 1 and all(type(rank) is int for rank in ranks.values())
+        if not alike or len(entries) != len(names) or ranks.keys() != set(names):
+            raise FeedbackError(why)
+        gap = ranks[names[1]] - ranks[names[0]]
+        pair = {"preference": max(-STRONGEST, min(STRONGEST, gap))}
+        body = {"ranks": [ranks[name] for name in names]} if task.form == "ranking" else pair
+    try:
+        return kind, check(kind, body, task)
+    except FeedbackError as error:
+        raise FeedbackError(why) from error

@@ -168,7 +168,7 @@ function row(one, account, change) {
     one.nature === "human" ? "" : one.nature,
     deleted ? "deleted" : one.enabled ? "" : "switched off",
     account?.invited ? "invited" : "",
-    deleted || part.members.includes(one.name) ? "" : "no member of this project",
+    deleted || part.members.includes(one.name) ? "" : "not a member of this project",
   ].filter(Boolean);
   const concerns = one.concerns.length
     ? make("ul", { class: "warn" }, ...one.concerns.map((name) => make("li", {}, CONCERNS[name] ?? name)))
@@ -227,7 +227,7 @@ async function exclude({ name }) {
   return guarded(async () => {
     await call(everywhere.checked ? "/api/admin/exclude?project=" : "/api/admin/exclude", { key: newKey(), name, reason: reason.value.trim(), ...from, ...to });
     await overview();
-    say(`The work of ${name} is excluded; the log takes it back`);
+    say(`${name}'s work no longer counts. You can undo this from the log.`);
     await log.newest();
   });
 }

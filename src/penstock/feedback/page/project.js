@@ -67,7 +67,7 @@ export class ProjectPart {
     await call("/api/admin/project", yes ? { add: [name] } : { remove: [name] });
     await this.load();
     await this.changed();
-    say(`${name} is ${yes ? "a member now" : "no member any more"}`);
+    say(`${name} is ${yes ? "now" : "no longer"} a member`);
   }
 
   // Who is enrolled and could be a member.

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from starlette.responses import Response
 
-from penstock.feedback import schema
+from penstock.feedback import bodies, schema
 from penstock.feedback.exchange.snapshot import Labels, Votes, snapshot
 from penstock.feedback.judgements import once
 from penstock.feedback.quality.reliability import ASKED, to_adjudicate
@@ -93,4 +93,4 @@ class Adjudicate:
 
 def _placed(event: Event, order: tuple[int, ...]) -> dict[str, Any]:
     """What somebody said, by the places of ``order``, without who and when."""
-    return {"kind": event.kind, "body": tasks.as_places(event.kind, event.body, order)}
+    return {"kind": event.kind, "body": bodies.as_places(event.kind, event.body, order)}

@@ -148,7 +148,7 @@ class Annotate:
         guideline = guideline or self._context.guideline(self._store.project(task.project))[0]
         checked = bodies.check(kind, body, task)
         said: Kind = kind  # type: ignore[assignment]
-        body = tasks.as_responses(kind, checked, order)
+        body = bodies.as_responses(kind, checked, order)
         if latency is not None and seen is not None:
             latency = min(latency, seen)  # nobody has looked at a task for longer than they have had it
         event = self._store.submit(Submission(said, name, call.who.name, key, body, latency, guideline))

@@ -59,6 +59,9 @@ class FeedbackApp(App[Route]):
         super().__init__({path: methods for part in parts for path, methods in part.items()})
         self._pools = {name: ThreadPoolExecutor(count, f"feedback-{name}") for name, count in THREADS.items()}
 
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        self.context.metrics.count(path, status, seconds)
+
     def close(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)

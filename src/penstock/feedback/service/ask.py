@@ -16,6 +16,7 @@ from penstock.feedback.service import tasks
 from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.service.calls import LARGE, Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
+from penstock.feedback.service.overview import require_axis
 from penstock.web.fields import Fields
 from penstock.web.refusals import Refusal
 
@@ -58,6 +59,7 @@ class Ask:
             round=fields.text("round", ""),
             guideline=fields.text("guideline", project.guideline or "1"),
             project=project.name,
+            by=call.who.name,
         )
         fields.done()
         new, found = ask_text(self._store, name, text, asking, argilla=argilla, check=check)
@@ -97,7 +99,9 @@ class Ask:
     def leaderboard(self, call: Call) -> Response:
         """Models by Bradley-Terry, with intervals, on one axis; empty with fewer than two models."""
         taken = snapshot(self._store, project=self._context.project(call, every=True).name)
-        duels = duels_of(taken, Labels(axis=call.query.get("axis", "overall")))
+        axis = call.query.get("axis", "overall")
+        require_axis(taken, axis)
+        duels = duels_of(taken, Labels(axis=axis))
         rated = leaderboard(duels, samples=200) if any(duel.first != duel.second for duel in duels) else []
         return reply({"models": [vars(one) | {"interval": list(one.interval)} for one in rated]})
 

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 
 from penstock.feedback import projects
-from penstock.feedback.errors import NotFound
+from penstock.feedback.errors import FeedbackError, NotFound
 from penstock.feedback.exchange.votes import pseudonyms
 from penstock.feedback.projects import Project
 from penstock.feedback.service.accounts import Accounts
 from penstock.feedback.service.calls import Call
+from penstock.feedback.service.metrics import Metrics
 from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.service.secrets import Handles, store_key
 from penstock.feedback.service.sessions import LONGEST_SECONDS, Sessions
@@ -40,6 +41,8 @@ class Settings:
     guideline_version: str = "1"
     limits: BodyLimits = LIMITS
     session_seconds: float = LONGEST_SECONDS
+    metrics_token: str = field(default="", repr=False)
+    """Who sends it as a bearer token may read ``/metrics``, besides administrators; empty: nobody else."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Context:
     store: Store
     settings: Settings = Settings()
     passwords: Passwords = field(default_factory=Passwords)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def project(self, call: Call, *, every: bool = False) -> Project:
         """The project that a request names (``?project=NAME``), or the only one: of those of who asks, or (``every``) of all.
@@ -60,7 +64,9 @@ class Context:
             with self.store.database.read() as connection:
                 name = projects.chosen(connection, call.query.get("project", ""), None if every else call.who.name)
                 return projects.load(connection, name)
-        except NotFound as error:
+        except FeedbackError as error:
+            if not isinstance(error, NotFound):
+                raise Refusal(400, str(error).replace("--project NAME", "?project=NAME")) from error
             if every or call.query.get("project"):
                 raise Refusal(404, "there is no such project of yours", code="not_found") from error
             raise Refusal(403, "you are in no project yet; an administrator can add you", code="no_project") from error

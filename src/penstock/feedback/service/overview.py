@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.feedback import projects
-from penstock.feedback.exchange.snapshot import LABELLED, Snapshot, snapshot
-from penstock.feedback.judgements import comparisons, sign_table
+from penstock.feedback.errors import FeedbackError
+from penstock.feedback.exchange.snapshot import LABELLED, Labels, Snapshot, snapshot
+from penstock.feedback.judgements import Comparison, Rating, Unit, comparisons, sign_table
 from penstock.feedback.quality.agreement import Level, alpha_of_counts, bootstrap_interval, value_counts
 from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess, rating_table
 from penstock.feedback.records import DEFAULT, Annotator, Event
@@ -57,9 +58,7 @@ def overview(store: Store, project: str = DEFAULT) -> dict[str, Any]:
     judged, kinds = taken.state.judgements(), Counter(event.kind for event in taken.state.standing.values())
     brought = [event for event in judged if taken.natures[event.annotator] == "imported"]
     given = [event for event in judged if taken.natures[event.annotator] != "imported"]
-    found = comparisons(judged, taken.tasks)
-    rated = [one for axis in axes_of(taken) for one in taken.rated(axis)]
-    quality = {one.annotator: one for one in assess(found, taken.gold(), rated)}
+    quality = {one.annotator: one for part in apart(taken) for one in assess(*part)}
     done, hourly = Counter(event.annotator for event in judged), speeds(given)
     elsewhere = {event.task for event in brought} - {event.task for event in given}
     imported: Counter[str] = Counter(taken.tasks[task].purpose for task in elsewhere)
@@ -84,6 +83,15 @@ def overview(store: Store, project: str = DEFAULT) -> dict[str, Any]:
     }
 
 
+def apart(taken: Snapshot) -> Iterator[tuple[list[Comparison], dict[Unit, float], list[Rating]]]:
+    """What ``assess`` takes: once of those whose votes exports count, and once of simulated annotators and judges."""
+    found = comparisons(taken.state.judgements(), taken.tasks)
+    rated = [one for axis in axes_of(taken) for one in taken.rated(axis)]
+    counted = {name for name, nature in taken.natures.items() if nature in Labels().natures}
+    for names in (counted, taken.natures.keys() - counted):
+        yield [one for one in found if one.annotator in names], taken.gold(), [one for one in rated if one.annotator in names]
+
+
 def person(who: Annotator, found: AnnotatorQuality) -> dict[str, Any]:
     """An annotator and how they judge."""
     return {
@@ -101,6 +109,12 @@ def person(who: Annotator, found: AnnotatorQuality) -> dict[str, Any]:
 def axes_of(taken: Snapshot) -> list[str]:
     """``overall`` first, then every other axis that a task asks for."""
     return list(dict.fromkeys(["overall", *(axis for task in taken.tasks.values() for axis in task.axes)]))
+
+
+def require_axis(taken: Snapshot, axis: str) -> None:
+    """Raises FeedbackError: no question asks for that axis."""
+    if axis not in axes_of(taken):
+        raise FeedbackError(f"axis {axis!r:.60}: no question asks for it; there are: {', '.join(axes_of(taken))}")
 
 
 def agreements(taken: Snapshot, axis: str) -> list[dict[str, Any]]:

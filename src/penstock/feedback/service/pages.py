@@ -13,14 +13,15 @@ import jinja2
 import sqlalchemy as sa
 from starlette.responses import RedirectResponse, Response
 
-from penstock.feedback import projects, schema
+from penstock.feedback import projects, queue, schema
 from penstock.feedback.errors import FeedbackError, NotFound
 from penstock.feedback.records import JUDGEMENTS
 from penstock.feedback.service.calls import BROWSER, FORM, PROJECT, SESSION, Call, Route, Routes, reply
 from penstock.feedback.service.context import Context
 from penstock.feedback.service.sessions import BROWSER_SECONDS, Session, browser_of, known_browser
 from penstock.web.files import kind_of, page_files
-from penstock.web.guard import same_secret
+from penstock.web.guard import bearer, same_secret
+from penstock.web.metrics import KIND
 from penstock.web.refusals import Refusal
 
 PAGE = Path(__file__).parents[1] / "page"
@@ -80,6 +81,7 @@ class Pages:
                 "POST": Route(self.accept, "anyone", "form", "password", page=True),
             },
             "/api/progress": {"GET": Route(self.progress)},
+            "/metrics": {"GET": Route(self.metrics, "anyone")},
             "/static/{file}": {"GET": Route(self.static, "anyone")},
             "/health": {"GET": Route(lambda call: Response("{}", media_type="application/json"), "anyone")},
         }
@@ -100,15 +102,32 @@ class Pages:
         return signed
 
     def progress(self, call: Call) -> Response:
-        """How many tasks one has judged and how many more one may judge; gold is not counted, it would give itself away."""
-        answers, open_tasks = schema.answers.c, schema.progress.c
-        project = self._context.project(call).name
-        mine = (answers.annotator == call.who.name) & (answers.project == project)
-        judged = sa.select(sa.func.count()).where(mine, answers.kind.in_(JUDGEMENTS))
-        asked, seen = open_tasks.purpose.in_(("ask", "anchor")), sa.exists().where(mine, answers.task == open_tasks.task)
-        left = sa.select(sa.func.count()).where(open_tasks.project == project, open_tasks.open, asked, ~seen)
+        """How many tasks one has judged, and about how many are to come: gold and repeats among them at their shares, and one
+        less after every answer, else the number would tell which is which."""
+        answers, asked = schema.answers.c, schema.progress.c
+        project, adjudicates = self._context.project(call), call.who.role != "annotator"
+        policy = project.within(self._context.store.policy)
+        mine, here = (answers.annotator == call.who.name) & (answers.project == project.name), asked.project == project.name
+        ordinary = asked.purpose.in_(("ask", "anchor", *(["adjudication"] * adjudicates)))
+        seen = sa.exists().where(mine, answers.task == asked.task)
+        counted = (
+            (mine, answers.kind.in_(JUDGEMENTS)), (mine,), (here, ordinary, asked.open | seen),
+            (here, asked.purpose == "gold", ~queue.DEMOTED),
+        )  # fmt: skip
         with self._context.store.database.read() as connection:
-            return reply({name: connection.execute(query).scalar_one() for name, query in (("done", judged), ("left", left))})
+            found = (connection.execute(sa.select(sa.func.count()).where(*of)).scalar_one() for of in counted)
+            done, answered, questions, known = found
+        times = questions / (1 - policy.gold_share - policy.repeat_share)
+        gold = min(known, round(times * policy.gold_share) + policy.qualify * (not adjudicates))
+        repeats = min(max(0, questions - policy.repeat_after), round(times * policy.repeat_share))
+        return reply({"done": done, "left": max(0, questions + gold + repeats - answered)})
+
+    def metrics(self, call: Call) -> Response:
+        """Counts for Prometheus, gold among them: never for annotators, not even on this machine."""
+        token = self._context.settings.metrics_token
+        if not (token and same_secret(bearer(call.headers), token)) and (call.session is None or call.who.role != "admin"):
+            raise Refusal(401, "sign in as an administrator, or send the token of --metrics-token-file", code="not_allowed")
+        return Response(self._context.metrics.text(self._context.store), media_type=KIND)
 
     # Signing in and out
 

@@ -1,4 +1,4 @@
-"""A task as an annotator sees it, and what they say about places on the page as what it says about responses.
+"""A task as an annotator sees it.
 
 What is sent is listed field by field. Everything else stays here: what is gold or asked again, how and why an item was
 chosen, which model wrote a response, and which response is really the first.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.core.blobs import Blob
-from penstock.feedback import bodies
 from penstock.feedback.records import JUDGEMENT, Lease, Response, Task
 from penstock.feedback.service.markdown import html_of
 
@@ -97,40 +96,3 @@ def _messages(prompt: str) -> list[tuple[str, str]]:
         return [(str(one["role"]), one["content"]) for one in found if one["content"].strip()]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return []
-
-
-def as_responses(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
-    """A body that speaks of places, checked already, as one that speaks of responses.
-
-    Args:
-        kind: of the event.
-        body: what ``bodies.check`` gave.
-        order: ``order[place]`` is the index of the response shown there.
-    """
-    made = dict(body)
-    if kind == "vote":
-        made["preference"] = bodies.as_items(body["preference"], order)
-        made["axes"] = {axis: bodies.as_items(value, order) for axis, value in body["axes"].items()}
-    elif kind == "ranking":
-        made["ranks"] = _by_response(body["ranks"], order)
-    elif kind == "rating":
-        made["scores"] = {axis: _by_response(values, order) for axis, values in body["scores"].items()}
-    elif kind in ("edit", "critique") and body["response"] is not None:
-        made["response"] = order[body["response"]]
-    return made
-
-
-def as_places(kind: str, body: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
-    """A body of the store as one that speaks of places: :func:`as_responses` under the inverse order."""
-    inverse = [0] * len(order)
-    for place, index in enumerate(order):
-        inverse[index] = place
-    return as_responses(kind, body, inverse)
-
-
-def _by_response(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    """Values given by place, in the order of the responses."""
-    turned = [None] * len(order)
-    for place, index in enumerate(order):
-        turned[index] = values[place]
-    return turned

@@ -27,6 +27,11 @@ export function ago(seconds) {
   return `${Math.round(seconds / 86400)} days ago`;
 }
 
+/** What may be wider than the screen, in a box that scrolls by keyboard too; the label says what it holds. */
+export function scrolling(label, ...children) {
+  return make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, children);
+}
+
 /** A note at the pointer, or none. */
 export function tip(lines, x = 0, y = 0) {
   const box = document.getElementById("tip");

@@ -1,11 +1,11 @@
 // What happened in a run, and what it is: sentinels, events, summary, spec.
 
 import { get, runPath } from "./api.js";
-import { whole } from "./dom.js";
+import { scrolling, whole } from "./dom.js";
 import { make } from "./elements.js";
 
 function table(caption, names, rows) {
-  return make("div", { class: "scroll" }, make("table", { class: "timeline" }, make("caption", {}, caption),
+  return scrolling(caption, make("table", { class: "timeline" }, make("caption", {}, caption),
     make("thead", {}, make("tr", {}, names.map((name) => make("th", { scope: "col", class: name === "step" || name === "tripped at" ? "n" : null }, name)))), make("tbody", {}, rows)));
 }
 

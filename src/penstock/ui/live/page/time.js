@@ -1,7 +1,7 @@
 // Where the time goes: lanes of the roles, their work and idling, the lag of trained tokens.
 
 import { get, runPath } from "./api.js";
-import { whole } from "./dom.js";
+import { scrolling, whole } from "./dom.js";
 import { make, svg } from "./elements.js";
 
 const AGAIN_MS = 5000;
@@ -15,11 +15,11 @@ function lanes(picture) {
       ...lane.bands.map((band) => svg("path", { class: `kind ${band.kind}`, d: band.path })),
       ...lane.updates.map((x) => svg("path", { class: "kind update", d: `M${x} ${lane.top + 1}l-3 -5h6z` }))]));
   const legend = make("span", { class: "legend" }, [...picture.kinds, "idle"].map((kind) => make("span", {}, make("i", { class: `kind ${kind}` }), kind)));
-  return make("figure", { class: "lanes" }, make("figcaption", {}, make("span", { class: "label" }, picture.title), legend), make("div", { class: "scroll" }, drawn));
+  return make("figure", { class: "lanes" }, make("figcaption", {}, make("span", { class: "label" }, picture.title), legend), scrolling(picture.title, drawn));
 }
 
 function roles(rows) {
-  return make("div", { class: "scroll" }, make("table", { class: "timeline" }, make("caption", {}, "Roles"),
+  return scrolling("Roles", make("table", { class: "timeline" }, make("caption", {}, "Roles"),
     make("thead", {}, make("tr", {}, ["role", "alive", "work", "of which"].map((name) => make("th", { scope: "col", class: name === "alive" || name === "work" ? "n" : null }, name)))),
     make("tbody", {}, rows.map(([role, alive, work, kinds]) => make("tr", {}, make("th", { scope: "row" }, role), make("td", { class: "n" }, alive),
       make("td", { class: "n" }, work), make("td", {}, kinds))))));
@@ -35,7 +35,7 @@ function histogram(found) {
   const said = found.lags.map(({ lag, share }) => `lag ${lag}: ${(share * 100).toFixed(1)}%`).join(", ");
   const width = Math.max(120, 16 + (most + 1) * (wide + 6));
   return make("figure", { class: "lanes lag" }, make("figcaption", {}, `Lag of trained tokens in versions, mean ${found.mean_lag.toFixed(2)}`),
-    make("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${width} 116`, width, height: 116, role: "img", "aria-label": said }, bars)));
+    scrolling("Lag of trained tokens", svg("svg", { viewBox: `0 0 ${width} 116`, width, height: 116, role: "img", "aria-label": said }, bars)));
 }
 
 export function timePane(id) {
