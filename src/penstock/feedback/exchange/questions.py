@@ -117,7 +117,7 @@ def ask_text(
         try:
             return ask_file(store, path, asking, argilla=argilla, check=check)
         except PenstockError as error:
-            raise FeedbackError(str(error).replace(str(path), name[:100])) from error
+            raise FeedbackError(str(error).replace(str(path), name[:100]).replace("with --gold", "as gold")) from error
 
 
 def require_people(store: Store, names: Iterable[str], project: str) -> None:
