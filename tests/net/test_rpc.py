@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -380,3 +382,24 @@ def test_many_small_items_that_wait_to_leave_do_not_count_as_calls_of_who_reads_
             slow.close()
 
     run(main)
+
+
+def test_a_failure_whose_caller_has_left_is_nothing_that_asyncio_prints() -> None:
+    said: list[str] = []
+
+    async def fails() -> None:
+        raise ConnectionLost("the connection has ended")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+        session = rpc._Session.__new__(rpc._Session)
+        session.link = SimpleNamespace(reason="another process takes its place")  # type: ignore[assignment]
+        task = asyncio.create_task(fails())
+        session.running = {7: task}
+        await asyncio.wait([task])
+        session.reply(7, task)
+        assert session.running == {}
+
+    asyncio.run(main())
+    gc.collect()
+    assert said == []

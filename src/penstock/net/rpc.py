@@ -207,9 +207,9 @@ class _Session:
     def reply(self, number: int, task: asyncio.Task[Any]) -> None:
         """Answer for a task that is done, also for one that was cancelled before it began."""
         del self.running[number]
-        if self.link.reason:
-            return
         error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+        if self.link.reason:  # nobody hears the answer; its error has been looked at, else asyncio would print it
+            return
         try:
             frame = wire.pack(["value", number, None if error else task.result()])
         except WireError as cause:

@@ -66,6 +66,7 @@ class Service:
         settled(page)
         if read and page.get_by_role("dialog", name="Guideline").is_visible():
             page.get_by_role("button", name="I have read it").click()
+            page.get_by_role("dialog", name="Guideline").wait_for(state="hidden")  # until then keys do nothing
         return page
 
     def said(self, kind: str) -> list[Event]:

@@ -46,6 +46,7 @@ def test_an_answer_that_arrived_unheard_is_sent_again_and_counts_once(
             route.fulfill(response=answer)
 
     page.route("**/api/submit*", deaf)
+    prompt(page, "p")
     page.keyboard.press("3")
     page.locator("#unsaved", has_text="Not saved yet").wait_for()
     assert len(service.said("vote")) == 1
