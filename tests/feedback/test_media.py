@@ -133,6 +133,8 @@ def test_a_data_url_is_the_file_itself(folder, store):
         (["/etc/hostname", "day.png"], "outside the folder"),
         (["link.png", "day.png"], "outside the folder"),
         (["page.svg", "day.png"], "no file that browsers show"),
+        (["day\0.png", "day.png"], "no path to a file"),
+        (["circle.png", "day.png"], "no path to a file"),
         (["empty.png", "day.png"], "0 bytes"),
         (["day.png", "copy.png"], "two responses are the same"),
         (["day.png"], "1 entries for 2 responses"),
@@ -147,6 +149,7 @@ def test_a_bad_medium_is_named_and_nothing_is_written(folder, store, capsys, med
     (folder / "empty.png").touch()
     (folder / "copy.png").write_bytes(png(255))
     (folder / "link.png").symlink_to("/etc/hostname")
+    (folder / "circle.png").symlink_to("circle.png")
     good = {"prompt": "p", "responses": ["a", "b"]}
     assert ask(folder, good, {"prompt": "q", "responses": ["", ""], "media": media}) == 2
     said = capsys.readouterr().err

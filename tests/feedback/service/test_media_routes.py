@@ -90,6 +90,9 @@ def test_an_upload_brings_media_as_data_urls(service):
     refused = admin.post("/api/admin/ask", name="q.jsonl", text=json.dumps({"prompt": "p", "media": ["a.png", "b.png"]}))
     assert "uploads hold data: URLs" in refused.json()["error"]["message"]
     assert "/tmp" not in refused.text
+    outside = admin.post("/api/admin/ask", name="q.jsonl", text=json.dumps({"prompt": "p", "media": ["../a.png", urls[0]]}))
+    assert outside.status_code == 400
+    assert "/tmp" not in outside.text
 
 
 def test_administrators_read_what_a_response_holds(service, shown):

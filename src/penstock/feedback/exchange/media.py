@@ -75,9 +75,12 @@ class Media:
         return place if isinstance(place, bytes) else _content(place, str(place))
 
     def _path(self, given: str) -> Path:
-        path = (self.folder / given).resolve()
+        try:
+            path = (self.folder / given).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
+            raise FeedbackError(f"media {given[:60]!r}: no path to a file; give one in the questions' folder") from error
         if not path.is_relative_to(self.folder):
-            raise FeedbackError(f"media {given[:60]}: outside the folder of the questions, {self.folder}; copy it there")
+            raise FeedbackError(f"media {given[:60]}: outside the folder of the questions; copy it there")
         return path
 
 
