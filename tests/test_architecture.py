@@ -33,7 +33,7 @@ LAYERS = (
     {"loops", "control", "federated"},
     {"observe"},
     {"runtime", "plan"},
-    {"recipes", "ui", "deploy"},
+    {"recipes", "ui", "deploy", "sweep"},
     {"cli"},
     {""},  # modules directly in penstock/: they may show what lies below, nothing below may import them
 )
@@ -49,7 +49,17 @@ HOME = {
     "peft": ("models/lora.py",),
     "torchao": ("train/adam8bit.py",),
     "bitsandbytes": ("models/quantized.py",),
-    "wandb": ("monitor/wandb.py",),
+    "wandb": ("observe/monitors/",),
+    "mlflow": ("observe/monitors/",),
+    "trackio": ("observe/monitors/",),
+    "tensorboard": ("observe/monitors/",),
+    "prometheus_client": ("observe/monitors/",),
+    "opentelemetry": ("observe/monitors/",),
+    "pynvml": ("observe/machine.py",),
+    "psutil": ("observe/machine.py",),
+    "fsspec": ("ckpt/",),
+    "optuna": ("sweep/",),
+    "yaml": ("deploy/",),
     "datasets": ("data/hub.py",),
     "reasoning_gym": ("data/gym.py",),
     "math_verify": ("rewards/math.py",),
@@ -75,14 +85,14 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
-TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 52_850, 130, 43
+TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 55_000, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all."""
 FOLDER_LINES = {
     "": 450, "core": 1_840, "config": 2_210, "algos": 4_590, "models": 4_500, "data": 1_300, "net": 1_240, "sandbox": 800,
     "web": 850, "rewards": 1_250, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200, "ckpt": 800,
     "feedback": 8_800, "product": 1_800, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
-    "observe": 2_500, "runtime": 5_650, "plan": 1_500, "recipes": 1_500, "ui": 3_500, "deploy": 1_000, "cli": 2_130,
+    "observe": 2_500, "runtime": 5_650, "plan": 1_500, "recipes": 1_500, "ui": 3_500, "deploy": 1_000, "sweep": 900, "cli": 2_130,
 }  # fmt: skip
 """Lines of a folder at most: the design's table, with room for what is to come. What stands above it may only be lowered:
 ``feedback`` and ``product`` (to 6,000 and 1,600), ``runtime`` (4,200), ``net`` (700; decision 34), ``cli`` (1,500)."""
