@@ -316,6 +316,16 @@ def test_an_argilla_record_of_another_kind_is_refused_by_its_place(record):
         from_argilla([("f.json:7", record)])
 
 
+def test_two_answers_by_one_user_in_an_argilla_record_are_refused_by_line_and_record():
+    answers = [{"value": "response1", "user_id": "u7"}, {"value": "response2", "user_id": "u7"}]
+    rows = [
+        ("f.json:1", {"fields": FIELDS}),
+        ("f.json:2", {"id": "r-9", "fields": FIELDS, "responses": {"preference": answers}}),
+    ]
+    with pytest.raises(FeedbackError, match=r"^f\.json:2: record r-9 has two answers by user u7; keep one of them$"):
+        from_argilla(rows)
+
+
 def test_an_argilla_record_without_answers_is_a_task():
     for responses in (None, {}, {"preference": None}, {"preference": []}):
         [(task, said)] = from_argilla([("f.json:1", {"fields": FIELDS, "responses": responses})])

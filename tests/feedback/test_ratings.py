@@ -6,8 +6,8 @@ from feedback_examples import HandClock
 
 from penstock.feedback.exchange.snapshot import Labels, duels_of, labelled_completions, snapshot
 from penstock.feedback.quality.agreement import krippendorff_alpha
-from penstock.feedback.quality.reliability import assess, rating_table
-from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.quality.reliability import assess
+from penstock.feedback.records import JUDGEMENT, Annotator, Item, Response, Submission, Task
 from penstock.feedback.service.overview import overview
 from penstock.feedback.store import Store
 
@@ -40,11 +40,30 @@ def concerns(store):
 def test_agreement_on_ratings_is_krippendorffs_alpha_by_distance(store):
     values = {"a": [1, 2, 3, 4, np.nan], "b": [1, 3, 3, 4, 5], "c": [2, 2, 3, np.nan, 5]}
     rated(store, values)
-    value_AU = rating_table(snapshot(store).rated())
     expected = krippendorff_alpha([values[name] for name in "abc"], "interval")
-    assert krippendorff_alpha(value_AU, "interval") == pytest.approx(expected)
     shown = next(one for one in overview(store)["agreement"] if one["axis"] == "overall (ratings)")
     assert (shown["alpha"], shown["units"]) == (pytest.approx(expected, abs=1e-6), 5)
+
+
+def test_each_form_has_an_agreement_of_its_own(store):
+    """The same two responses ranked with one mind and rated with another: neither changes the number of the other."""
+    items = [Item(f"p{n}", (Response("a"), Response("b"))) for n in range(4)]
+    for name, turn in (("one", 1), ("other", -1)):
+        store.enrol(Annotator(name, nature="imported"))
+        for n, item in enumerate(items):
+            up = n % 2 == 0
+            said = {
+                "pair": {"preference": 1 if up else -1},
+                "ranking": {"ranks": [1, 2] if up else [2, 1]},
+                "rating": {"scores": {"overall": [4 + turn * (2 if up else -2), 4]}},
+            }
+            for form, body in said.items():
+                [task] = store.ask([Task(item=item, form=form, overlap=9)])
+                store.record([Submission(JUDGEMENT[form], task, name, f"{name}/{task}", body)])
+    found = {one["axis"]: (one["alpha"], one["units"]) for one in overview(store)["agreement"]}
+    assert found["overall"] == found["overall (rankings)"] == (1.0, 4)
+    ratings = np.array([[6, 4, 2, 4, 6, 4, 2, 4], [2, 4, 6, 4, 2, 4, 6, 4]], float)
+    assert found["overall (ratings)"] == (pytest.approx(krippendorff_alpha(ratings, "interval"), abs=1e-6), 8)
 
 
 def test_a_rating_one_step_from_the_known_one_is_right(store):

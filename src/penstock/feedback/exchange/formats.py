@@ -160,12 +160,14 @@ def _imported(where: str, number: int, record: Mapping[str, Any], layout: Argill
     form = "rating" if rated else "pair" if len(names) == 2 else "ranking"
     scale = (0.0, 10.0) if rated else (1.0, 7.0)
     task = Task(item=item, form=form, overlap=max(1, len(answers)), scale=scale, guideline="imported")  # type: ignore[arg-type]
-    said = []
+    said: dict[str, Submission] = {}
     for answer in answers:
         kind, body = _argilla_body(answer.get("value"), task, layout, where)
         who = str(answer.get("user_id") or "argilla")
-        said.append(Submission(kind, task.id, who, f"import:{who}:{task.id}", body))  # type: ignore[arg-type]
-    return task, said
+        if who in said:
+            raise FeedbackError(f"{where}: {key} has two answers by user {who:.60}; keep one of them")
+        said[who] = Submission(kind, task.id, who, f"import:{who}:{task.id}", body)  # type: ignore[arg-type]
+    return task, list(said.values())
 
 
 def _object(record: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:

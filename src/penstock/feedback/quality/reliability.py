@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.feedback.judgements import Comparison, Rating, Said, Unit, sign_table, table
+from penstock.feedback.judgements import Comparison, Rating, Said, Unit, sign_table
 from penstock.feedback.quality.agreement import wilson_interval
 from penstock.feedback.quality.dawid_skene import IMAGINED, USUAL, dawid_skene, vote_weights
 
@@ -288,11 +287,6 @@ def odd_ratings(rated: Sequence[Rating]) -> tuple[set[str], set[str]]:
 def _commonest(values: Sequence[float]) -> float:
     """The share of the commonest value; 1 of nothing."""
     return max(Counter(values).values()) / len(values) if values else 1.0
-
-
-def rating_table(rated: Iterable[Rating]) -> NDArray[np.float64]:
-    """Ratings of single responses ``[A, U]`` for ``agreement.krippendorff_alpha`` (interval, or ordinal), NaN where missing."""
-    return table((one.unit, one.annotator, one.value) for one in rated if one.alone and one.purpose in ASKED)[2]
 
 
 def preference_probability(signs: Sequence[tuple[int, float]]) -> float:

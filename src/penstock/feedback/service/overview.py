@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from penstock.feedback import projects
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import LABELLED, Labels, Snapshot, snapshot
-from penstock.feedback.judgements import Comparison, Rating, Unit, comparisons, sign_table
+from penstock.feedback.judgements import Comparison, Rating, Unit, comparisons, sign_table, table
 from penstock.feedback.quality.agreement import Level, alpha_of_counts, bootstrap_interval, value_counts
-from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess, rating_table
+from penstock.feedback.quality.reliability import AnnotatorQuality, Share, assess
 from penstock.feedback.records import DEFAULT, Annotator, Event
 from penstock.feedback.store import Store
 
@@ -118,13 +118,18 @@ def require_axis(taken: Snapshot, axis: str) -> None:
 
 
 def agreements(taken: Snapshot, axis: str) -> list[dict[str, Any]]:
-    """Krippendorff's alpha on one axis of signs (first, tie, second), and by their distance of ratings of single responses, if
-    there are any. Gold and repeats are left out: the one is chosen to be easy, the other is of one person.
-    """
-    found = comparisons(taken.state.judgements(), taken.tasks, axis)
-    _, _, sign_AU = sign_table([one for one in found if one.purpose in LABELLED])
-    rated = agreement(f"{axis} (ratings)", rating_table(taken.rated(axis)), "interval")
-    return [agreement(axis, sign_AU, "nominal"), *([rated] if rated["units"] else [])]
+    """Krippendorff's alpha on one axis of each form of answer that several people have given: of pairs and of rankings by signs
+    (first, tie, second), of ratings by their distance. Gold and repeats are left out: the one is chosen to be easy, the other
+    is of one person."""
+    compared = [one for one in comparisons(taken.state.judgements(), taken.tasks, axis) if one.purpose in LABELLED]
+    pairs, rankings = (sign_table([one for one in compared if one.task.form == form])[2] for form in ("pair", "ranking"))
+    ratings = table((one.unit, one.annotator, one.value) for one in taken.rated(axis) if one.purpose in LABELLED)[2]
+    made = [
+        agreement(axis, pairs, "nominal"),
+        agreement(f"{axis} (rankings)", rankings, "nominal"),
+        agreement(f"{axis} (ratings)", ratings, "interval"),
+    ]
+    return [one for one in made if one["units"]] or made[:1]
 
 
 def agreement(axis: str, value_AU: NDArray[np.float64], level: Level) -> dict[str, Any]:
