@@ -8,7 +8,7 @@ Shapes: ``E`` reward models, ``U`` candidate pairs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from penstock.core.files import replaced
 from penstock.data.sources import numbered_json_rows
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Votes
-from penstock.feedback.judgements import Unit, unit_of
+from penstock.feedback.judgements import unit_of
 from penstock.feedback.quality.drift import AnchorChange, JudgedPair, anchor_change
 from penstock.feedback.records import JUDGEMENTS, WITHDRAWALS, Event, Item, Response, Task, canonical
 from penstock.feedback.select import Mix, anchors, select
@@ -65,17 +65,13 @@ def read(path: Path) -> list[Asked]:
     found = []
     for number, row in numbered_json_rows(path):
         try:
-            found.append(_asked(row))
+            item = Item.of(row["item"], tuple(map(Response.of, row["responses"])))
+            if item.id != row["task"]["item"]:
+                raise ValueError(f"item {item.id[:12]} is not {row['task']['item'][:12]}")
+            found.append(Asked(Task.of(row["task"], item), tuple(row["margins"])))
         except (ValueError, KeyError, TypeError) as error:
             raise FeedbackError(f"{path}:{number}: not a question ({error!r}); restore it from a backup") from error
     return found
-
-
-def _asked(row: Mapping[str, Any]) -> Asked:
-    item = Item.of(row["item"], tuple(map(Response.of, row["responses"])))
-    if item.id != row["task"]["item"]:
-        raise ValueError(f"item {item.id[:12]} is not {row['task']['item'][:12]}")
-    return Asked(Task.of(row["task"], item), tuple(row["margins"]))
 
 
 @dataclass(frozen=True)
@@ -159,16 +155,11 @@ def judged_pairs(asked: Sequence[Asked], votes: Votes, strategy: str = "random")
 
 def anchored(asked: Sequence[Asked], before: Sequence[Asked], votes: Votes) -> AnchorChange | None:
     """How votes on the anchors differ from those on the questions they repeat; None without anchors that have votes."""
-    now = dict(_by_item(asked, votes, "anchor"))
-    then = {unit: signs for unit, signs in _by_item(before, votes, "ask") if unit in now}
-    return anchor_change(then, now) if then else None
-
-
-def _by_item(asked: Sequence[Asked], votes: Votes, purpose: str) -> Iterator[tuple[Unit, list[int]]]:
-    for one in asked:
-        signs = votes.signs(one.task)
-        if one.task.purpose == purpose and signs:
-            yield unit_of(one.task.item)[0], signs
+    said = [
+        {unit_of(one.task.item)[0]: signs for one in of if one.task.purpose == purpose and (signs := votes.signs(one.task))}
+        for of, purpose in ((before, "ask"), (asked, "anchor"))
+    ]
+    return anchor_change(*said) if said[0].keys() & said[1].keys() else None
 
 
 class Tally:

@@ -5,8 +5,8 @@ Bodies speak of responses by their index in the item, never by the side they wer
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.feedback.errors import FeedbackError
@@ -56,12 +56,6 @@ def _by_response(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
     for place, index in enumerate(order):
         turned[index] = values[place]
     return turned
-
-
-def check_latency(seconds: float | None) -> None:
-    """Refuse a latency that is negative, NaN or infinite."""
-    if seconds is not None and not 0 <= seconds < math.inf:
-        raise FeedbackError(f"latency={seconds!r}; give seconds of 0 or more, or None")
 
 
 def check(kind: str, body: Mapping[str, Any], task: Task) -> dict[str, Any]:
@@ -127,13 +121,8 @@ def _ranking(body: dict[str, Any], task: Task) -> None:
     body["ranks"] = list(ranks)
 
 
-def _remark(body: dict[str, Any], task: Task) -> None:
-    _integer(body["response"], 0, len(task.item.responses) - 1, "response")
-    _text(body["text"], "text", needed=True)
-
-
-def _critique(body: dict[str, Any], task: Task) -> None:
-    if body["response"] is not None:
+def _remark(body: dict[str, Any], task: Task, *, of_all: bool = False) -> None:
+    if not (of_all and body["response"] is None):
         _integer(body["response"], 0, len(task.item.responses) - 1, "response")
     _text(body["text"], "text", needed=True)
 
@@ -148,7 +137,7 @@ _CHECKS: Mapping[str, tuple[dict[str, Any], Callable[[dict[str, Any], Task], Non
     "ranking": ({"ranks": None}, _ranking),
     "correction": ({"response": 0, "text": None}, _remark),
     "edit": ({"response": None, "text": None}, _remark),
-    "critique": ({"response": None, "text": None}, _critique),
+    "critique": ({"response": None, "text": None}, partial(_remark, of_all=True)),
     "skip": ({"reason": ""}, _passed),
     "flag": ({"reason": ""}, _passed),
 }

@@ -81,16 +81,13 @@ class Database:
                 if head and marked.dialect.name == "postgresql":
                     marked.execute(sa.select(_LET_GO, schema.head.c.id).with_for_update())
                 yield marked
-                self._finish(transaction)
-
-    def _finish(self, transaction: sa.RootTransaction) -> None:
-        try:
-            transaction.commit()
-        except sa.exc.OperationalError as error:
-            if transaction.connection.dialect.name == "sqlite":
-                raise
-            # A server may have committed before the connection was lost.
-            raise StoreUnavailable(f"feedback store {self.name}: the connection was lost; {UNKNOWN}") from error
+                try:
+                    transaction.commit()
+                except sa.exc.OperationalError as error:
+                    if marked.dialect.name == "sqlite":
+                        raise
+                    # A server may have committed before the connection was lost.
+                    raise StoreUnavailable(f"feedback store {self.name}: the connection was lost; {UNKNOWN}") from error
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

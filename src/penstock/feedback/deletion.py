@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,9 +19,7 @@ from sqlalchemy.engine import Connection
 from penstock.feedback import queue, rows, schema
 from penstock.feedback.errors import NotAllowed
 from penstock.feedback.records import JUDGEMENTS, PASSES, REMARKS, Annotator, canonical
-
-if TYPE_CHECKING:
-    from penstock.feedback.store import Store
+from penstock.feedback.store import Store
 
 SAID = (*JUDGEMENTS, *PASSES, *REMARKS, "undo")
 """Kinds of what a person said, and not what they decided about others."""

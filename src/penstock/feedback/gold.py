@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,9 +20,7 @@ from penstock.feedback.exchange.snapshot import Labels, Votes, snapshot
 from penstock.feedback.judgements import Comparison, Unit, gold_units, once, unit_of
 from penstock.feedback.quality.reliability import ASKED
 from penstock.feedback.records import DEFAULT, Event
-
-if TYPE_CHECKING:
-    from penstock.feedback.store import Store
+from penstock.feedback.store import Store
 
 MEASURED = 5
 """Judgements of gold from which somebody may be trusted: people who only agree with each other never make gold."""

@@ -92,11 +92,6 @@ def with_blobs(fields: dict[str, Any], blobs: tuple[Blob, ...]) -> dict[str, Any
     return {name: value for name, value in fields.items() if name != "blobs"}
 
 
-def blobs_of(plain: Iterable[Mapping[str, Any]]) -> tuple[Blob, ...]:
-    """Blobs from their plain values."""
-    return tuple(Blob(**one) for one in plain)
-
-
 def require_name(name: str, what: str) -> None:
     """Refuse names that cannot be shown or typed safely."""
     if not re.fullmatch(r"[\w@.+\-:/]{1,120}", name):
@@ -140,7 +135,7 @@ class Response:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Response:
         """The response of :meth:`plain` fields."""
-        blobs = blobs_of(fields.get("blobs", ()))
+        blobs = tuple(Blob(**one) for one in fields.get("blobs", ()))
         return cls(**{**fields, "tokens": tuple(fields["tokens"]), "logp": tuple(fields["logp"]), "blobs": blobs})
 
     def plain(self) -> dict[str, Any]:
@@ -218,7 +213,7 @@ class Item:
     @classmethod
     def of(cls, fields: Mapping[str, Any], responses: tuple[Response, ...]) -> Item:
         """The item of :meth:`plain` fields, with its responses."""
-        return cls(**{**fields, "responses": responses, "blobs": blobs_of(fields.get("blobs", ()))})
+        return cls(**{**fields, "responses": responses, "blobs": tuple(Blob(**one) for one in fields.get("blobs", ()))})
 
 
 @dataclass(frozen=True)

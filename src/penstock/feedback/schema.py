@@ -9,6 +9,9 @@ that events get numbers without gaps in the order in which they become durable, 
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -17,22 +20,23 @@ from penstock.feedback.records import DEFAULT
 metadata = sa.MetaData()
 
 
-def _texts(*names: str) -> list[sa.Column[str]]:
-    return [sa.Column(name, sa.Text, nullable=False) for name in names]
+def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
+    return sa.Table(name, metadata, *parts)
 
 
-def _integers(*names: str) -> list[sa.Column[int]]:
-    return [sa.Column(name, sa.BigInteger, nullable=False) for name in names]
+def _key(name: str, kind: type[sa.types.TypeEngine[Any]] = sa.Text) -> sa.Column[Any]:
+    """A primary key, or a part of one, which its writer gives."""
+    return sa.Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _reals(*names: str) -> list[sa.Column[float]]:
-    """Of double precision on both databases; times are seconds of the store's clock."""
-    return [sa.Column(name, sa.Float(53), nullable=False) for name in names]
+def _columns(kind: Any, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name in names]
 
 
-def _sequence() -> sa.Column[int]:
-    """The number of a log's line, which its writer gives."""
-    return sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False)
+_texts, _integers, _small = partial(_columns, sa.Text), partial(_columns, sa.BigInteger), partial(_columns, sa.Integer)
+_reals = partial(_columns, sa.Float(53))
+"""Of double precision on both databases; times are seconds of the store's clock."""
+_bytes, _flags = partial(_columns, sa.LargeBinary), partial(_columns, sa.Boolean)
 
 
 def _reference(name: str, target: str, key: bool = False) -> sa.Column[str]:
@@ -45,20 +49,17 @@ def project_column() -> sa.Column[str]:
     return sa.Column("project", sa.Text, nullable=False, server_default=DEFAULT)
 
 
-blobs = sa.Table(
-    "blobs", metadata, sa.Column("hash", sa.Text, primary_key=True), sa.Column("body", sa.LargeBinary, nullable=False)
-)
+blobs = _table("blobs", _key("hash"), *_bytes("body"))
 """Contents by their hash: responses as canonical JSON (SHA-256), images, sounds and videos as they are (``core.blobs``)."""
 
-items = sa.Table("items", metadata, sa.Column("id", sa.Text, primary_key=True), sa.Column("body", sa.Text, nullable=False))
+items = _table("items", _key("id"), sa.Column("body", sa.Text, nullable=False))
 
-tasks = sa.Table(
+tasks = _table(
     "tasks",
-    metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    _key("id"),
     _reference("item", "items.id"),
     *_texts("purpose", "origin", "reserved"),
-    sa.Column("overlap", sa.Integer, nullable=False),
+    *_small("overlap"),
     *_texts("body"),
     *_reals("added"),
     project_column(),
@@ -67,32 +68,29 @@ tasks = sa.Table(
     sa.Index("tasks_reserved", "reserved", "added"),
 )
 
-annotators = sa.Table(
+annotators = _table(
     "annotators",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
+    _key("name"),
     *_texts("role", "nature", "attributes", "password", "invite"),
-    sa.Column("enabled", sa.Boolean, nullable=False),
+    *_flags("enabled"),
     *_reals("added"),
     sa.Column("quota", sa.Integer, nullable=False, server_default="0"),
 )
 
-projects = sa.Table("projects", metadata, sa.Column("name", sa.Text, primary_key=True), *_texts("body"), *_reals("added"))
+projects = _table("projects", _key("name"), *_texts("body"), *_reals("added"))
 """Named parts of the store; ``body`` holds what is set for one (``projects.py``)."""
 
-members = sa.Table(
+members = _table(
     "members",
-    metadata,
     _reference("project", "projects.name", key=True),
     _reference("annotator", "annotators.name", key=True),
     sa.Index("members_by_name", "annotator"),
 )
 """Who judges in which project: others see none of its tasks."""
 
-events = sa.Table(
+events = _table(
     "events",
-    metadata,
-    _sequence(),
+    _key("sequence", sa.BigInteger),
     sa.Column("key", sa.Text, nullable=False, unique=True),
     *_reals("time"),
     *_texts("kind"),
@@ -107,10 +105,9 @@ events = sa.Table(
     sa.Index("events_by_target", "target"),
 )
 
-exclusions = sa.Table(
+exclusions = _table(
     "exclusions",
-    metadata,
-    _sequence(),
+    _key("sequence", sa.BigInteger),
     sa.Column("key", sa.Text, nullable=False, unique=True),
     *_reals("time"),
     *_texts("kind"),
@@ -122,9 +119,8 @@ exclusions = sa.Table(
 )
 """Lines of the log that are about a person and not about a task; numbered together with ``events``. No project: of all."""
 
-answers = sa.Table(
+answers = _table(
     "answers",
-    metadata,
     _reference("task", "tasks.id", key=True),
     _reference("annotator", "annotators.name", key=True),
     sa.Column("event", sa.BigInteger, sa.ForeignKey("events.sequence"), nullable=False),
@@ -134,15 +130,14 @@ answers = sa.Table(
 )
 """Who is done with a task and by which event; its key makes a second vote of an annotator impossible."""
 
-progress = sa.Table(
+progress = _table(
     "progress",
-    metadata,
     _reference("task", "tasks.id", key=True),
     *_integers("number"),
     *_texts("purpose"),
     *_reals("urgency"),
-    sa.Column("judgements", sa.Integer, nullable=False),
-    sa.Column("open", sa.Boolean, nullable=False),
+    *_small("judgements"),
+    *_flags("open"),
     sa.Column("free_at", sa.Float(53), nullable=False, server_default="0"),
     project_column(),
     sa.UniqueConstraint("number"),
@@ -152,9 +147,8 @@ progress = sa.Table(
 the order in which tasks were added. From ``free_at`` on a task that is open has a seat that neither a judgement nor a lease
 takes: 0, or while all are taken the first deadline."""
 
-leases = sa.Table(
+leases = _table(
     "leases",
-    metadata,
     _reference("task", "tasks.id", key=True),
     _reference("annotator", "annotators.name", key=True),
     *_texts("shown"),
@@ -162,72 +156,44 @@ leases = sa.Table(
     sa.Index("leases_of_annotator", "annotator", "deadline"),
 )
 
-sessions = sa.Table(
+sessions = _table(
     "sessions",
-    metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    _key("id"),
     _reference("annotator", "annotators.name"),
     *_reals("created", "expires"),
     sa.Index("sessions_of_annotator", "annotator", "created"),
 )
 """Who is signed in at the service: the hash of what their cookie holds."""
 
-attempts = sa.Table(
-    "attempts",
-    metadata,
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("count", sa.Integer, nullable=False),
-    *_reals("last"),
-    sa.Index("attempts_by_age", "last"),
-)
+attempts = _table("attempts", _key("key"), *_small("count"), *_reals("last"), sa.Index("attempts_by_age", "last"))
 """Wrong passwords in a row, by a hash of the name or the address (``service/throttle.py``)."""
 
-secrets = sa.Table(
-    "secrets", metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.LargeBinary, nullable=False)
-)
+secrets = _table("secrets", _key("name"), *_bytes("value"))
 """Random keys of this store, each made when it is first needed (``service/secrets.py``)."""
 
-head = sa.Table(
-    "head",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    *_integers("events", "tasks"),
-)
+head = _table("head", _key("id", sa.Integer), *_integers("events", "tasks"))
 
 # Product signals: a log of its own, apart from the annotators' log, never mixed into it.
 
-tenants = sa.Table(
-    "tenants",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    *_texts("secret"),
-    *_reals("added"),
-)
+tenants = _table("tenants", _key("name"), *_texts("secret"), *_reals("added"))
 """Products that send signals. ``secret`` keys the hashes of their users' names and the fences of their corrections."""
 
-product_tokens = sa.Table(
-    "product_tokens",
-    metadata,
-    sa.Column("hash", sa.Text, primary_key=True),
-    _reference("tenant", "tenants.name"),
-    *_reals("added"),
-    sa.Column("enabled", sa.Boolean, nullable=False),
+product_tokens = _table(
+    "product_tokens", _key("hash"), _reference("tenant", "tenants.name"), *_reals("added"), *_flags("enabled")
 )
 
-product_responses = sa.Table(
+product_responses = _table(
     "product_responses",
-    metadata,
     _reference("tenant", "tenants.name", key=True),
-    sa.Column("name", sa.Text, primary_key=True),
+    _key("name"),
     *_texts("content", "body"),
     *_reals("added"),
 )
 """Responses that signals speak of, by the product's own name for them; ``content`` is the hash of ``body``."""
 
-signals = sa.Table(
+signals = _table(
     "signals",
-    metadata,
-    _sequence(),
+    _key("sequence", sa.BigInteger),
     _reference("tenant", "tenants.name"),
     *_texts("key"),
     *_reals("time"),
@@ -237,20 +203,18 @@ signals = sa.Table(
 )
 """What users of products did; ``user`` is a keyed hash, ``standing`` says whether a signal counts or came above a cap."""
 
-signal_days = sa.Table(
+signal_days = _table(
     "signal_days",
-    metadata,
     _reference("tenant", "tenants.name", key=True),
-    sa.Column("user", sa.Text, primary_key=True),
-    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+    _key("user"),
+    _key("day", sa.BigInteger),
     *_integers("signals"),
 )
 """Signals of a user on a day (UTC, days since 1970): an index over the log, for the cap."""
 
-corrections = sa.Table(
+corrections = _table(
     "corrections",
-    metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    _key("id"),
     _reference("tenant", "tenants.name"),
     *_texts("source", "author", "body"),
     *_reals("added"),
@@ -258,10 +222,9 @@ corrections = sa.Table(
 )
 """Corrected answers in quarantine: of no use to anybody until a ruling approves them."""
 
-rulings = sa.Table(
+rulings = _table(
     "rulings",
-    metadata,
-    _sequence(),
+    _key("sequence", sa.BigInteger),
     _reference("correction", "corrections.id"),
     *_texts("verdict"),
     _reference("annotator", "annotators.name"),
@@ -271,13 +234,7 @@ rulings = sa.Table(
 )
 """What adjudicators decided about corrections; the newest ruling of each holds."""
 
-vectors = sa.Table(
-    "vectors",
-    metadata,
-    _reference("correction", "corrections.id", key=True),
-    sa.Column("embedder", sa.Text, primary_key=True),
-    sa.Column("vector", sa.LargeBinary, nullable=False),
-)
+vectors = _table("vectors", _reference("correction", "corrections.id", key=True), _key("embedder"), *_bytes("vector"))
 """Embeddings of corrections, by the name of what embedded them; float32, little-endian. They can be computed again."""
 
 APPEND_ONLY = (blobs, items, tasks, events, exclusions, product_responses, signals, corrections, rulings)

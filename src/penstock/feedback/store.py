@@ -6,6 +6,7 @@ processes may use one store at once.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -205,7 +206,8 @@ class Store:
             FeedbackError: the body is not what the task asks for.
             AlreadyAnswered, KeyReused, NotAllowed, NotFound, SeatTaken: as their names say.
         """
-        bodies.check_latency(given.latency)
+        if given.latency is not None and not 0 <= given.latency < math.inf:
+            raise FeedbackError(f"latency={given.latency!r}; give seconds of 0 or more, or None")
         with self.database.write() as connection:
             return self._record(connection, given, shown=True)
 

@@ -68,23 +68,22 @@ class Verdict:
             }
             for one in self.annotators
         ]
-        if self.card is not None:
-            lines.append({"what": "report card", **self._card_line(self.card)})
+        if (card := self.card) is not None:
+            line = {
+                "what": "report card",
+                "verdict": "passed" if card.passed else "held back",
+                "won": f"{card.wins} duels",
+                "sure": _rounded(card.wins.above_half),
+                "expected": _rounded(card.expected),
+                "accuracy": str(card.accuracy),
+                "agreement": f"{card.agreement.value:.1%} of {card.agreement.of}",
+                "anchors": _rounded(card.anchors.change) if card.anchors else "none",
+                "longer preferred": f"people {card.length.people.value:.0%}, model {card.length.model.value:.0%}",
+                "failures": self.because() or "none",
+                "concerns": "; ".join(card.concerns) or "none",
+            }
+            lines.append(line)
         return lines
-
-    def _card_line(self, card: ReportCard) -> dict[str, Any]:
-        return {
-            "verdict": "passed" if card.passed else "held back",
-            "won": f"{card.wins} duels",
-            "sure": _rounded(card.wins.above_half),
-            "expected": _rounded(card.expected),
-            "accuracy": str(card.accuracy),
-            "agreement": f"{card.agreement.value:.1%} of {card.agreement.of}",
-            "anchors": _rounded(card.anchors.change) if card.anchors else "none",
-            "longer preferred": f"people {card.length.people.value:.0%}, model {card.length.model.value:.0%}",
-            "failures": self.because() or "none",
-            "concerns": "; ".join(card.concerns) or "none",
-        }
 
     def plain(self) -> dict[str, Any]:
         """As JSON values; what is undefined is null."""

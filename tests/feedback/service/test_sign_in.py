@@ -99,7 +99,7 @@ def test_sessions_end_with_the_password_or_the_account_in_one_transaction(servic
     """Whatever comes after them may be killed before it runs."""
     for change in (
         lambda: service.context.accounts.redeem(service.context.accounts.invite("ann"), QUICK.made("another password")),
-        lambda: service.context.accounts.switch("ann", False) or service.context.accounts.switch("ann", True),
+        lambda: service.context.accounts.change("ann", enabled=False) or service.context.accounts.change("ann", enabled=True),
     ):
         person = service.person("ann")
         change()
@@ -109,7 +109,7 @@ def test_sessions_end_with_the_password_or_the_account_in_one_transaction(servic
 def test_every_wrong_sign_in_looks_the_same(service):
     service.enrol("ann")
     service.enrol("off")
-    service.context.accounts.switch("off", False)
+    service.context.accounts.change("off", enabled=False)
     service.store.enrol(Annotator("robot", nature="simulated"))
     service.store.enrol(Annotator("invited"))
 

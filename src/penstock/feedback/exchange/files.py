@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +112,7 @@ READERS: Mapping[str, Callable[[Path], Iterator[tuple[int, Mapping[str, Any]]]]]
 }  # fmt: skip
 
 
-def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
-
-
-def _json(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return json.dumps(rows, ensure_ascii=False, allow_nan=False, indent=1).encode()
+_json = partial(json.dumps, ensure_ascii=False, allow_nan=False)
 
 
 def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -125,14 +121,11 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
     # Mappings become JSON text: their keys differ from row to row, and a Parquet struct may not be empty.
     names = dict.fromkeys(name for row in rows for name in row)
-    flat = [{name: _flat(row.get(name)) for name in names} for row in rows]
+    cells = [{name: row.get(name) for name in names} for row in rows]
+    flat = [{name: json.dumps(cell) if isinstance(cell, Mapping) else cell for name, cell in row.items()} for row in cells]
     sink = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(flat), sink)
     return sink.getvalue()
-
-
-def _flat(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, Mapping) else value
 
 
 def _arrow(path: Path) -> Any:
@@ -169,8 +162,8 @@ def _inert(value: Any) -> str:
 
 
 FORMATS: Mapping[str, tuple[Callable[[Sequence[Mapping[str, Any]]], bytes], str]] = {
-    ".jsonl": (_json_lines, "application/x-ndjson"),
-    ".json": (_json, "application/json"),
+    ".jsonl": (lambda rows: b"".join(_json(row).encode() + b"\n" for row in rows), "application/x-ndjson"),
+    ".json": (lambda rows: _json(rows, indent=1).encode(), "application/json"),
     ".parquet": (_parquet, "application/vnd.apache.parquet"),
     ".csv": (csv_bytes, "text/csv; charset=utf-8"),
 }

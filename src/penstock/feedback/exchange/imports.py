@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.data.sources import json_rows, text_rows
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.formats import Imported, as_vote
 from penstock.feedback.exchange.questions import ask
 from penstock.feedback.records import Annotator, Item, Response, Submission, Task
-
-if TYPE_CHECKING:
-    from penstock.feedback.store import Store
+from penstock.feedback.store import Store
 
 TURN = "\n\nAssistant:"
 AT_ONCE = 500

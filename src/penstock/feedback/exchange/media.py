@@ -7,16 +7,13 @@ import binascii
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.core.blobs import Blob
 from penstock.core.files import replaced
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.records import Task
 from penstock.feedback.rows import load_blob
-
-if TYPE_CHECKING:
-    from penstock.feedback.store import Store
+from penstock.feedback.store import Store
 
 LARGEST = 32 << 20
 """Bytes of one image, sound or video: more than a page should load."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -27,9 +27,7 @@ from penstock.feedback.exchange.formats import argilla_row, swapped, text_of, tr
 from penstock.feedback.exchange.media import MOST, Media
 from penstock.feedback.records import DEFAULT, JUDGEMENT, Form, Item, Response, Task, require_names
 from penstock.feedback.rows import STORE, ReadBlob
-
-if TYPE_CHECKING:
-    from penstock.feedback.store import Store
+from penstock.feedback.store import Store
 
 MOST_ROWS = 50_000
 """Rows of one file: they are written in one transaction, for which votes wait."""

@@ -268,36 +268,28 @@ def labelled_completions(taken: Snapshot, labels: Labels | None = None) -> list[
     together with the other one (``both_bad``) is bad. Averages are weighted; what lies on the fence is left out.
     """
     votes = Votes.of(taken, labels or Labels())
-    balance: dict[tuple[str, str], list[Opinion]] = defaultdict(list)
+    balance: dict[tuple[str, str], list[tuple[float, float, Task, int]]] = defaultdict(list)
+    """Of each response: what each judgement says of it, from -1, bad, to 1, good; its weight; and where it is."""
     for comparison in once(votes.found):
         if comparison.purpose not in LABELLED or comparison.task.form == "rating":
             continue
         weight, unit = votes.weights[comparison.annotator], comparison.unit
         for response, text, sign in zip(comparison.responses, (unit.first, unit.second), (1, -1), strict=True):
             value = -1.0 if comparison.event.body.get("both_bad") else float(sign * comparison.sign)
-            balance[unit.prompt, text].append(Opinion(value, weight, comparison.task, response))
+            balance[unit.prompt, text].append((value, weight, comparison.task, response))
     for rating in votes.rated:
         if rating.purpose in LABELLED:
             low, high = rating.task.scale
             value, weight = (2 * rating.value - low - high) / (high - low), votes.weights.get(rating.annotator, COMMON_WEIGHT)
-            balance[rating.unit].append(Opinion(value, weight, rating.task, rating.response))
+            balance[rating.unit].append((value, weight, rating.task, rating.response))
     rows = []
     for said in balance.values():
-        total = sum(one.value * one.weight for one in said)
+        total = sum(value * weight for value, weight, *_ in said)
         if abs(total) > 1e-9:
-            task, response = said[0].task, said[0].response
+            *_, task, response = said[0]
             row = {"prompt": task.item.prompt, "completion": task.item.texts[response], "label": total > 0}
             rows.append({**row, "votes": len(said), "task": task.id, **media_of(task.item, completion=response)})
     return rows
-
-
-class Opinion(NamedTuple):
-    """What one judgement says of one response: from -1, bad, to 1, good."""
-
-    value: float
-    weight: float
-    task: Task
-    response: int
 
 
 def corrections(taken: Snapshot, labels: Labels | None = None) -> list[Row]:

@@ -49,9 +49,7 @@ class Accounts:
         who = Annotator(name, role, "human", dict(attributes), invite=hashed(secret))
         with self.database.write() as connection:
             if rows.has(connection, table.c.name, name):
-                raise FeedbackError(
-                    f"there is an annotator {name} already; ask for a new invite of theirs, or take another name"
-                )
+                raise FeedbackError(f"there is an annotator {name}; ask for a new invite of theirs, or take another name")
             rows.save_annotator(connection, who, self.now())
             projects.admit(connection, project, name)
         return secret
@@ -67,19 +65,10 @@ class Accounts:
             _change(connection, name, invite=hashed(secret))
         return secret
 
-    def switch(self, name: str, enabled: bool) -> None:
-        """Switch somebody off, which ends their sessions, or on. Raises NotFound."""
-        self.change(name, enabled=enabled)
-
     def change(
-        self,
-        name: str,
-        *,
-        role: Role | None = None,
-        password: str | None = None,
-        quota: int | None = None,
+        self, name: str, *, role: Role | None = None, password: str | None = None, quota: int | None = None,
         enabled: bool | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Give somebody another role, password's hash or most, or switch them off or on; another role or password, and being
         switched off, end their sessions. What is None stays.
 

@@ -76,9 +76,8 @@ class Adjudicate:
         judged = [event for event in state.standing.values() if event.task == task.origin and event.kind in JUDGEMENTS]
         said = [event for event in state.remarks.values() if event.task == task.origin]
 
-        def shuffled(
-            event: Event,
-        ) -> str:  # another order for each task: else who is who could be followed from one to the next
+        def shuffled(event: Event) -> str:
+            """Another order for each task: else who is who could be followed from one to the next."""
             return self._context.handles.handle(digest([task.id, event.key])[:32], name)
 
         return {

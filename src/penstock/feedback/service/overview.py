@@ -95,10 +95,7 @@ def apart(taken: Snapshot) -> Iterator[tuple[list[Comparison], dict[Unit, float]
 def person(who: Annotator, found: AnnotatorQuality) -> dict[str, Any]:
     """An annotator and how they judge."""
     return {
-        "name": who.name,
-        "role": who.role,
-        "nature": who.nature,
-        "enabled": who.enabled,
+        **{name: getattr(who, name) for name in ("name", "role", "nature", "enabled")},
         **{name: share(getattr(found, name)) for name in ("gold", "consistency", "left", "hasty")},
         "accuracy": known(found.accuracy),
         "weight": known(found.weight),
