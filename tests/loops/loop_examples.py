@@ -82,7 +82,7 @@ class CountingLearner:
         found, self.found = self.found, {}
         return found
 
-    def step(self):
+    def step(self, caution=None):
         self.calls.append("step")
         return {"gradient_norm": 1.0}
 

@@ -24,6 +24,7 @@ from penstock.core.types import Group, Sampling
 from penstock.loops.learn import Plan
 from penstock.loops.offline import offline
 from penstock.models.arithmetic import cast_again
+from penstock.observe.batch_watch import marked
 from penstock.observe.first_rows import remarks_on_samples
 from penstock.observe.rules import (
     EXACT,
@@ -45,7 +46,7 @@ from penstock.observe.rules import (
     versions,
     weights_differ,
 )
-from penstock.observe.sentinels import Sentinels, marked
+from penstock.observe.sentinels import Sentinels
 
 SLOW = LearnerSpec(learning_rate=1e-3)
 FAST = LearnerSpec(learning_rate=0.02)
@@ -75,21 +76,41 @@ def test_a_wrong_temperature_stops_the_run_before_anything_is_trained(algorithm,
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(parts.model).items())
 
 
-def test_stale_weights_under_a_new_version_stop_the_run_before_they_are_trained_on(tiny):
+def test_stale_weights_under_a_new_version_are_never_trained_on_and_stop_a_run_that_does_not_get_over_it(tiny):
     """The generator is told of each version, but holds a copy of the first weights."""
     parts = online(tiny(), GRPO(), FAST)
     parts.generator.model = copy.deepcopy(parts.model)
-    after = {}
+    after, alarms = {}, []
 
     def note(step):
-        after.update(weights_of(parts.model))
+        if step.index == 0:
+            after.update({name: tensor.clone() for name, tensor in weights_of(parts.model).items()})
+        alarms.extend(step.alarms)
 
-    with pytest.raises(SentinelError, match=r"log-prob gap, step 2: .*loaded this version's weights") as caught:
-        train(parts, Plan(steps=3), on_step=note)
+    with pytest.raises(SentinelError, match=r"log-prob gap, step 4: .*loaded this version's weights") as caught:
+        train(parts, Plan(steps=6), on_step=note)
     assert all(torch.equal(tensor, after[name]) for name, tensor in weights_of(parts.model).items())
-    (alarm,) = caught.value.alarms
-    assert (alarm.severity, alarm.step) == ("fatal", 2)
-    assert alarm.value > alarm.bound == EXACT.gap_fatal
+    seen = [alarm for alarm in (*alarms, *caught.value.alarms) if alarm.sentinel == "log-prob gap"]
+    assert [(alarm.sentinel, alarm.step, alarm.action) for alarm in seen] == [
+        ("log-prob gap", 2, "skip"),
+        ("log-prob gap", 3, "skip"),
+        ("log-prob gap", 4, "stop"),
+    ]
+
+
+def test_one_weight_update_that_went_wrong_costs_its_batch_and_nothing_else(tiny):
+    """The generator misses one version and has the next."""
+    parts = online(tiny(), GRPO(), FAST)
+    stale = copy.deepcopy(parts.model)
+
+    def note(step):
+        parts.generator.model = stale if step.index == 2 else parts.model
+
+    steps = train(parts, Plan(steps=6), on_step=note)
+    assert [(alarm.sentinel, alarm.step, alarm.action) for step in steps for alarm in step.alarms] == [
+        ("log-prob gap", 4, "skip")
+    ]
+    assert [step.metrics.get("steps/skipped", 0.0) for step in steps] == [0, 0, 0, 1, 0, 0]
 
 
 def test_weights_that_are_a_little_stale_are_a_warning_said_once(tiny):
@@ -296,6 +317,8 @@ def test_facts_of_a_batch_by_hand():
         "samples/failed_share": pytest.approx(1 / 5),
         "reward/mean": 0.25,
         "reward/std": pytest.approx(np.std([1, 0, 0, 0])),
+        "reward/low": 0.0,
+        "reward/high": 1.0,
         "reward/range": 1.0,
         "finish/cut": 0.25,
         "lag/mean": pytest.approx((0 + 3 * (2 + 1)) / 7),
@@ -393,7 +416,7 @@ class Diverging(CountingLearner):
         super().__init__()
         self.bad, self.error, self.asked = bad, error, 0
 
-    def step(self):
+    def step(self, caution=None):
         self.asked += 1
         if self.asked - 1 in self.bad:
             raise self.error("gradient norm is nan; the step was not taken")
@@ -433,11 +456,11 @@ def test_bad_steps_far_apart_are_forgotten_and_said_to_be_over():
 
 def test_bad_steps_are_counted_on_after_a_resume():
     before, after = Sentinels(), Sentinels()
-    before.skipped("bad", 4)
-    before.skipped("bad", 5)
+    before.skipped("gradient norm", "bad", 4)
+    before.skipped("gradient norm", "bad", 5)
     after.load_state(before.state())
-    assert after.skipped("bad", 6).severity == "fatal"
-    assert before.skipped("bad", 30).severity == "warning"
+    assert after.skipped("gradient norm", "bad", 6).action == "roll back"
+    assert before.skipped("gradient norm", "bad", 30).severity == "warning"
 
 
 def test_a_step_that_was_taken_though_it_was_not_finite_ends_the_run():
@@ -524,4 +547,5 @@ def test_an_alarm_as_an_event():
         "message": "they differ",
         "value": 0.2,
         "bound": 0.05,
+        "action": "",
     }

@@ -16,7 +16,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,9 +175,7 @@ class CheckpointStore:
                 if problem := self._examine(path):
                     skipped.append(self._quarantine(path, problem))
                     continue
-                entry = self._entry(path)
-                holders = json.loads((path / files.HEADER).read_bytes())["holders"]
-                return Loaded(entry, {holder: files.read_state(path, holder) for holder in holders}, tuple(skipped))
+                return self._load(path, skipped)
             quarantined = sorted((self.folder / _QUARANTINE).glob("*"))
         if quarantined:
             raise CheckpointError(
@@ -186,6 +184,23 @@ class CheckpointStore:
                 f"{self.folder / _QUARANTINE} away to start from the beginning"
             )
         return None
+
+    def load_good(self, number: int, before: int, best: bool = False) -> Loaded | None:
+        """A verified checkpoint of the ``number``-th stage to go back to: the ``best``, else the newest of a healthy run, from
+        step ``before`` or earlier where there is one. None where there is none; the checkpoints stay as they are.
+        """
+        with self._locked():
+            fit = [entry for entry in self.entries() if entry.position.number == number and entry.good]
+            known = [(entry.score, entry) for entry in fit if entry.score is not None] if best else []
+            ranked = [entry for _, entry in sorted(known, key=lambda one: (-one[0], -one[1].position.step))] or sorted(
+                fit, key=lambda entry: (entry.position.step > before, -entry.position.step)
+            )
+            return next((self._load(entry.path) for entry in ranked if self._examine(entry.path) is None), None)
+
+    def _load(self, path: Path, warnings: Sequence[str] = ()) -> Loaded:
+        """A checkpoint that was examined."""
+        holders = json.loads((path / files.HEADER).read_bytes())["holders"]
+        return Loaded(self._entry(path), {holder: files.read_state(path, holder) for holder in holders}, tuple(warnings))
 
     def entries(self) -> list[Entry]:
         """The checkpoints from oldest to newest by their headers, without verifying them; unreadable ones are left out."""

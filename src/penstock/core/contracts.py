@@ -7,6 +7,7 @@ stand, because this module imports no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -233,6 +234,19 @@ class Holder(Protocol):
     def load_state(self, state: State) -> None: ...
 
 
+@dataclass(frozen=True)
+class Caution:
+    """What holds an optimizer step back."""
+
+    rate: float = 1.0
+    """Factor of the learning rate."""
+    limit: float = math.inf
+    """Gradient norm above which the step is not taken; 0: no step is."""
+
+
+FULL_STEP = Caution()
+
+
 @runtime_checkable
 class Learner(Holder, Protocol):
     """The training contract. Its state is everything that a resume needs."""
@@ -251,8 +265,9 @@ class Learner(Holder, Protocol):
         Raises NonFiniteError where a loss is not finite; gradients gathered so far are dropped."""
         ...
 
-    def step(self) -> Metrics:
-        """Clip, optimise, advance the schedule. Raises TrainingError on a non-finite gradient and changes nothing."""
+    def step(self, caution: Caution = FULL_STEP) -> Metrics:
+        """Clip, optimise, advance the schedule. Raises SkippedStepError and changes nothing where the gradient is not finite,
+        or its norm is above the limit."""
         ...
 
     def weights(self) -> Iterator[tuple[str, Any]]:

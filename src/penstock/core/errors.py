@@ -94,8 +94,16 @@ class TrainingError(PenstockError):
     """Training would be wrong from here on: a non-finite loss or gradient, a step that trained nothing."""
 
 
-class NonFiniteError(TrainingError):
-    """A loss or a gradient is NaN or infinite; the step was not taken, and training can go on without it."""
+class SkippedStepError(TrainingError):
+    """An optimizer step was not taken; weights and moments are what they were, and training can go on without it."""
+
+
+class NonFiniteError(SkippedStepError):
+    """A loss or a gradient is NaN or infinite."""
+
+
+class LargeGradientError(SkippedStepError):
+    """The norm of a gradient is above the limit that was set for the step."""
 
 
 class NonFiniteStepError(TrainingError):

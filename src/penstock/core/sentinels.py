@@ -27,6 +27,8 @@ class Alarm:
     value: float
     bound: float
     cleared: bool = False
+    action: str = ""
+    """What is done about it ("skip", "roll back", "stop", …); "" for one that is only said."""
 
     def fields(self) -> dict[str, Any]:
         """Fields of its event."""

@@ -88,3 +88,10 @@ def _rank(sample: Sample, name: str) -> float:
         known = ", ".join(sample.extras.get("rewards", {})) or "none"
         raise RewardError(f'{sample.key}: no reward called "{name}" that could pick the best sample; there are: {known}')
     return float(score)
+
+
+def standard_error(groups: Sequence[Group]) -> float:
+    """Of the mean reward of samples, between prompts; 0 where it cannot be known."""
+    scored = ([sample.reward or 0.0 for sample in group.samples if sample.valid] for group in groups)
+    means = [float(np.mean(rewards)) for rewards in scored if rewards]
+    return float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0

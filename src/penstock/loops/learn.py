@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 
@@ -11,8 +11,19 @@ import numpy as np
 
 from penstock.config.run import NO_SCALING, RewardScaling
 from penstock.core.algorithm import FromSamples
-from penstock.core.contracts import Channel, Coefficients, Columns, Denominator, Learner, Loss, Scorer, State
-from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
+from penstock.core.contracts import (
+    FULL_STEP,
+    Caution,
+    Channel,
+    Coefficients,
+    Columns,
+    Denominator,
+    Learner,
+    Loss,
+    Scorer,
+    State,
+)
+from penstock.core.errors import CheckpointError, SkippedStepError, TrainingError
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
@@ -46,6 +57,8 @@ class Watch:
 
     alarms: Sequence[Alarm] = ()
     """What tripped and cleared."""
+    held: bool = False
+    """Whether nothing of the batch is to be trained on."""
 
     def __enter__(self) -> Watch:
         return self
@@ -61,7 +74,15 @@ class Watch:
         """The first minibatch's metrics, before the optimizer steps."""
         return totals
 
-    def skipped(self, error: NonFiniteError) -> None:
+    def caution(self) -> Caution:
+        """What holds the next optimizer step back."""
+        return FULL_STEP
+
+    def enough(self, metrics: Metrics) -> bool:
+        """Whether the rest of the batch is to be left out, after a minibatch with these metrics."""
+        return False
+
+    def skipped(self, error: SkippedStepError) -> None:
         """An optimizer step was not taken; raises where training may not go on without it."""
         raise error
 
@@ -75,6 +96,19 @@ UNWATCHED = Watch()
 
 class Watcher:
     """What looks at every batch of a stage (``observe.sentinels.Sentinels``). This one looks at nothing."""
+
+    over: bool = False
+    """Whether the stage is to end before its last step."""
+    restore: Callable[[int, bool], int | None] | None = None
+    """Loads the learner's state of a good checkpoint from before a step, or of the best one; gives its step."""
+
+    def healthy(self, step: int) -> bool:
+        """Whether the weights of a step are worth going back to."""
+        return True
+
+    def evaluated(self, step: int, metrics: Metrics, error: float = 0.0) -> list[Alarm]:
+        """Alarms of an evaluation; ``error``: the standard error of its reward."""
+        return []
 
     def watch(self, learner: Learner, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:
         return Watch()
@@ -119,8 +153,8 @@ class Trainer:
         try:
             totals = self.learner.flush()
             totals = watch.judged(totals) if first else totals
-            return totals | self.learner.step()
-        except NonFiniteError as error:
+            return totals | self.learner.step(watch.caution())
+        except SkippedStepError as error:
             watch.skipped(error)
             return {}
 
@@ -211,6 +245,8 @@ async def learn(
         SentinelError: training would be wrong (see ``observe/sentinels.py``), as a rule before the batch is trained on.
     """
     for index in range(start, plan.steps):
+        if trainer.watcher.over:
+            return
         waited = time.perf_counter()
         with spans.span("wait", step=index):
             lease = await stream.lease(version=index)
@@ -221,16 +257,14 @@ async def learn(
         _refuse_total_failure(groups)
         with trainer.watch(index, groups, stream.rules.max_lag) as watch:
             with spans.span("label", step=index):
-                units = labeller.label(groups)
+                units = [] if watch.held else labeller.label(groups)
                 shown = plan.look and due(index + 1, plan.steps)
                 seen = look(trainer.learner, groups) if shown else ()
-            parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
-                for epoch in range(plan.epochs):
-                    for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
-                        parts.append(trainer.step(part, watch, not parts))
+                parts = _trained(trainer, units, watch, plan, index)
         stream.trained(lease)
-        metrics = watch.after(mean_metrics(parts) | describe(labeller, groups, units))
+        described = sample_metrics(groups) if watch.held else describe(labeller, groups, units)
+        metrics = watch.after(mean_metrics(parts) | described)
         metrics["batch/left_out"] = float(len(groups) - len(units))
         metrics |= {"batch/replaced": float(len(lease.filtered))} if stream.rules.dynamic_sampling else {}
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
@@ -238,6 +272,17 @@ async def learn(
             await channel.publish(index + 1)
         yield Step(index, index + 1, metrics, groups, tuple(watch.alarms), seen)
         await stream.release(lease)
+
+
+def _trained(trainer: Trainer, units: Sequence[Unit], watch: Watch, plan: Plan, index: int) -> list[Metrics]:
+    """Metrics of the optimizer steps of a batch, until the watch has seen enough."""
+    parts: list[Metrics] = []
+    for epoch in range(plan.epochs):
+        for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
+            parts.append(trainer.step(part, watch, not parts))
+            if watch.enough(parts[-1]):
+                return parts
+    return parts
 
 
 def _refuse_total_failure(groups: Sequence[Group]) -> None:

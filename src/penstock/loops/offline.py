@@ -26,6 +26,8 @@ async def offline(
     whole batch at a time; gives a :class:`Step` to the caller, who logs, assesses and saves. Waits for nothing.
     """
     for index in range(start, steps):
+        if trainer.watcher.over:
+            return
         began = time.perf_counter()
         units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
         with spans.span("train", step=index), trainer.watch(index) as watch:

@@ -135,11 +135,11 @@ def generated(groups: Sequence[Group]) -> list[Sample]:
 def batch_facts(groups: Sequence[Group], version: Version) -> Metrics:
     """Facts of a batch as it was generated, before rewards are scaled and groups are left out.
 
-    Over samples: ``samples/failed_share``. Over valid samples: ``reward/mean``, ``reward/std``, ``reward/range`` (largest
-    less smallest; two samples or more), ``finish/cut`` (share cut at the longest length). Over their action tokens:
-    ``lag/mean`` and ``lag/max`` (versions behind the learner's), ``entropy/sampled`` (mean of -logp, nats). Over groups of
-    two valid samples or more: ``groups/flat`` (share whose rewards are all equal). What has nothing to be computed from is
-    missing.
+    Over samples: ``samples/failed_share``. Over valid samples: ``reward/mean``, ``reward/std``, ``reward/low`` and
+    ``reward/high`` (smallest, largest), ``reward/range`` (their difference; two samples or more), ``finish/cut`` (share cut at
+    the longest length). Over their action tokens: ``lag/mean`` and ``lag/max`` (versions behind the learner's),
+    ``entropy/sampled`` (mean of -logp, nats). Over groups of two valid samples or more: ``groups/flat`` (share whose rewards
+    are all equal). What has nothing to be computed from is missing.
     """
     everything = generated(groups)
     valid = [sample for sample in everything if sample.valid]
@@ -151,6 +151,7 @@ def batch_facts(groups: Sequence[Group], version: Version) -> Metrics:
         lag = version - np.concatenate([sample.version_T[sample.action_T] for sample in valid]).astype(np.int64)
         logp = np.concatenate([sample.logp_T[sample.action_T] for sample in valid]).astype(np.float64)
         facts |= {"reward/mean": float(reward.mean()), "reward/std": float(reward.std())}
+        facts |= {"reward/low": float(reward.min()), "reward/high": float(reward.max())}
         facts |= {"reward/range": float(np.ptp(reward))} if len(reward) > 1 else {}
         facts["finish/cut"] = sum(sample.finish == "length" for sample in valid) / len(valid)
         facts |= {"lag/mean": float(lag.mean()), "lag/max": float(lag.max()), "entropy/sampled": -float(logp.mean())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Account:
         generators_idle: share of the generators' time in which they neither generated nor took weights; None without one.
         lags: number of trained tokens by lag in versions.
         stalls: (seconds, how many) of weight updates, as a generator felt them.
+        waits: seconds in which learner or generators did nothing, by kind of role and by the kind that worked meanwhile; ""
+            where none did.
     """
 
     roles: tuple[RoleTime, ...]
@@ -50,6 +52,7 @@ class Account:
     generators_idle: float | None
     lags: Mapping[int, int]
     stalls: tuple[tuple[float, int], ...]
+    waits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def mean_lag(self) -> float:
@@ -77,7 +80,39 @@ def account(lanes: Sequence[Lane]) -> Account:
         generators_idle=1 - sum(min(role.alive, role.work) for role in generators) / alive if alive > 0 else None,
         lags=dict(sorted(lags.items())),
         stalls=stalls,
+        waits=waits_of(lanes),
     )
+
+
+def waits_of(lanes: Sequence[Lane]) -> dict[str, dict[str, float]]:
+    """Whom learner and generators wait for: of the time in which a role does no work, who works meanwhile.
+
+    A learner waits for generators rather than for rewards where both work, a generator for the learner. Spans that were joined
+    count as work from end to end.
+    """
+    order = {"learner": ("generator", "reward", "reference"), "generator": ("learner", "reward", "reference")}
+    changes = [(at, lane.role, "alive", step) for lane in lanes for life in lane.lives for at, step in zip(life, (1, -1), strict=True)]
+    worked = [(span, lane.role) for lane in lanes for span in lane.spans if span.name != "wait"]
+    changes += [(at, role, "work", step) for span, role in worked for at, step in ((span.start, 1), (span.end, -1))]
+    counts: Counter[tuple[str, str]] = Counter()
+    found: dict[str, dict[str, float]] = {}
+    before = 0.0
+    for at, role, what, step in sorted(changes):
+        working = {kind_of(name) for (name, other), count in counts.items() if other == "work" and count}
+        for name in [name for (name, other), count in counts.items() if other == "alive" and count and not counts[name, "work"]]:
+            kind = kind_of(name)
+            if kind in order:
+                whom = next((other for other in order[kind] if other in working), "")
+                waits = found.setdefault(kind, {})
+                waits[whom] = waits.get(whom, 0.0) + at - before
+        counts[role, what] += step
+        before = at
+    return found
+
+
+def kind_of(role: str) -> str:
+    """``generator`` for ``generator-0``."""
+    return role.rstrip("0123456789").rstrip("-")
 
 
 def role_time(lane: Lane) -> RoleTime:

@@ -21,6 +21,7 @@ from penstock.core.files import write_json
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
+from penstock.loops.evaluate import standard_error
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, rows_of
 from penstock.models.files import save_model
@@ -213,6 +214,8 @@ class StageRun:
         """The held-out reward of the weights that were evaluated last, and their step."""
         self.spans = session.recorder.role("learner")
         self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
+        self.watcher = runtime.watcher
+        self.watcher.restore = self._go_back
 
     async def execute(self) -> None:
         """From the start or a checkpoint to the stage's saved model."""
@@ -248,6 +251,14 @@ class StageRun:
                 raise CheckpointError(f'{loaded.entry.path}: holds no state of "{name}"; it belongs to another kind of run')
             holder.load_state(loaded.states[name])
 
+    def _go_back(self, before: int, best: bool) -> int | None:
+        """Load the learner's state of a good checkpoint of this stage; gives its step, or None where there is none."""
+        loaded = self.session.store.load_good(self.number, before, best)
+        if loaded is None:
+            return None
+        self.holders["learner"].load_state(loaded.states["learner"])
+        return loaded.entry.position.step
+
     async def _evaluate(self, step: int) -> Metrics:
         assert self.runtime.evaluate is not None
         with self.spans.span("evaluate", step=step):
@@ -259,6 +270,7 @@ class StageRun:
         self.session.log.metrics(step, metrics)
         if groups:
             self.session.log.samples(step, rows_of(chosen(groups), self.runtime.model.text.decode, evaluated=step))
+        self._tell(self.watcher.evaluated(step, metrics, standard_error(groups)))
         self.progressed.last = metrics
         self.score = step, metrics.get("evaluation/reward")
         self.session.store.rate(self._position(step), self.score[1])
@@ -268,7 +280,7 @@ class StageRun:
 
     async def _evaluate_if_due(self, done: int) -> None:
         """Evaluate at the end and in between; what is in between may be measured by another process, and heard later."""
-        remote, last = self.runtime.elsewhere, done == self.stage.steps
+        remote, last = self.runtime.elsewhere, self._is_last(done)
         due = self.runtime.evaluate is not None and (last or (self.every and done % self.every == 0))
         if due and not last and remote is not None:
             await remote.ask(done)
@@ -276,6 +288,9 @@ class StageRun:
             self._measured(*answer)
         if due and (last or remote is None):
             await self._evaluate(done)
+
+    def _is_last(self, done: int) -> bool:
+        return done == self.stage.steps or self.watcher.over
 
     async def _after(self, step: Step) -> None:
         """After each step: log, evaluate, save."""
@@ -295,11 +310,11 @@ class StageRun:
             self.session.run.checkpoint.every,
             self.session.stop.asked,
         )  # once: a signal between save and stop comes later
-        if asked or done == total or (every and done % every == 0):
+        if asked or self._is_last(done) or (every and done % every == 0):
             for answer in await self.runtime.elsewhere.settle(done) if self.runtime.elsewhere is not None else ():
                 self._measured(*answer)
             self._save(done)
-        if asked and done < total:
+        if asked and not self._is_last(done):
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
 
     def _remark(self, remarks: Iterable[str]) -> None:
@@ -316,7 +331,7 @@ class StageRun:
         score = self.score[1] if self.score[0] == step else None
         states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
         with self.spans.span("save", step=step):
-            self.session.store.save(self._position(step), states, score=score)
+            self.session.store.save(self._position(step), states, score=score, good=self.watcher.healthy(step))
         self.session.recorder.flush()
         self.progressed.seconds = spent
         self.runtime.acknowledge()

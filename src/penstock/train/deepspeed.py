@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import DeepSpeed
-from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, NonFiniteStepError, TrainingError
+from penstock.core.contracts import FULL_STEP, Caution, State
+from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteStepError, TrainingError
 from penstock.core.types import Metrics
 from penstock.train.optimizer import groups_of
 from penstock.train.part import Part, Pass, Table
@@ -105,15 +105,19 @@ class ZeroPart(Part):
         self.engine.backward(value * self.world.size)
         self._gathered += 1
 
-    def optimise(self) -> Metrics:
-        """One step of DeepSpeed's optimizer.
+    def optimise(self, caution: Caution = FULL_STEP) -> Metrics:
+        """One step of DeepSpeed's optimizer, which knows the norm once it is taken: of limits, 0 alone is kept.
 
         Raises:
+            LargeGradientError: the limit is 0; gradients are dropped.
             NonFiniteStepError: a gradient was not finite. DeepSpeed says so after its step: go on from a checkpoint.
         """
         if not self._gathered:
             raise TrainingError("optimizer step without any gradient: nothing was accumulated")
-        rate = rate_at(self.spec, self.updates, self.plan.total_steps)
+        if not caution.limit:
+            self._drop()
+            raise LargeGradientError("no gradient may be taken; the step was not taken")
+        rate = caution.rate * rate_at(self.spec, self.updates, self.plan.total_steps)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
         self.engine.step()

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2
+from penstock.core.contracts import FULL_STEP, Caution
 from penstock.core.types import Metrics
 from penstock.models.freezing import blocks_of
 from penstock.models.language_model import LanguageModel
@@ -104,11 +105,11 @@ class ShardedPart(Part):
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def optimise(self) -> Metrics:
+    def optimise(self, caution: Caution = FULL_STEP) -> Metrics:
         assert isinstance(self.masters, ShardMasters)
         self.masters.collect()
         self.settle()
-        return super().optimise()
+        return super().optimise(caution)
 
     @torch.no_grad()
     def whole(self, name: str) -> Tensor:

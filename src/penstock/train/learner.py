@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.config.run import LearnerSpec
-from penstock.core.contracts import Batch, Denominator, Loss, LossOutput, Outputs, Policy, Scores, State
+from penstock.core.contracts import FULL_STEP, Batch, Caution, Denominator, Loss, LossOutput, Outputs, Policy, Scores, State
 from penstock.core.errors import CheckpointError, NonFiniteError
 from penstock.core.types import FloatArray, Metrics, Unit, added
 from penstock.models.uploads import uploaded
@@ -160,14 +160,14 @@ class DeviceLearner(Scoring):
             found = added(found, {"loss": value} | dict(zip(metrics, more, strict=True)))
         return total, found
 
-    def step(self) -> Metrics:
+    def step(self, caution: Caution = FULL_STEP) -> Metrics:
         """Clip, optimise, advance the schedule; gives gradient norm and learning rate, and what :meth:`flush` gives."""
-        return self.flush() | self.optimise()
+        return self.flush() | self.optimise(caution)
 
-    def optimise(self) -> Metrics:
+    def optimise(self, caution: Caution = FULL_STEP) -> Metrics:
         """The step itself, once the losses are known to be finite."""
-        rate = rate_at(self.spec, self.updates, self.plan.total_steps)
-        norm = self.masters.step(rate)
+        rate = caution.rate * rate_at(self.spec, self.updates, self.plan.total_steps)
+        norm = self.masters.step(rate, caution.limit)
         self.updates += 1
         self.policy.stepped(self.updates)
         return {"gradient_norm": norm, "learning_rate": rate}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from penstock.config import optimizers
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
+from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteError, TrainingError
 from penstock.train.adam8bit import AdamW8bit
 
 
@@ -81,11 +82,11 @@ class Masters:
         parameter.register_post_accumulate_grad_hook(move_gradient)
         return master
 
-    def step(self, rate: float) -> float:
+    def step(self, rate: float, limit: float = math.inf) -> float:
         """Clip, step at ``rate``, clear gradients; gives the gradient norm before clipping.
 
         Raises:
-            NonFiniteError: the norm is not finite; gradients are cleared and the weights are unchanged.
+            SkippedStepError: the norm is not finite or above ``limit``; gradients are cleared and the weights are unchanged.
         """
         gradients = [m.grad for m in self.masters if m.grad is not None]
         if not gradients:
@@ -95,6 +96,9 @@ class Masters:
         if not torch.isfinite(total):
             self.drop()
             raise NonFiniteError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
+        if norm > limit:
+            self.drop()
+            raise LargeGradientError(f"gradient norm is {norm:.4g}, above {limit:.4g}; the step was not taken")
         torch.nn.utils.clip_grads_with_norm_(self.masters, self.spec.clip_norm or float("inf"), total)
         self.adam.step(rate)
         self.drop()

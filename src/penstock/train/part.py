@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.config.learner import LearnerSpec
-from penstock.core.contracts import Batch, Denominator, Loss, Outputs, State
+from penstock.core.contracts import FULL_STEP, Batch, Caution, Denominator, Loss, Outputs, State
 from penstock.core.errors import NonFiniteError, PenstockError, TrainingError
 from penstock.core.types import FloatArray, Metrics
 from penstock.models.language_policy import LanguagePolicy
@@ -189,12 +189,12 @@ class Replica(Part):
             self._forget()
             raise
 
-    def optimise(self) -> Metrics:
+    def optimise(self, caution: Caution = FULL_STEP) -> Metrics:
         """Wait for the sums of gradients, then clip and optimise on each rank alike."""
         if not self.reduction.summed:
             self.reduction.end()
         self.reduction.finish()
-        return super().optimise()
+        return super().optimise(caution)
 
     def load_state(self, state: State) -> None:
         self._forget()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import DDP, DeepSpeed, OneDevice
-from penstock.core.contracts import Batch, Denominator, Loss, State
+from penstock.core.contracts import FULL_STEP, Batch, Caution, Denominator, Loss, State
 from penstock.core.errors import DeviceError
 from penstock.core.types import FloatArray, Metrics, added
 from penstock.models.language_policy import LanguagePolicy
@@ -97,10 +97,10 @@ class RankedLearner(Scoring):
         self._send(last=True)
         return reduce(added, self._call("flush")[:: self._span], Metrics())
 
-    def step(self) -> Metrics:
+    def step(self, caution: Caution = FULL_STEP) -> Metrics:
         """Clip by the norm over all ranks, optimise, advance the schedule."""
         found = self.flush()
-        metrics: Metrics = self._call("step")[0]
+        metrics: Metrics = self._call("step", caution=caution)[0]
         self._fresh = self._aliased
         if not self._keeps and self.model.device.type != "meta":
             hollow(self.model)

@@ -14,12 +14,14 @@ from penstock.core.contracts import Holder
 from penstock.core.errors import SpecError
 from penstock.core.types import Group, Metrics
 from penstock.data.resolve import resolve
-from penstock.loops.learn import Step
+from penstock.loops.learn import Step, Watcher
 from penstock.models.language_model import LanguageModel
 from penstock.observe.first_rows import FirstRow
 from penstock.observe.rules import EXACT, Thresholds
 from penstock.runtime.build import Models
 from penstock.runtime.context import NO_CONTEXT, StageContext
+
+UNWATCHED = Watcher()
 
 Evaluation = tuple[Metrics, Sequence[Group]]
 Measure = Callable[[], Any]
@@ -50,6 +52,11 @@ class StageRuntime(ABC):
     """Units in one pass over the data."""
     bounds: Thresholds = EXACT
     """How far rounding may bring learner and generator apart."""
+
+    @property
+    def watcher(self) -> Watcher:
+        """What looks at each of its batches."""
+        return UNWATCHED
 
     @abstractmethod
     def steps(self, start: int) -> AsyncGenerator[Step, None]:

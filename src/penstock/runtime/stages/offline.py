@@ -13,7 +13,7 @@ from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
 from penstock.data.units import Units
 from penstock.loops.columns import labelled
-from penstock.loops.learn import Step, Trainer
+from penstock.loops.learn import Step, Trainer, Watcher
 from penstock.loops.offline import offline
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
@@ -43,6 +43,10 @@ class OfflineRuntime(StageRuntime):
 
     def __post_init__(self) -> None:
         self.holders = {"learner": self.learner, "sentinels": self.trainer.watcher}
+
+    @property
+    def watcher(self) -> Watcher:
+        return self.trainer.watcher
 
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         stage, spans = self.stage, self.context.recorder.role("learner")

@@ -19,7 +19,7 @@ from penstock.data.sampler import Sampler
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
+from penstock.loops.learn import Labeller, Plan, Step, Trainer, Watcher, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
@@ -146,6 +146,10 @@ class OnlineRuntime(StageRuntime):
             "labeller": parts.labeller,
             "sentinels": parts.trainer.watcher,
         }
+
+    @property
+    def watcher(self) -> Watcher:
+        return self.parts.trainer.watcher
 
     async def close(self) -> None:
         self.parts.learner.close()

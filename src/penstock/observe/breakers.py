@@ -1,0 +1,304 @@
+"""Breakers: sentinels that act. A rule trips them that compares a batch with those before it; what they do is one table.
+
+A rule is a pure function of metrics and of the latest values of healthy batches. Bounds follow from those values by median and
+median absolute deviation, so that none has to be set for a task; :class:`Limits` has the factors, which were calibrated by
+injected faults (``docs/operate.md``).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock.core.types import Group, Metrics
+from penstock.observe.rules import Context, Reading, Rule
+
+Action = Literal["skip", "roll back", "roll back to the best", "end the batch", "stop"]
+
+MEMORY = 100
+"""Batches that breakers compare with."""
+PROMPTS_REMEMBERED = 8192
+"""Prompts among which repetitions are looked for."""
+REPEATED = "prompts/repeated"
+"""Share of a batch's prompts that came before in the same pass over the data."""
+ROBUST = 1.4826
+"""A normal distribution's standard deviation in median absolute deviations."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where breakers trip; the same for every run."""
+
+    deviations: float = 8.0
+    """Robust standard deviations from the median."""
+    least: int = 10
+    """Healthy batches without which nothing can be compared."""
+    gradient_times: float = 5.0
+    """A gradient norm is large if it is so many times the largest of the latest healthy ones as well."""
+    fall: float = 0.5
+    """A reward has fallen if it did by so many standard deviations of single samples as well."""
+    outlier: float = 3.0
+    """A reward is out of range if it is further outside of those seen than so many times their range."""
+    reference_times: float = 5.0
+    """KL to the reference: so many times the largest of the latest ..."""
+    reference_least: float = 2.0
+    """... and so many nats a sample."""
+    step_kl: float = 1.0
+    """Nats a token from the policy that a batch began with to the one that is trained, above which the batch is over."""
+    entropy_times: float = 3.0
+    """Entropy of samples: so many times the median, with no reward for it."""
+    loss_times: float = 2.0
+    """Loss of an offline stage: so many times the median as well."""
+    repeated: float = 0.4
+    """Share of a batch's prompts that came before in the same pass over the data, above what the first batches had."""
+    skips: int = 3
+    """Skipped steps ..."""
+    skip_window: int = 20
+    """... in so many batches, which are no accident any more."""
+    rollbacks: int = 3
+    """Rollbacks in ``rollback_window`` batches; one more stops the run."""
+    rollback_window: int = 500
+    slower: float = 0.3
+    """Factor of the learning rate after each rollback."""
+    gold_falls: int = 3
+    """Evaluations in a row, each below the one before, while the trained reward is above what it was at the best one ..."""
+    gold_errors: float = 3.0
+    """... the last by so many standard errors of the held-out reward below the best."""
+
+
+LIMITS = Limits()
+
+ACTIONS: Mapping[str, tuple[Action, Action]] = {
+    "non-finite": ("skip", "roll back"),
+    "gradient norm": ("skip", "roll back"),
+    "log-prob gap": ("skip", "stop"),
+    "reward range": ("skip", "stop"),
+    "reward fall": ("roll back", "stop"),
+    "loss jump": ("roll back", "stop"),
+    "reference KL": ("roll back", "stop"),
+    "entropy jump": ("roll back", "stop"),
+    "entropy collapse": ("roll back", "stop"),
+    "step KL": ("end the batch", "end the batch"),
+    "gold": ("roll back to the best", "stop"),
+    "rollbacks": ("stop", "stop"),
+}
+"""By sentinel: what is done at once, and what if that was done too often. All other sentinels only say what they see."""
+
+KEPT = ("gradient_norm", "reward/mean", "entropy/sampled", "kl/reference", "loss")
+"""Metrics whose latest healthy values are remembered."""
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Median, and the standard deviation that the median absolute deviation stands for."""
+    middle = statistics.median(values)
+    return middle, ROBUST * statistics.median(abs(value - middle) for value in values)
+
+
+@dataclass
+class History:
+    """Values of the latest healthy batches, by metric, and the smallest and the largest reward of a sample so far."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+    def add(self, metrics: Metrics) -> None:
+        """Remember a healthy batch."""
+        for name in KEPT:
+            if name in metrics and not (name == "gradient_norm" and metrics[name] == 0):
+                self.values[name] = [*self.values.get(name, [])[1 - MEMORY :], metrics[name]]
+        if "reward/mean" in metrics and "reward/low" in metrics:
+            self.lowest, self.highest = min(self.lowest, metrics["reward/low"]), max(self.highest, metrics["reward/high"])
+
+    def of(self, name: str, limits: Limits = LIMITS) -> list[float]:
+        """The remembered values of a metric; none while there are too few."""
+        found = self.values.get(name, [])
+        return found if len(found) >= limits.least else []
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        known = math.isfinite(self.lowest)
+        return {"values": {name: list(found) for name, found in self.values.items()}} | (
+            {"lowest": self.lowest, "highest": self.highest} if known else {}
+        )
+
+    @classmethod
+    def of_plain(cls, kept: Mapping[str, Any]) -> History:
+        """What :meth:`plain` gave."""
+        values = {name: list(found) for name, found in kept.get("values", {}).items()}
+        return cls(values, kept.get("lowest", math.inf), kept.get("highest", -math.inf))
+
+
+def gradient_limit(history: History, limits: Limits = LIMITS) -> float:
+    """The norm above which a gradient is a spike (OLMo 2, arXiv:2501.00656, and SPAM, arXiv:2501.06842, cut theirs likewise).
+
+    It must be far above the median and several times the largest of the latest, because where few groups have a signal the
+    median is small and the steps that teach are the large ones.
+    """
+    values = history.of("gradient_norm", limits)
+    if not values:
+        return math.inf
+    middle, deviation = spread(values)
+    return max(middle + limits.deviations * deviation, limits.gradient_times * max(values))
+
+
+def range_of_rewards(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether rewards are far outside of all that were seen: a scale that changed, an overflow, another function."""
+    if "reward/low" not in metrics or not history.of("reward/mean", limits):
+        return None
+    width = max(history.highest - history.lowest, 1e-6)
+    low, high = history.lowest - limits.outlier * width, history.highest + limits.outlier * width
+    value = metrics["reward/high"] if metrics["reward/high"] > high else metrics["reward/low"]
+    text = (
+        f"a reward of {value:.4g} is far outside of all {history.lowest:.4g} to {history.highest:.4g} that were seen: what "
+        "gives rewards has changed; look at it, and set scaling.clip if such values are meant"
+    )
+    return Reading(value, high if value > high else low, not low <= value <= high, text)
+
+
+def reward_fall(metrics: Metrics, context: Context, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether the mean reward is far below that of the latest healthy batches: the policy broke, or its reward did."""
+    values = history.of("reward/mean", limits)
+    if not values or "reward/mean" not in metrics:
+        return None
+    middle, deviation = spread(values[-MEMORY // 2 :])
+    value = metrics["reward/mean"]
+    bound = middle - max(
+        limits.deviations * deviation, limits.fall * max(metrics.get("reward/std", 0.0), context.start.get("reward/std", 0.0))
+    )
+    text = (
+        f"the mean reward fell to {value:.3g} from {middle:.3g} (bound {bound:.3g}): the policy broke, or what gives rewards "
+        "did; lower learner.learning_rate, or look at the reward"
+    )
+    return Reading(value, bound, value < bound, text)
+
+
+def reference_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether the policy left its reference all at once."""
+    values = history.of("kl/reference", limits)
+    if not values or "kl/reference" not in metrics:
+        return None
+    value, bound = metrics["kl/reference"], max(limits.reference_times * max(values), limits.reference_least)
+    text = (
+        f"the KL to the reference jumped to {value:.3g} nats a sample (at most {max(values):.3g} before, bound {bound:.3g}): "
+        "the policy moved too far in one step; lower learner.learning_rate"
+    )
+    return Reading(value, bound, value > bound, text)
+
+
+def entropy_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether samples became noise: far more entropy than before and no reward for it."""
+    values, rewards = history.of("entropy/sampled", limits), history.of("reward/mean", limits)
+    if not values or not rewards or not metrics.keys() >= {"entropy/sampled", "reward/mean"}:
+        return None
+    middle, deviation = spread(values)
+    value = metrics["entropy/sampled"]
+    bound = max(limits.entropy_times * middle, middle + limits.deviations * deviation)
+    lost = metrics["reward/mean"] < statistics.median(rewards)
+    text = (
+        f"the entropy of the samples jumped from {middle:.3g} to {value:.3g} nats a token (bound {bound:.3g}) and the reward "
+        "did not rise: the policy broke; lower learner.learning_rate"
+    )
+    return Reading(value, bound, value > bound and lost, text)
+
+
+def loss_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether the loss of an offline stage left those of the latest healthy batches."""
+    values = history.of("loss", limits)
+    if not values or "loss" not in metrics:
+        return None
+    middle, deviation = spread(values)
+    value = metrics["loss"]
+    bound = middle + max(limits.deviations * deviation, (limits.loss_times - 1) * abs(middle))
+    text = (
+        f"the loss jumped to {value:.4g} from {middle:.4g} (bound {bound:.4g}): the model broke, or the data did; lower "
+        "learner.learning_rate, or look at the rows"
+    )
+    return Reading(value, bound, value > bound, text)
+
+
+def repeated_prompts(metrics: Metrics, context: Context, limits: Limits = LIMITS) -> Reading | None:
+    """Whether prompts come again within one pass over the data, more than at first."""
+    if REPEATED not in metrics or not context.start:
+        return None
+    value, first = metrics[REPEATED], context.start[REPEATED]
+    bound = first + limits.repeated
+    text = (
+        f"{value:.0%} of the batch's prompts were seen before in this pass over the data "
+        f"({first:.0%} in the first batches): rows are doubled, or the source gives some again"
+    )
+    return Reading(value, bound, value >= bound, text)
+
+
+def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
+    """Read when a batch of samples has been trained on."""
+    return (
+        Rule("reward fall", 2, ("reward/mean",), lambda metrics, context: reward_fall(metrics, context, history, limits)),
+        Rule("reference KL", 1, ("kl/reference",), lambda metrics, context: reference_jump(metrics, history, limits)),
+        Rule("entropy jump", 2, ("entropy/sampled",), lambda metrics, context: entropy_jump(metrics, history, limits)),
+        Rule("repeated prompts", 3, (REPEATED,), lambda metrics, context: repeated_prompts(metrics, context, limits)),
+    )
+
+
+def offline_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
+    """Read when a batch of given data has been trained on."""
+    return (Rule("loss jump", 3, ("loss",), lambda metrics, context: loss_jump(metrics, history, limits)),)
+
+
+class PromptMemory:
+    """Which prompts came in the latest pass over the data, as short hashes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int, int], int] = {}
+
+    def repeated(self, groups: Sequence[Group]) -> float:
+        """The share of the groups whose prompt came before under another ordinal of the same pass; remembers them."""
+        count = 0
+        for group in groups:
+            key = group.key
+            place = (key.source, key.epoch, hash((group.prompt.text, str(group.prompt.messages))))
+            count += self._seen.get(place, key.ordinal) != key.ordinal
+            self._seen.setdefault(place, key.ordinal)
+        while len(self._seen) > PROMPTS_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return count / len(groups) if groups else 0.0
+
+
+@dataclass
+class GoldWatch:
+    """Evaluations against the reward that is trained on: whether one rises while the other falls (Gao et al. 2023,
+    arXiv:2210.10760)."""
+
+    best: tuple[int, float, float] | None = None
+    """Step, gold and trained reward of the best evaluation."""
+    short: list[float] = field(default_factory=list)
+    """Gold rewards since then that fall short of it while the trained reward is higher."""
+
+    times: int = 0
+    """How often it has tripped."""
+
+    def read(self, step: int, gold: float, trained: float, error: float, limits: Limits = LIMITS) -> Reading | None:
+        """What an evaluation says, whose reward has this standard error; None where nothing is known to compare with."""
+        if not math.isfinite(gold):
+            return None
+        if self.best is None or gold > self.best[1]:
+            self.best, self.short = (step, gold, trained), []
+            return None
+        at, best, then = self.best
+        falling = gold < (self.short[-1] if self.short else best)
+        self.short = [*self.short, gold] if falling and trained > then else []
+        text = (
+            f"the held-out reward fell {len(self.short)} times in a row, from {best:.3g} at step {at} to {gold:.3g}, while the "
+            f"trained one rose from {then:.3g} to {trained:.3g}: the policy exploits its "
+            "reward; mend the reward, or add algorithm.kl"
+        )
+        tripped = len(self.short) >= limits.gold_falls and gold < best - limits.gold_errors * error
+        return Reading(gold, best, tripped, text)
+
+
+Restore = Callable[[int, bool], int | None]
+"""``(step, best)``: load the weights of a good checkpoint from before ``step``, or of the best one; its step, None if there is
+none."""

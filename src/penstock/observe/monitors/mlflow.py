@@ -1,0 +1,71 @@
+"""MLflow: a run of an experiment on a tracking server, or in a local store."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.core.events import Event
+from penstock.observe.monitors.monitor import At, Monitor, leaves
+
+EVERY = 5.0
+"""Seconds of metrics that go in one request."""
+METRICS, PARAMETERS, LETTERS = 1000, 100, 500
+"""What a request may hold, and the characters of a parameter."""
+ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""How long the library tries where the environment does not say: by default it is minutes."""
+
+
+class MLflow(Monitor):
+    """``mlflow`` or ``mlflow:URI``; by default where ``MLFLOW_TRACKING_URI`` says. The experiment is ``MLFLOW_EXPERIMENT_NAME``,
+    or "penstock"; user and password or token are ``MLFLOW_TRACKING_USERNAME``, ``…_PASSWORD``, ``…_TOKEN``."""
+
+    def open(self) -> None:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient, entities
+
+        self.entities, self.waiting, self.sent = entities, list[Any](), time.monotonic()
+        self.client = MlflowClient(self.destination or None)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "penstock")
+        found = self.client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found is not None else self.client.create_experiment(name)
+        self.id = self.kept(lambda: self.client.create_run(experiment, run_name=self.run.name).info.run_id)
+        self.client.update_run(self.id, status="RUNNING")
+        config = [(key_of(name), str(value)[:LETTERS]) for name, value in leaves(self.run.config).items()]
+        for start in range(0, len(config), PARAMETERS):  # the same ones again, where the run is resumed
+            parameters = [entities.Param(name, value) for name, value in config[start : start + PARAMETERS]]
+            self.client.log_batch(self.id, params=parameters)
+
+    def metrics(self, at: At, values: Mapping[str, float]) -> None:
+        when = int(at.time * 1000)
+        self.waiting += [self.entities.Metric(key_of(name), value, when, at.total) for name, value in values.items()]
+        if time.monotonic() - self.sent >= EVERY or len(self.waiting) >= METRICS:
+            self._send()
+
+    def _send(self) -> None:
+        """What is waiting; where that fails, it is lost."""
+        waiting, self.waiting, self.sent = self.waiting, [], time.monotonic()
+        for start in range(0, len(waiting), METRICS):
+            self.client.log_batch(self.id, metrics=waiting[start : start + METRICS])
+
+    def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
+        if rows:
+            columns = {name: [row[name] for row in rows] for name in rows[0]}
+            self.client.log_table(self.id, columns, f"samples/{at.stage}-{at.step:06d}-{int(at.time)}.json")
+
+    def alarm(self, at: At, event: Event) -> None:
+        self.client.set_tag(self.id, f"alarm.{event['sentinel']}", f"{at.stage} step {at.step}: {event['message']}"[:LETTERS])
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        self._send()
+        self.client.set_tag(self.id, "mlflow.note.content", str(summary.get("headline", "not finished")))
+        self.client.set_terminated(self.id, "FINISHED" if "headline" in summary else "FAILED")
+
+
+def key_of(name: str) -> str:
+    """A name with the characters that MLflow allows."""
+    return re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)

@@ -1,0 +1,186 @@
+"""What a monitor is: a listener that opens its service at the first step, takes what happens, and closes at the run's end.
+
+All of it happens in the thread that the run gives each listener, so a service that is slow, gone or wrong costs the run
+nothing: what a monitor raises becomes one warning. Secrets come from the environment variables that its library reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.config.run import Run
+from penstock.config.spec import plain
+from penstock.core.events import Event
+from penstock.core.files import write_json
+
+RETRY = 60.0
+"""Seconds until a service that could not be opened is tried again."""
+TEXT = 2000
+"""Characters of a sample's text that are sent."""
+ROWS = 32
+"""Samples of a step that are sent."""
+SECRET = re.compile(r"secret|passw|credential|authorization|api_?key|(^|_)token$", re.IGNORECASE)
+CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+"""The user's name and password in an address."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The run as its monitors know it."""
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    """The spec as plain values, without secrets."""
+    stages: Mapping[str, int]
+    """Steps of the run before each stage."""
+    samples: Mapping[str, int]
+    """Samples (for offline stages, units) that a step of each stage trains on."""
+    facts: Mapping[str, str]
+    """The little that a label can hold: the run's name, stages, seed and runtime."""
+
+
+@dataclass(frozen=True)
+class At:
+    """Where something happened: a stage (empty: the run), its step, the same counted over all stages, and Unix seconds."""
+
+    stage: str
+    step: int
+    total: int
+    time: float
+
+
+def watched(run: Run, folder: Path) -> Watched:
+    """A run and its folder, for monitors."""
+    config = without_secrets(plain(run))
+    stages, samples, steps = dict[str, int](), dict[str, int](), 0
+    for stage in config["stages"]:
+        stages[stage["name"]], samples[stage["name"]] = steps, stage.get("batch", 0) * stage.get("samples", 1)
+        steps += stage.get("steps", 0)
+    facts = {"run": folder.name, "stages": " ".join(stages), "seed": str(run.seed), "runtime": run.runtime}
+    return Watched(folder.name, folder, config, stages, samples, facts)
+
+
+def without_secrets(values: Any) -> Any:
+    """Plain values in which a text under a secret's name, and a password in an address, is replaced by ``***``."""
+    if isinstance(values, Mapping):
+        return {
+            key: "***" if isinstance(value, str) and value and SECRET.search(str(key)) else without_secrets(value)
+            for key, value in values.items()
+        }
+    if isinstance(values, list | tuple):
+        return [without_secrets(value) for value in values]
+    return CREDENTIALS.sub("***@", values) if isinstance(values, str) else values
+
+
+def leaves(values: Any, before: str = "") -> dict[str, Any]:
+    """The plain values in nested ones by their dotted names."""
+    if isinstance(values, Mapping):
+        pairs: Any = values.items()
+    elif isinstance(values, list | tuple):
+        pairs = enumerate(values)
+    else:
+        return {before: values}
+    return {name: leaf for key, value in pairs for name, leaf in leaves(value, f"{before}.{key}".lstrip(".")).items()}
+
+
+class Monitor(ABC):
+    """Base of the monitors. ``destination`` is what follows the name in ``Run.monitors``; empty: the usual one."""
+
+    def __init__(self, run: Watched, name: str, destination: str) -> None:
+        """Cheap; anything slow belongs in :meth:`open`. Raises SpecError where the run cannot begin like this."""
+        self.run, self.name, self.destination = run, name, destination
+        self._opened, self._retry = False, 0.0
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @abstractmethod
+    def open(self) -> None:
+        """Reach the service and give it the run's config."""
+
+    @abstractmethod
+    def metrics(self, at: At, values: Mapping[str, float]) -> None:
+        """Numbers of a step."""
+
+    def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
+        """A few samples of a step: ``prompt``, ``text``, ``reward`` …, all rows with the same columns."""
+        return None
+
+    @abstractmethod
+    def alarm(self, at: At, event: Event) -> None:
+        """A sentinel tripped."""
+
+    def lifecycle(self, at: At, event: Event) -> None:
+        """A stage began, a checkpoint is durable …: ``what``."""
+        return None
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """The run has ended, finished where ``summary`` holds a ``headline``. Called if :meth:`open` had succeeded."""
+        return None
+
+    def ended(self) -> None:
+        """There are no more events: the run's end, or its start failed."""
+        if self._opened:
+            path = self.run.folder / "summary.json"
+            self.close(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+
+    def __call__(self, event: Event) -> None:
+        """Take an event. The service is opened at the first that shows that a stage is under way."""
+        kind = event["kind"]
+        if not self._opened:
+            if kind == "lifecycle" or time.monotonic() < self._retry:
+                return
+            self._retry = time.monotonic() + RETRY
+            self.open()
+            self._opened = True
+        at = At(event["stage"], event["step"], self.run.stages.get(event["stage"], 0) + event["step"], event["time"])
+        if kind == "metrics":
+            self.metrics(at, {self.named(at, name): float(value) for name, value in event["values"].items()})
+        elif kind == "samples":
+            self.samples(at, table(event["rows"]))
+        elif kind == "sentinel" and event.get("state") != "cleared":
+            self.alarm(at, event)
+        elif kind == "lifecycle":
+            self.lifecycle(at, event)
+
+    def named(self, at: At, name: str) -> str:
+        """What a metric is called: in a run of several stages, whose losses are not one curve, the stage goes first."""
+        return f"{at.stage}/{name}" if len(self.run.stages) > 1 and not name.startswith("machine/") else name
+
+    def kept(self, made: Callable[[], str]) -> str:
+        """The service's name of this run, which ``made`` gives at first; kept in the run's folder, so that a resume goes on
+        there."""
+        path = self.run.folder / "monitors" / f"{self.name}.json"
+        if path.exists():
+            return str(json.loads(path.read_text(encoding="utf-8")))
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, found := made())
+        return found
+
+
+COLUMNS = ("prompt", "text", "reward", "length", "finish", "error", "version", "held_out")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str | float]]:
+    """Samples of a step, at most so many and so long, with the same columns."""
+    found = []
+    for row in rows[:ROWS]:
+        numbers = {f"reward/{name}": value for name, value in dict(row.get("rewards") or {}).items()}
+        found.append({**{name: row.get(name) for name in COLUMNS}, **numbers})
+    names = list(dict.fromkeys(name for row in found for name in row))
+    return [{name: cell(row.get(name)) for name in names} for row in found]
+
+
+def cell(value: Any) -> str | float:
+    """A value as a table holds it: a number or a text that is not too long."""
+    if isinstance(value, bool | int | float):
+        return float(value)
+    return "" if value is None else str(value)[:TEXT]

@@ -1,0 +1,197 @@
+"""What trips a breaker, by hand, and what a tripped one does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.sentinels import Alarm
+from penstock.core.types import Group, Prompt, PromptKey
+from penstock.observe.breakers import (
+    LIMITS,
+    MEMORY,
+    GoldWatch,
+    History,
+    PromptMemory,
+    entropy_jump,
+    gradient_limit,
+    loss_jump,
+    range_of_rewards,
+    reference_jump,
+    repeated_prompts,
+    reward_fall,
+    spread,
+)
+from penstock.observe.rules import Context
+from penstock.observe.sentinels import Sentinels
+
+
+def history_of(**values: list[float]) -> History:
+    """A history by metrics, whose names have no slash here."""
+    names = {"reward": "reward/mean", "entropy": "entropy/sampled", "kl": "kl/reference", "norm": "gradient_norm"}
+    return History({names.get(name, name): list(found) for name, found in values.items()}, lowest=0.0, highest=1.0)
+
+
+def test_spread_is_median_and_scaled_median_deviation() -> None:
+    assert spread([1.0, 2.0, 4.0, 8.0, 100.0]) == (4.0, pytest.approx(1.4826 * 3.0))
+
+
+def test_a_gradient_is_large_above_eight_deviations_and_five_times_the_largest() -> None:
+    assert gradient_limit(history_of(norm=[1.0] * 9)) == math.inf
+    assert gradient_limit(history_of(norm=[1.0] * 9 + [2.0])) == 10.0
+    assert gradient_limit(history_of(norm=[0.0, 10.0] * 5)) == pytest.approx(5.0 + 8 * 1.4826 * 5.0)
+
+
+def test_a_gradient_of_a_batch_without_signal_is_not_remembered() -> None:
+    history = History()
+    history.add({"gradient_norm": 0.0})
+    assert history.values == {}
+
+
+@pytest.mark.parametrize(("low", "high", "bad"), [(0.0, 1.0, False), (0.0, 4.0, False), (0.0, 4.1, True), (-3.1, 1.0, True)])
+def test_a_reward_is_out_of_range_three_ranges_beyond_all_that_were_seen(low: float, high: float, bad: bool) -> None:
+    reading = range_of_rewards({"reward/low": low, "reward/high": high}, history_of(reward=[0.5] * 10))
+    assert reading is not None
+    assert reading.bad == bad
+
+
+def test_a_reward_falls_by_deviations_of_batches_and_half_of_those_of_samples() -> None:
+    steady = history_of(reward=[0.8, 0.82, 0.78, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8, 0.8])
+    found = [reward_fall({"reward/mean": value, "reward/std": 0.4}, Context(), steady) for value in (0.61, 0.59)]
+    assert [reading.bad for reading in found if reading] == [False, True]
+    assert reward_fall({"reward/mean": 0.0}, Context(), history_of(reward=[0.8] * 9)) is None
+
+
+def test_a_reference_is_left_all_at_once_or_slowly() -> None:
+    slow = history_of(kl=[0.1 * n for n in range(10)])
+    assert [reference_jump({"kl/reference": kl}, slow).bad for kl in (4.4, 4.6)] == [False, True]  # type: ignore[union-attr]
+    assert not reference_jump({"kl/reference": 1.9}, history_of(kl=[0.01] * 10)).bad  # type: ignore[union-attr]
+
+
+def test_entropy_may_jump_where_reward_rises() -> None:
+    history = history_of(entropy=[0.5] * 10, reward=[0.4] * 10)
+    found = [
+        entropy_jump({"entropy/sampled": entropy, "reward/mean": reward}, history)
+        for entropy, reward in ((1.4, 0.1), (1.6, 0.1), (1.6, 0.5))
+    ]
+    assert [reading.bad for reading in found if reading] == [False, True, False]
+
+
+def test_a_loss_jumps_to_twice_the_median() -> None:
+    history = history_of(loss=[1.0] * 10)
+    assert [loss_jump({"loss": value}, history).bad for value in (1.9, 2.1)] == [False, True]  # type: ignore[union-attr]
+
+
+def test_prompts_that_repeat_as_much_as_at_first_are_the_data_as_it_is() -> None:
+    start = Context(start={"prompts/repeated": 0.5})
+    found = [repeated_prompts({"prompts/repeated": share}, start) for share in (0.8, 0.9)]
+    assert [reading.bad for reading in found if reading] == [False, True]
+
+
+def group(ordinal: int, text: str, epoch: int = 0) -> Group:
+    return Group(Prompt(PromptKey("source", epoch, ordinal), text), ())
+
+
+def test_a_prompt_repeats_under_another_ordinal_of_the_same_pass() -> None:
+    memory = PromptMemory()
+    assert memory.repeated([group(0, "a"), group(1, "b")]) == 0.0
+    assert memory.repeated([group(0, "a"), group(2, "b")]) == 0.5  # the first is the same prompt, used once more
+    assert memory.repeated([group(3, "a", epoch=1), group(4, "c")]) == 0.0
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=3 * MEMORY))
+def test_a_history_is_bounded_and_survives_a_checkpoint(values: list[float]) -> None:
+    history = History()
+    for value in values:
+        history.add({"reward/mean": value, "reward/low": value, "reward/high": value})
+    assert history.values["reward/mean"] == values[-MEMORY:]
+    assert History.of_plain(history.plain()) == history
+
+
+def test_gold_falls_three_times_while_the_trained_reward_is_higher() -> None:
+    watch = GoldWatch()
+    seen = [watch.read(step, gold, trained, 0.01) for step, gold, trained in
+            ((10, 0.5, 0.5), (20, 0.6, 0.6), (30, 0.5, 0.7), (40, 0.4, 0.8), (50, 0.3, 0.9))]  # fmt: skip
+    assert [reading.bad for reading in seen if reading] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("gold", "trained", "error"),
+    [((0.6, 0.5, 0.4, 0.3), (0.6, 0.5, 0.5, 0.5), 0.0), ((0.6, 0.5, 0.55, 0.3), (0.6, 0.7, 0.8, 0.9), 0.0),
+     ((0.6, 0.5, 0.4, 0.3), (0.6, 0.7, 0.8, 0.9), 0.1)],
+    ids=["both fall", "not in a row", "within what chance gives"],
+)  # fmt: skip
+def test_gold_that_falls_for_other_reasons_is_quiet(gold: tuple[float], trained: tuple[float], error: float) -> None:
+    watch = GoldWatch()
+    readings = [watch.read(step, one, other, error) for step, (one, other) in enumerate(zip(gold, trained, strict=True))]
+    assert not any(reading.bad for reading in readings if reading)
+
+
+# ---- what is done
+
+
+ALARM = Alarm("reward fall", "warning", 60, "the reward fell", 0.1, 0.5, action="roll back")
+
+
+def test_a_rollback_takes_older_weights_and_a_lower_rate_and_is_quiet_while_old_samples_come() -> None:
+    asked: list[tuple[int, bool]] = []
+    sentinels = Sentinels(restore=lambda before, best: asked.append((before, best)) or 50)  # type: ignore[func-returns-value]
+    done = sentinels.roll_back(ALARM, lag=2)
+    assert asked == [(55, False)]
+    assert sentinels.rate == LIMITS.slower
+    assert "went back to the weights of step 50" in done.message
+    assert not sentinels.usual(63)
+    assert sentinels.usual(64)
+
+
+def test_one_rollback_too_many_stops_the_run() -> None:
+    sentinels = Sentinels(restore=lambda before, best: 0)
+    severities = [sentinels.roll_back(replace(ALARM, step=60 + 10 * n), 0).severity for n in range(4)]
+    assert severities == ["warning"] * 3 + ["fatal"]
+
+
+def test_rollbacks_long_ago_do_not_count() -> None:
+    sentinels = Sentinels(restore=lambda before, best: 0)
+    assert {sentinels.roll_back(replace(ALARM, step=600 * n), 0).severity for n in range(1, 8)} == {"warning"}
+
+
+def test_without_a_checkpoint_a_slow_sign_is_said_and_broken_weights_stop() -> None:
+    sentinels = Sentinels()
+    assert sentinels.roll_back(ALARM, 0).severity == "warning"
+    assert sentinels.roll_back(replace(ALARM, sentinel="non-finite"), 0).severity == "fatal"
+    assert sentinels.rate == 1.0
+
+
+def test_a_reward_that_is_exploited_again_ends_the_stage_with_the_best_weights() -> None:
+    asked: list[bool] = []
+    sentinels = Sentinels(restore=lambda before, best: asked.append(best) or 20)  # type: ignore[func-returns-value]
+    sentinels.history.values["reward/mean"] = [0.5]
+    for times, over in ((1, False), (2, True)):
+        sentinels.gold = replace(sentinels.gold, best=(10, 0.9, 0.4), short=[0.8, 0.7])
+        assert sentinels.evaluated(50, {"evaluation/reward": 0.5}) == []
+        assert sentinels.due is not None
+        sentinels.roll_back(sentinels.due, 0)
+        assert (sentinels.gold.times, sentinels.over) == (times, over)
+    assert asked == [True, True]
+
+
+def test_told_to_warn_gold_is_only_said() -> None:
+    sentinels = Sentinels("warn")
+    sentinels.history.values["reward/mean"] = [0.5]
+    sentinels.gold = GoldWatch((10, 0.9, 0.4), [0.8, 0.7])
+    assert [alarm.sentinel for alarm in sentinels.evaluated(50, {"evaluation/reward": 0.5})] == ["gold"]
+    assert sentinels.due is None
+
+
+def test_what_breakers_know_survives_a_checkpoint() -> None:
+    before, after = Sentinels(restore=lambda before, best: 50), Sentinels()
+    before.history.add({"reward/mean": 0.5, "reward/low": 0.0, "reward/high": 1.0})
+    before.gold.best = (10, 0.9, 0.4)
+    before.roll_back(ALARM, 1)
+    after.load_state(before.state())
+    assert after.state() == before.state()
+    assert (after.rate, after.history, after.gold) == (before.rate, before.history, before.gold)
