@@ -286,6 +286,8 @@ class Run:
     sentinels: SentinelMode = "on"
     """What a step that cannot be right does: stop the run, only warn, or nothing (``docs/sentinels.md``)."""
     checkpoint: CheckpointSpec = CheckpointSpec()
+    monitors: tuple[str, ...] = ()
+    """Who else watches: ``NAME`` or ``NAME:DESTINATION``, such as ``prometheus:9464`` or ``wandb`` (``docs/monitoring.md``)."""
     headline: str = ""
     """Template of the closing line over the run's summary; empty: the last stage's evaluation."""
 

@@ -44,14 +44,17 @@ def bottleneck(found: Account) -> Bottleneck | None:
         (waits > WAITS and idle is not None and idle > WAITS, "learner", waits, "waits for groups while generators idle",
          "a larger max_lag (with runtime procs or ray), so that both work at a time"),
         (waits > WAITS, "learner", waits, "waits for groups", "more roles.generators, or a faster engine"),
-        (idle is not None and idle > WAITS, "generators", idle or 0.0, "idle", "a larger max_lag, a faster learner (more ranks), "
+        (idle is not None and idle > WAITS, "generators", idle or 0.0, "idle",
+         "a larger max_lag, a faster learner (more ranks), "
          "or fewer generators"),
     )  # fmt: skip
     for holds, role, share, what, change in rules:
         if holds:
             return Bottleneck(role, share, what, change)
     trains = (learner.seconds.get("train", 0.0) + learner.seconds.get("label", 0.0)) / learner.alive
-    return Bottleneck("learner", trains, "trains", "nothing holds it up; a faster learner (more ranks, bfloat16) is what is left")
+    return Bottleneck(
+        "learner", trains, "trains", "nothing holds it up; a faster learner (more ranks, bfloat16) is what is left"
+    )
 
 
 def times(found: Account) -> dict[str, dict[str, float]]:

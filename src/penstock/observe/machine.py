@@ -1,7 +1,7 @@
 """What the machines of a run do: CPU, memory, disk, network and GPUs, of each process and each node.
 
-A metric is ``machine/KIND/WHICH/NAME``: of a ``role`` (one process), a ``node``, or a ``gpu`` (``NODE:NUMBER``). Shares are of 1.
-A process is looked at every few seconds by a thread of its own; without psutil there is nothing to see.
+A metric is ``machine/KIND/WHICH/NAME``: of a ``role`` (one process), a ``node``, or a ``gpu`` (``NODE:NUMBER``). Shares are of
+1. A process is looked at every few seconds by a thread of its own; without psutil there is nothing to see.
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ def waits_of(lanes: Sequence[Lane]) -> dict[str, dict[str, float]]:
     count as work from end to end.
     """
     order = {"learner": ("generator", "reward", "reference"), "generator": ("learner", "reward", "reference")}
-    changes = [(at, lane.role, "alive", step) for lane in lanes for life in lane.lives for at, step in zip(life, (1, -1), strict=True)]
+    changes = [
+        (at, lane.role, "alive", step) for lane in lanes for life in lane.lives for at, step in zip(life, (1, -1), strict=True)
+    ]
     worked = [(span, lane.role) for lane in lanes for span in lane.spans if span.name != "wait"]
     changes += [(at, role, "work", step) for span, role in worked for at, step in ((span.start, 1), (span.end, -1))]
     counts: Counter[tuple[str, str]] = Counter()
@@ -99,7 +101,9 @@ def waits_of(lanes: Sequence[Lane]) -> dict[str, dict[str, float]]:
     before = 0.0
     for at, role, what, step in sorted(changes):
         working = {kind_of(name) for (name, other), count in counts.items() if other == "work" and count}
-        for name in [name for (name, other), count in counts.items() if other == "alive" and count and not counts[name, "work"]]:
+        for name in [
+            name for (name, other), count in counts.items() if other == "alive" and count and not counts[name, "work"]
+        ]:
             kind = kind_of(name)
             if kind in order:
                 whom = next((other for other in order[kind] if other in working), "")

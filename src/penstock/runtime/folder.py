@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -114,13 +115,13 @@ class RunFolder:
 
     def require_same(self, run: Run) -> None:
         """Refuse to go on with another spec; the message shows every difference. How a learner is spread over processes may
-        differ: a checkpoint holds whole arrays.
+        differ, since a checkpoint holds whole arrays, and so may who watches.
 
         Raises:
             CheckpointError: the specs differ.
         """
         found = difference(plain(self.read()), plain(run))
-        lines = [line for line in found if ".learner.strategy" not in line.partition(":")[0]]
+        lines = [line for line in found if not re.match(r"monitors\b|[^:]*\.learner\.strategy", line)]
         if lines:
             raise CheckpointError(
                 f"{self.path}: the run was started with another spec ({'; '.join(lines)}); go on without changes by "

@@ -81,6 +81,8 @@ class Hub:
         """What is known of the processes of each role."""
         self.counts: dict[str, dict[str, float]] = {}
         """The latest counts of each role."""
+        self.machines: dict[str, float] = {}
+        """What roles have seen of their machines since the learner asked last."""
         self.held: deque[dict[str, Any]] = deque(maxlen=NOTES)
         """Checksums of the weights that generators hold, until the learner compares them with its own."""
         self.followers: dict[int, str] = {}
@@ -196,8 +198,8 @@ class RoleVerbs:
         self.hub, self.peer = hub, peer
 
     @verb()
-    async def alive(self, counts: Mapping[str, float]) -> None:
-        """A sign of life, and what the role has counted so far."""
+    async def alive(self, counts: Mapping[str, float], machine: Mapping[str, float] | None = None) -> None:
+        """A sign of life, what the role has counted so far, and what it has newly seen of its machine."""
         known, now = self.hub.presence[self.peer.name], asyncio.get_running_loop().time()
         if known.peer != self.peer.id:  # its first sign of life
             known.peer, known.connected = self.peer.id, now
@@ -205,6 +207,7 @@ class RoleVerbs:
             known.gap = max(known.gap, now - known.seen)
         known.seen = now
         self.hub.counts[self.peer.name] = dict(counts)
+        self.hub.machines |= machine or {}
 
     @verb()
     async def join(self, stage: str) -> None:
@@ -275,10 +278,11 @@ class LearnerVerbs:
 
     @verb()
     async def status(self) -> dict[str, Any]:
-        """``counts`` of the roles, ``stats`` of the stream, and what generators ``held`` since the last call."""
-        held = self.hub.held
-        stats = asdict(self.stage.stream.stats)
-        return {"counts": self.hub.counts, "held": [held.popleft() for _ in range(len(held))], "stats": stats}
+        """``counts`` of roles, ``stats`` of the stream; what generators ``held`` and what was seen of ``machines`` since the
+        last call."""
+        held, machines, self.hub.machines = self.hub.held, self.hub.machines, {}
+        new = {"held": [held.popleft() for _ in range(len(held))], "machines": machines}
+        return {"counts": self.hub.counts, "stats": asdict(self.stage.stream.stats), **new}
 
     @verb()
     async def announce(self, manifest: Mapping[str, Any]) -> list[str]:

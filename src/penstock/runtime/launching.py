@@ -17,6 +17,7 @@ from penstock.config.run import Run
 from penstock.core.errors import SpecError
 from penstock.core.events import Event, read_events
 from penstock.data.resolve import load_modules
+from penstock.observe.monitors import monitors_of
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.listeners import Listener, delivering
 from penstock.runtime.pinning import pinned
@@ -99,7 +100,7 @@ def launch(
     target = RunFolder(folder)
     load_modules(run.modules, base)
     with ExitStack() as held:
-        deliveries = held.enter_context(delivering(listeners))
+        deliveries = held.enter_context(delivering(listeners, monitors_of(run, folder)))
         stop = held.enter_context(StopSignal(elsewhere=apart))
         if run.runtime != "local":
             run = held.enter_context(travelling(run, folder))

@@ -8,10 +8,12 @@ import queue
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.core.errors import PenstockError
 from penstock.core.events import Event
+from penstock.observe.monitors import Monitor
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.stream.verbs import remote, verb
 
@@ -49,10 +51,11 @@ class EventQueue:
 
 
 class Delivery(EventQueue):
-    """One listener. What it raises becomes a warning, and so does how much of the run it has missed."""
+    """One listener, in whose thread ``ended`` is called after the last event. What either raises becomes one warning, and so
+    does how much of the run it has missed."""
 
-    def __init__(self, listener: Listener, capacity: int = CAPACITY) -> None:
-        self.listener = listener
+    def __init__(self, listener: Listener, capacity: int = CAPACITY, ended: Callable[[], None] = lambda: None) -> None:
+        self.listener, self.ended, self._failed = listener, ended, False
         super().__init__(self._deliver, capacity)
 
     def close(self, seconds: float = DRAINING) -> None:
@@ -61,24 +64,31 @@ class Delivery(EventQueue):
             self._warn(f"is too slow and missed {self.missed} events; the run's log has them all")
 
     def _deliver(self, events: Iterator[Event]) -> None:
-        failed = False
         for event in events:
-            try:
-                self.listener(event)
-            except Exception as error:
-                if not failed:
-                    self._warn(f"failed ({type(error).__name__}: {error}); the run goes on")
-                failed = True
+            self._attempt(self.listener, event)
+        self._attempt(self.ended)
+
+    def _attempt(self, call: Callable[..., None], *given: Event) -> None:
+        try:
+            call(*given)
+        except Exception as error:
+            if not self._failed:
+                self._warn(f"failed ({type(error).__name__}: {error}); the run goes on")
+            self._failed = True
 
     def _warn(self, what: str) -> None:
         warnings.warn(f"the listener {self.listener!r} {what}", stacklevel=3)
 
 
 @contextlib.contextmanager
-def delivering(listeners: Iterable[Listener]) -> Any:
-    """Deliveries to all of ``listeners``, which have everything when the block ends."""
-    with contextlib.ExitStack() as open_:
-        yield [open_.enter_context(contextlib.closing(Delivery(listener))) for listener in listeners]
+def delivering(listeners: Iterable[Listener], monitors: Iterable[Monitor] = ()) -> Any:
+    """Deliveries to all of ``listeners`` and ``monitors``, which have everything when the block ends; they end side by side."""
+    made = [*map(Delivery, listeners), *(Delivery(monitor, ended=monitor.ended) for monitor in monitors)]
+    try:
+        yield made
+    finally:
+        with ThreadPoolExecutor(max(1, len(made))) as closing:
+            list(closing.map(Delivery.close, made))
 
 
 class EventVerbs:

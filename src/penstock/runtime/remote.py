@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.errors import PenstockError
-from penstock.core.types import Version
+from penstock.core.types import Metrics, Version
 from penstock.data.blobs import BLOBS, Blobs
 from penstock.loops.evaluation_queue import EvaluationQueue
 from penstock.net.rpc import Client, connect
+from penstock.observe.machine import seen
 from penstock.runtime.blobs import BlobCaller
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.hub import LearnerVerbs, RoleVerbs
@@ -54,7 +55,7 @@ async def joined(
 
     async def beat() -> None:
         while True:
-            await known.role.alive(dict(counts()))
+            await known.role.alive(dict(counts()), seen(name) if role != "events" else {})
             await asyncio.sleep(BEAT)
 
     beating = asyncio.create_task(beat())
@@ -83,6 +84,8 @@ class RemoteLearner(LearnerClient):
         self.report = report
         self.counts: Mapping[str, Mapping[str, float]] = {}
         """The latest counts of the other roles."""
+        self.machines: Metrics = {}
+        """What was seen of the processes and nodes since the lease before (``observe/machine.py``)."""
         self.stats: Mapping[str, float] = {}
         """The stream's counts."""
         self.held: list[Mapping[str, Any]] = []
@@ -118,6 +121,7 @@ class RemoteLearner(LearnerClient):
         status = await self.hub.status()
         self.counts, self.stats = status["counts"], status["stats"]
         self.held += status["held"]
+        self.machines = status["machines"]
         return lease
 
     async def release(self, lease: Lease) -> None:

@@ -57,6 +57,7 @@ GROUPS = (
     ("Optimisation", ("gradient_norm", "learning_rate", "max", "advantage", "correction")),
     ("Staleness", ("lag", "version", "stale", "mismatch")),
     ("Speed", ("tokens_per_second", "generation", "seconds", "time", "memory")),
+    ("Machines", ("machine",)),
 )
 """Section titles and the first parts of the metric names that belong to them."""
 

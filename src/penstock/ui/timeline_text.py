@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.observe.bottleneck import bottleneck, times
 from penstock.observe.timeline import Account, RoleTime
 from penstock.ui.metrics import duration
 
@@ -28,8 +29,12 @@ def role_rows(found: Account) -> list[tuple[str, str, str, str]]:
 
 
 def facts(found: Account) -> list[tuple[str, str]]:
-    """(what, value) of bubbles, lag and stalls."""
+    """(what, value) of the bottleneck, bubbles, lag and stalls."""
     stated = []
+    if (held := bottleneck(found)) is not None:
+        stated.append(("bottleneck", str(held)))
+    for kind, shares in times(found).items():
+        stated.append((f"time of {kind}s", ", ".join(f"{what} {share:.0%}" for what, share in shares.items())))
     if found.learner_waits is not None:
         stated.append(("the learner waits", f"{found.learner_waits:.1%} of its time"))
     if found.generators_idle is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.config.run import Run
 from penstock.config.spec import suggestion
 from penstock.core.errors import SpecError
-from penstock.observe.monitors.monitor import CREDENTIALS, Monitor, watched
+from penstock.observe.monitors.monitor import Monitor, watched
 
 MONITORS = {
     "prometheus": ("Prometheus", "monitors", "prometheus_client"),
@@ -26,8 +26,7 @@ def monitors_of(run: Run, folder: Path) -> list[Monitor]:
     """The monitors that a run names, each ready to be called with the run's events.
 
     Raises:
-        SpecError: a name is unknown or comes twice, a package is not installed, a destination holds a password, or what a
-            monitor must have (a port) is taken.
+        SpecError: a name is unknown or comes twice, a package is not installed, or a port is taken.
     """
     made: list[Monitor] = []
     try:
@@ -38,8 +37,6 @@ def monitors_of(run: Run, folder: Path) -> list[Monitor]:
                 raise SpecError(f'monitors: there is no "{name}"{suggestion(name, MONITORS)}; there are {known}')
             if any(other.name == name for other in made):
                 raise SpecError(f"monitors: {name} is named twice; a run has one of each")
-            if CREDENTIALS.search(destination):
-                raise SpecError(f"monitors: {name} has a password in its address; secrets go in the environment variables it reads")
             kind, extra, package = MONITORS[name]
             if not _installed(package):
                 raise SpecError(f"monitors: {name} needs {package.partition('.')[0]}: pip install 'penstock[{extra}]'")

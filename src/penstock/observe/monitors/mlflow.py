@@ -20,8 +20,9 @@ ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIME
 
 
 class MLflow(Monitor):
-    """``mlflow`` or ``mlflow:URI``; by default where ``MLFLOW_TRACKING_URI`` says. The experiment is ``MLFLOW_EXPERIMENT_NAME``,
-    or "penstock"; user and password or token are ``MLFLOW_TRACKING_USERNAME``, ``…_PASSWORD``, ``…_TOKEN``."""
+    """``mlflow`` or ``mlflow:URI``; by default where ``MLFLOW_TRACKING_URI`` says. The experiment is that of
+    ``MLFLOW_EXPERIMENT_NAME``, or "penstock"; user and password, or token, are ``MLFLOW_TRACKING_USERNAME``, ``…_PASSWORD`` and
+    ``…_TOKEN``."""
 
     def open(self) -> None:
         for name, value in ENVIRONMENT.items():

@@ -27,8 +27,6 @@ TEXT = 2000
 ROWS = 32
 """Samples of a step that are sent."""
 SECRET = re.compile(r"secret|passw|credential|authorization|api_?key|(^|_)token$", re.IGNORECASE)
-CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
-"""The user's name and password in an address."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +67,13 @@ def watched(run: Run, folder: Path) -> Watched:
 
 
 def without_secrets(values: Any) -> Any:
-    """Plain values in which a text under a secret's name, and a password in an address, is replaced by ``***``."""
+    """Plain values in which a text under a secret's name is replaced by ``***``; a spec holds no address with a password."""
     if isinstance(values, Mapping):
         return {
             key: "***" if isinstance(value, str) and value and SECRET.search(str(key)) else without_secrets(value)
             for key, value in values.items()
         }
-    if isinstance(values, list | tuple):
-        return [without_secrets(value) for value in values]
-    return CREDENTIALS.sub("***@", values) if isinstance(values, str) else values
+    return [without_secrets(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def leaves(values: Any, before: str = "") -> dict[str, Any]:

@@ -34,7 +34,9 @@ class Prometheus(Monitor):
         self.tokens = Counter("penstock_tokens", "Tokens generated since then", stage, registry=self.registry)
         self.last_step = self._gauge("last_step_timestamp_seconds", "When the last step was logged, Unix time", *stage)
         self.step_seconds = self._gauge("step_seconds", "From the step before to the last one", *stage)
-        self.checkpoint = self._gauge("checkpoint_timestamp_seconds", "When the newest checkpoint was durable, Unix time", "run")
+        self.checkpoint = self._gauge(
+            "checkpoint_timestamp_seconds", "When the newest checkpoint was durable, Unix time", "run"
+        )
         self.finished = self._gauge("finished", "1 once the run is finished", "run")
         labels = ("run", "stage", "sentinel", "severity")
         self.alarms = Counter("penstock_alarms", "Alarms of sentinels", labels, registry=self.registry)

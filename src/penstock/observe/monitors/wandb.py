@@ -46,7 +46,7 @@ class WeightsAndBiases(Monitor):
             self.service.log({self.named(at, "samples"): self.wandb.Table(columns=list(rows[0]), data=data), "step": at.total})
 
     def alarm(self, at: At, event: Event) -> None:
-        level = self.wandb.AlertLevel.ERROR if event["severity"] == "fatal" else self.wandb.AlertLevel.WARN
+        level = "ERROR" if event["severity"] == "fatal" else "WARN"
         self.service.alert(title=f"{at.stage}: {event['sentinel']}", text=f"step {at.step}: {event['message']}", level=level)
 
     def close(self, summary: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from penstock.loops.offline import offline
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.observe.first_rows import FirstRow, rows_of_units
+from penstock.observe.machine import seen
 from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import refreshed, sampled
@@ -53,7 +54,7 @@ class OfflineRuntime(StageRuntime):
         trained = offline(self.units, self.trainer, self.label, batch=stage.batch, steps=stage.steps, start=start, spans=spans)
         async with aclosing(trained):
             async for step in trained:
-                yield replace(step, metrics=step.metrics | self.units.counts)
+                yield replace(step, metrics=step.metrics | self.units.counts | seen("learner"))
         self.learner.refresh()
 
     def first_rows(self, count: int, scored: bool = False) -> list[FirstRow]:

@@ -23,6 +23,7 @@ from penstock.loops.learn import Labeller, Plan, Step, Trainer, Watcher, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
+from penstock.observe.machine import seen
 from penstock.observe.rules import bounds_of
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
 from penstock.runtime.context import StageContext
@@ -190,7 +191,7 @@ class LocalOnline(OnlineRuntime):
         ) as trained:
             async for step in trained:
                 found, before = rates(before, generator.stats()), generator.stats()
-                yield replace(step, metrics=step.metrics | found | self.counts)
+                yield replace(step, metrics=step.metrics | found | self.counts | seen("learner"))
         parts.learner.refresh()
 
 

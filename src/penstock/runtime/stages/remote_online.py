@@ -130,11 +130,8 @@ class RemoteOnline(OnlineRuntime):
                     async for step in trained:
                         now = self.stream.counts
                         alarms = (*step.alarms, *self._compared(step.index))
-                        yield replace(
-                            step,
-                            metrics=step.metrics | generation_rates(before, now) | self._wasted() | self.counts,
-                            alarms=alarms,
-                        )
+                        found = generation_rates(before, now) | self._wasted() | self.counts | stream.machines
+                        yield replace(step, metrics=step.metrics | found, alarms=alarms)
                         before = now
             finally:
                 listening.cancel()
