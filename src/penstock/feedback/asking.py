@@ -57,11 +57,7 @@ def write(asked: Sequence[Asked], path: Path) -> None:
 
 
 def read(path: Path) -> list[Asked]:
-    """The questions of a file.
-
-    Raises:
-        DataError, FeedbackError: it is damaged, or a question is not what its name says.
-    """
+    """The questions of a file. Raises DataError, FeedbackError: it is damaged, or a question is not what its name says."""
     found = []
     for number, row in numbered_json_rows(path):
         try:

@@ -12,11 +12,7 @@ from penstock.feedback.state import State, fold
 
 
 def compared(connection: Connection, now: float) -> State:
-    """The state of the log, if the indices agree with it.
-
-    Raises:
-        FeedbackError: they disagree; names a task.
-    """
+    """The state of the log, if the indices agree with it. Raises FeedbackError: they disagree; names a task."""
     events = rows.load_log(connection)
     state = fold(events)
     expected = {place: event.kind for place, event in state.standing.items()} | dict.fromkeys(state.retracted, "retract")

@@ -47,11 +47,7 @@ class Recorded:
 
 
 def recorded(folder: Path) -> Recorded:
-    """Read a run's folder.
-
-    Raises:
-        FeedbackError: there is no run in it, or its files are damaged.
-    """
+    """Read a run's folder. Raises FeedbackError: there is no run in it, or its files are damaged."""
     try:
         run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         pins = folder / "pins.json"

@@ -177,11 +177,7 @@ def members(connection: Connection, project: str) -> list[str]:
 
 
 def admit(connection: Connection, project: str, name: str) -> None:
-    """Make somebody a member of a project, if they are not.
-
-    Raises:
-        NotFound: there is no such person, or no such project.
-    """
+    """Make somebody a member of a project, if they are not. Raises NotFound: there is no such person, or no such project."""
     rows.load_annotator(connection, name)
     load(connection, project)
     if name not in members(connection, project):

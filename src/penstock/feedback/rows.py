@@ -151,11 +151,7 @@ def save_annotator(connection: Connection, annotator: Annotator, now: float) -> 
 
 
 def load_annotator(connection: Connection, name: str) -> Annotator:
-    """The annotator of a name.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """The annotator of a name. Raises NotFound: there is none."""
     return next(iter(load_annotators(connection, schema.annotators.c.name == name)), None) or nobody(name)
 
 

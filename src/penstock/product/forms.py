@@ -104,11 +104,7 @@ def prompts(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[
 
 
 def embedder_of(name: str, base: Path) -> Embedder:
-    """``hashed``, or the model in a folder.
-
-    Raises:
-        ModelError: no such folder, or no model in it.
-    """
+    """``hashed``, or the model in a folder. Raises ModelError: no such folder, or no model in it."""
     if name == "hashed":
         return HashedEmbedder()
     from penstock.models.embedding import ModelEmbedder
@@ -131,11 +127,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def read(store: Store, options: Mapping[str, Any], base: Path) -> tuple[list[Row], Pins]:
-    """The rows of a form, and what pins them.
-
-    Raises:
-        DataError: an unknown form or option, or no rows.
-    """
+    """The rows of a form, and what pins them. Raises DataError: an unknown form or option, or no rows."""
     form = options.get("form", "pairs")
     if form not in FORMS:
         raise DataError(f'form="{form}"{suggestion(str(form), FORMS)}')

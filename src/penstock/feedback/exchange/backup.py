@@ -29,11 +29,13 @@ def backup(place: str, out: Path) -> int:
     try:
         temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as source:
-            source.execute("VACUUM INTO ?", (str(temporary),))
-        with closing(sqlite3.connect(temporary)) as copy:
-            [said] = copy.execute("PRAGMA integrity_check").fetchone()
-            [length] = copy.execute("SELECT events FROM head").fetchone()
+        with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as source, closing(sqlite3.connect(temporary)) as copy:
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, whole without its companions
+            [said], [length] = (
+                copy.execute("PRAGMA integrity_check").fetchone(),
+                copy.execute("SELECT events FROM head").fetchone(),
+            )
         if said != "ok":
             raise FeedbackError(f"{place}: the store is damaged ({said:.100}); restore an older backup")
         with open(temporary, "rb") as written:

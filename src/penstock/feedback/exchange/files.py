@@ -22,11 +22,7 @@ NUMBERED = re.compile(r"(response|model|media)[_ ]?(\d{1,3}|(?<=[_ ])[a-z])")
 
 
 def encoded(rows: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
-    """Rows in the format of a suffix: .jsonl, .parquet or .csv.
-
-    Raises:
-        FeedbackError: another suffix, or no rows.
-    """
+    """Rows in the format of a suffix: .jsonl, .parquet or .csv. Raises FeedbackError: another suffix, or no rows."""
     if suffix not in FORMATS:
         raise FeedbackError(f"cannot write {suffix or 'a file without suffix'}; use {', '.join(FORMATS)}")
     if not rows:

@@ -45,11 +45,7 @@ def from_trl(rows: Sequence[tuple[str, Mapping[str, Any]]], annotator: str) -> I
 
 
 def trl_texts(row: Mapping[str, Any], where: str) -> tuple[str, str, str]:
-    """Prompt, chosen and rejected of a row of TRL's preference format.
-
-    Raises:
-        FeedbackError: the row is not of this format.
-    """
+    """Prompt, chosen and rejected of a row of TRL's preference format. Raises FeedbackError: the row is not of this format."""
     chosen, rejected = row.get("chosen"), row.get("rejected")
     if isinstance(chosen, str) and isinstance(rejected, str) and "prompt" not in row:
         shared = _common_start(chosen, rejected)

@@ -122,11 +122,7 @@ Cells = Mapping[str, Mapping[str, TrueShare]]
 
 
 def report_card(evidence: Evidence, gate: Gate | None = None) -> ReportCard:
-    """Judge a checkpoint.
-
-    Raises:
-        FeedbackError: there is not one vote: nothing can be said, and silence must not pass.
-    """
+    """Judge a checkpoint. Raises FeedbackError: there is not one vote: nothing can be said, and silence must not pass."""
     gate = gate or Gate()
     if not evidence.pairs and not evidence.duels:
         raise FeedbackError(f"{evidence.checkpoint}: no vote on a duel or a random pair; ask people about it first")

@@ -21,11 +21,7 @@ class Passwords:
         self._nobody = self._hasher.hash("nobody has this password")
 
     def made(self, password: str) -> str:
-        """A salted hash to keep.
-
-        Raises:
-            FeedbackError: too short or too long.
-        """
+        """A salted hash to keep. Raises FeedbackError: too short or too long."""
         if not SHORTEST <= len(password) <= LONGEST:
             raise FeedbackError(f"a password has {SHORTEST} to {LONGEST} characters; take a few words")
         return self._hasher.hash(_bytes(password))
