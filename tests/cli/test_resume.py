@@ -209,3 +209,15 @@ def test_a_run_folder_may_be_moved(
 def test_resuming_by_recipe_and_flags_is_the_same(penstock: Penstock, halted: Path, uninterrupted: Callable[..., Path]) -> None:
     assert penstock("train", f"{RECIPES}:tiny", "--seed", "0", "--resume", "runs/run").code == 0
     assert outcome(halted) == outcome(uninterrupted("tiny"))
+
+
+def test_or_resume_goes_on_with_the_run_of_a_name_and_begins_it_where_there_is_none(
+    penstock: Penstock, halted: Path, uninterrupted: Callable[..., Path]
+) -> None:
+    words = ("train", "runs/run/run.json", "--name", "run", "--or-resume")
+    assert penstock(*words).code == 0
+    assert outcome(halted) == outcome(uninterrupted("tiny"))
+    assert "this run is finished" in penstock(*words).out
+    assert penstock(*words[:3], "again", "--sft.steps", "1", "--grpo.steps", "1", "--or-resume").code == 0
+    assert Path("runs/again/model").is_dir()
+    penstock(*words[:2], "--or-resume").assert_refused("--or-resume", "add --name NAME")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.ckpt import files
+from penstock.ckpt.fence import Fence
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
 from penstock.core.files import lock, write_json
@@ -92,6 +93,8 @@ class CheckpointStore:
     folder: Path
     keep: int = 2
     report: Report | None = None
+    fence: Fence | None = None
+    """Checked before a checkpoint gets its name, so that a process whose run another one has taken writes none."""
     _verified: set[str] = field(default_factory=set)
     """Names that this process has written or read in full."""
 
@@ -114,7 +117,8 @@ class CheckpointStore:
         An earlier checkpoint at the same position is replaced. Until the new one is durable, every older one is untouched.
 
         Raises:
-            CheckpointError: a state that cannot be kept exactly, a full disk (bytes needed and free), a failing write.
+            CheckpointError: a state that cannot be kept exactly, a full disk (bytes needed and free), a failing write, a run
+                that another process has taken.
         """
         if Position.of(position.name) != position:
             raise CheckpointError(f'stage "{position.stage}", step {position.step} do not make a folder name')
@@ -225,6 +229,8 @@ class CheckpointStore:
             files.write_bytes(temporary / files.HEADER, header)
             files.write_manifest(temporary)
             size = sum(path.stat().st_size for path in temporary.iterdir())
+            if self.fence is not None:
+                self.fence.check()
             self._rename(temporary, final)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)

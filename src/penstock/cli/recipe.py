@@ -32,7 +32,7 @@ class RecipeCommand(Command):
     """Base of the commands that take a recipe: its parameters and every field of its run are flags too."""
 
     recipe: Positional[Annotated[str, called("RECIPE")]] = ""
-    """A built-in name (penstock recipes lists them) or FILE.py:FUNCTION."""
+    """A built-in name (penstock recipes lists them), FILE.py:FUNCTION, or the run.json of a run."""
     flags: list[str] = dataclasses.field(default_factory=list, init=False)
     """Those that are not the command's own."""
 
@@ -83,7 +83,7 @@ def built_in() -> dict[str, Recipe]:
 
 
 def find(name: str) -> Recipe:
-    """The recipe of a built-in name or ``FILE.py:FUNCTION``.
+    """The recipe of a built-in name, of ``FILE.py:FUNCTION`` or of a run's ``run.json``.
 
     Raises:
         SpecError: there is none, or it is no function.
@@ -95,6 +95,14 @@ def find(name: str) -> Recipe:
         return known[name]
     if is_reference(name):
         return resolve(name)
+    if Path(name).name == "run.json":
+        from penstock.runtime.folder import RunFolder
+
+        def saved() -> Any:
+            """The run that is saved in this file, as a new one."""
+            return RunFolder(Path(name).parent).read()
+
+        return saved
     if name.endswith(".py"):
         raise SpecError(f'"{name}" is a file; name the function in it that returns the run: {name}:FUNCTION')
     raise SpecError(f'unknown recipe "{name}"{suggestion(name, known)} (or write FILE.py:FUNCTION)')

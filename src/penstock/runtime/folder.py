@@ -9,10 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from penstock.ckpt.fence import Fence, locked
 from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
-from penstock.core.files import lock, write_json
+from penstock.core.files import write_json
 from penstock.data.resolve import load_modules
 
 
@@ -38,6 +39,7 @@ class RunFolder:
         self.spans = path / "spans"
         self.schedule = path / "schedule"
         self._lock = path / ".lock"
+        self.attempt = path / "attempt.json"
         self._made: list[Path] = []
         """Folders that :meth:`begin` created, innermost first."""
 
@@ -87,7 +89,7 @@ class RunFolder:
         if self.path in self._made:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
-            for file in (self.spec, self.events, self._lock):
+            for file in (self.spec, self.events, self._lock, self.attempt):
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
         for parent in self._made:
@@ -129,11 +131,12 @@ class RunFolder:
             )
 
     def lock(self) -> Any:
-        """Hold the folder for this process. Raises CheckpointError if another process trains in it."""
+        """Hold the folder for this process. Raises CheckpointError if another one, or a later attempt, trains in it."""
         handle = open(self._lock, "w")  # noqa: SIM115 - held until the process ends
-        if not lock(handle.fileno()):
+        if not locked(handle):
             handle.close()
             raise CheckpointError(f"{self.path}: another process is training in this folder")
+        self.fence = Fence.taken(self.attempt)
         return handle
 
     def read_summary(self) -> dict[str, Any]:

@@ -144,7 +144,9 @@ class Session:
         handle = self.folder.lock() if resume else self.folder.begin(self.run)
         try:
             self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
-            self.store = CheckpointStore(self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report)
+            self.store = CheckpointStore(
+                self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report, fence=self.folder.fence
+            )
             self.summary = self.folder.read_summary()
             self.recorder = Recorder(self.folder.spans)
             log = EventLog(self.folder.events, self.listeners)
@@ -236,6 +238,7 @@ class StageRun:
             await self.runtime.close()
         self.progressed.seconds += time.perf_counter() - self.started
         folder = session.folder.stage_model(session.run, self.stage.name)
+        session.folder.fence.check()
         with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
             save_model(self.runtime.model, folder)  # a full disk comes as one of many errors
         session.finished(self.stage, self.progressed)

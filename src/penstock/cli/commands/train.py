@@ -34,6 +34,8 @@ class Train(Placeable):
     """Where run folders go (default: runs)."""
     resume: Annotated[Path | None, called("RUN")] = None
     """Go on with the run in this folder; a recipe and flags given again must make the same run."""
+    or_resume: bool = False
+    """Begin the run of this --name, or go on with it where it has begun: for clusters, which start a command again."""
     debug: bool = False
     """Everything in this process, whatever --runtime says, so that a breakpoint anywhere works."""
 
@@ -51,6 +53,10 @@ class Train(Placeable):
             if self.debug:
                 raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
             return self.go_on(self.resume)
+        if self.or_resume and not self.name:
+            raise SpecError("--or-resume goes on with the run of a name; add --name NAME")
+        if self.or_resume and (self.runs / self.name / "run.json").exists():
+            return self.go_on(self.runs / self.name)
         made = self.made()
         if self.debug:
             from penstock.runtime.context import in_one_process
