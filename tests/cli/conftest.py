@@ -62,7 +62,14 @@ def finished(uninterrupted: Callable[..., Path], tmp_path: Path) -> Path:
 def half_way(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run killed in the third step of its second stage: checkpoints of sft (2, 4) and grpo (2). Not to be changed."""
     home = tmp_path_factory.mktemp("half_way")
-    kill = "arm('penstock.loops.learn:Trainer.step', 7)"
+    kill = """
+import os, time
+def once_saved():
+    while not os.path.exists('runs/run/checkpoints/stage-01-grpo-step-000002'):
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGKILL)
+arm('penstock.loops.learn:Trainer.step', 7, once_saved)
+"""
     ended = server.run(home, "train", f"{RECIPES}:tiny", "--name", "run", first=kill)
     assert ended.code == -9, ended.text
     return home / "runs" / "run"

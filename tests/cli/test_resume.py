@@ -148,7 +148,6 @@ def test_without_any_valid_checkpoint_the_run_is_refused(penstock: Penstock, hal
 FILL = """
 def full():
     import resource
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 arm("penstock.ckpt.files:write_state", 7, full)
 """

@@ -44,7 +44,7 @@ def test_a_signal_in_the_last_step_of_a_stage_stops_before_the_next(server: Serv
 
 
 def test_a_second_signal_stops_at_once(server: Server, tmp_path: Path) -> None:
-    save = "penstock.ckpt.store:CheckpointStore.save"
+    save = "penstock.ckpt.background:Saver.save"
     stopped = start(server, tmp_path, f"arm({STEP!r}, 7, signal.SIGINT); arm({save!r}, 4, signal.SIGINT)")
     assert stopped.code == 130
     assert "Traceback" not in stopped.text

@@ -263,7 +263,7 @@ class World:
 
     def release(self) -> None:
         assert self.lease is not None
-        self.gate.release(self.lease.number, saved=self.saved[1] == self.history.version)
+        self.gate.release(self.lease.number, saved=self.saved[1])
         self.unopened.pop(self.lease.version, None)
         self.phase = self.take_lease
 

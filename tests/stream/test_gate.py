@@ -496,11 +496,25 @@ def test_a_learner_that_asks_with_another_version_is_refused_and_nothing_is_lost
     assert gate.lease(0).ordinals == (0,)
 
 
+def test_a_batch_that_was_trained_while_a_checkpoint_was_written_is_kept():
+    gate = Gate(Rules(1))
+    deliver(gate, 1)
+    first = train(gate, 0)
+    deliver(gate, 1, version=1)
+    second = gate.lease(1)
+    assert second is not None
+    gate.release(second.number, saved=1)
+    gate.restore(first.ledger)
+    again = gate.lease(1)
+    assert again is not None
+    assert again.number == second.number
+
+
 def test_a_checkpoint_older_than_what_was_forgotten_is_refused():
     gate = Gate(Rules(1))
     saved = gate.ledger.values()
     deliver(gate, 1)
-    gate.release(gate.lease(0).number, saved=True)
+    gate.release(gate.lease(0).number, saved=1)
     with pytest.raises(
         StreamError, match=r"goes on from version 0, but batches up to version 1 are durable .*newest checkpoint"
     ):

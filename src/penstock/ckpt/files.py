@@ -98,6 +98,16 @@ class Prepared:
         """About the bytes of its files; fetches no array."""
         return len(self.values) + sum(nbytes(*about) + len(name) + 128 for name, about in self.table.items())
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether its arrays are fetched from elsewhere as they are read, so that a copy would be all of them at once."""
+        return hasattr(self.arrays, "table")
+
+    def copied(self) -> Prepared:
+        """The same with arrays of its own in the host's memory, which no later step writes to."""
+        arrays = {name: array.to("cpu", copy=True) for name, array in self.arrays.items()}
+        return Prepared(arrays, self.table, self.values)
+
 
 def nbytes(kind: str, shape: tuple[int, ...]) -> int:
     """Bytes of an array."""
@@ -183,6 +193,15 @@ def read_state(folder: Path, holder: str) -> State:
     return State(arrays, header["values"])
 
 
+def read_scores(path: Path) -> dict[str, float]:
+    """Scores by the names of checkpoints; none where there is no such file, or it is damaged."""
+    try:
+        found: dict[str, float] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file and wait until the disk has it. Raises OSError."""
     path.write_bytes(content)
@@ -206,9 +225,14 @@ def sha256_of(path: Path) -> str:
 
 def write_manifest(folder: Path) -> None:
     """List every file of ``folder`` with its size in bytes and its SHA-256, and make the list durable. Raises OSError."""
-    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in sorted(folder.iterdir())}
-    write_bytes(folder / MANIFEST, encode_json({"format": FORMAT, "files": files}))
+    write_bytes(folder / MANIFEST, manifest_of(folder))
     sync(folder)
+
+
+def manifest_of(folder: Path) -> bytes:
+    """Every file of ``folder`` with its size in bytes and its SHA-256. Raises OSError."""
+    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in sorted(folder.iterdir())}
+    return encode_json({"format": FORMAT, "files": files})
 
 
 def problem_of(folder: Path) -> str | None:

@@ -12,7 +12,6 @@ import errno
 import json
 import math
 import os
-import re
 import shutil
 import time
 import warnings
@@ -20,9 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.ckpt import files
+from penstock.ckpt.entries import Entry, Loaded, Pending, Position, kept
 from penstock.ckpt.fence import Fence
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
@@ -31,56 +31,12 @@ from penstock.core.files import lock, write_json
 LOCK_SECONDS = 600.0
 """How long an operation waits for another process's operation on the same folder."""
 
-_NAME = re.compile(r"stage-(\d{2,})-([^/]+)-step-(\d{6,})")
-_TEMPORARY, _REPLACED, _QUARANTINE, _LOCK = ".writing-", ".replaced-", "quarantine", ".lock"
-_SCORES = "scores.json"
+_TEMPORARY, _REPLACED, QUARANTINE, _LOCK = ".writing-", ".replaced-", "quarantine", ".lock"
+SCORES = "scores.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Report = Callable[..., None]
 """``report(what, **fields)`` hears ``checkpoint`` or ``checkpoint quarantined``."""
-
-
-class Position(NamedTuple):
-    """A place in a run: after ``step`` steps of the stage called ``stage``, the ``number``-th from 0."""
-
-    number: int
-    stage: str
-    step: int
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """What checkpoints are ordered by."""
-        return self.number, self.step
-
-    @property
-    def name(self) -> str:
-        return f"stage-{self.number:02d}-{self.stage}-step-{self.step:06d}"
-
-    @classmethod
-    def of(cls, name: str) -> Position | None:
-        """The position a folder's name stands for; None for a name of another kind."""
-        found = _NAME.fullmatch(name)
-        return cls(int(found[1]), found[2], int(found[3])) if found else None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A checkpoint of the store without its state. ``score`` is larger for better; ``good`` marks a healthy run."""
-
-    path: Path
-    position: Position
-    score: float | None
-    good: bool
-    meta: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A verified checkpoint. ``warnings`` says what was passed over to reach it, and why."""
-
-    entry: Entry
-    states: Mapping[str, State]
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass
@@ -120,6 +76,18 @@ class CheckpointStore:
             CheckpointError: a state that cannot be kept exactly, a full disk (bytes needed and free), a failing write, a run
                 that another process has taken.
         """
+        return self.write(self.prepare(position, states, score=score, good=good, meta=meta))
+
+    def prepare(
+        self,
+        position: Position,
+        states: Mapping[str, State],
+        *,
+        score: float | None = None,
+        good: bool = True,
+        meta: dict[str, Any] | None = None,
+    ) -> Pending:
+        """Check what is to be saved. Raises CheckpointError for a state that cannot be kept exactly."""
         if Position.of(position.name) != position:
             raise CheckpointError(f'stage "{position.stage}", step {position.step} do not make a folder name')
         if score is not None and not math.isfinite(score):
@@ -132,17 +100,21 @@ class CheckpointStore:
             "meta": dict(meta or {}),
         }
         files.check_json(header, f"{position.name}: checkpoint")
-        prepared = files.prepare(states)
-        started = time.monotonic()
+        return Pending(position, files.encode_json(header), files.prepare(states), score)
+
+    def write(self, pending: Pending) -> Path:
+        """Make what was prepared durable, then prune, as :meth:`save` does."""
+        position, started = pending.position, time.monotonic()
         with self._locked():
             self._tidy()
             if position.name in (scores := self._scores()):  # of the weights that were here before
                 del scores[position.name]
                 self._write_scores(scores)
-            size = self._write(position, files.encode_json(header), prepared)
+            size = self._write(position, pending.header, pending.states)
             self._verified.add(position.name)
             path = self.folder / position.name
-            self._tell("checkpoint", name=path.name, bytes=size, seconds=round(time.monotonic() - started, 3), score=score)
+            seconds = round(time.monotonic() - started, 3)
+            self._tell("checkpoint", name=path.name, bytes=size, seconds=seconds, score=pending.score)
             self._prune(position)
         return path
 
@@ -155,14 +127,10 @@ class CheckpointStore:
 
     def _scores(self) -> dict[str, float]:
         """Scores that came after their checkpoints, by name; none where the file is damaged, which only costs the best mark."""
-        try:
-            found: dict[str, float] = json.loads((self.folder / _SCORES).read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return found
+        return files.read_scores(self.folder / SCORES)
 
     def _write_scores(self, scores: Mapping[str, float]) -> None:
-        write_json(self.folder / _SCORES, {name: score for name, score in scores.items() if (self.folder / name).exists()})
+        write_json(self.folder / SCORES, {name: score for name, score in scores.items() if (self.folder / name).exists()})
 
     def load_newest(self) -> Loaded | None:
         """The newest valid checkpoint, or None where none was ever written. Damaged ones are quarantined on the way.
@@ -177,15 +145,15 @@ class CheckpointStore:
             skipped: list[str] = []
             for path in reversed(self._paths()):
                 if problem := self._examine(path):
-                    skipped.append(self._quarantine(path, problem))
+                    skipped.append(self.quarantine(path, problem))
                     continue
                 return self._load(path, skipped)
-            quarantined = sorted((self.folder / _QUARANTINE).glob("*"))
+            quarantined = sorted((self.folder / QUARANTINE).glob("*"))
         if quarantined:
             raise CheckpointError(
                 f"{self.folder}: {len(quarantined)} damaged checkpoints and no valid one"
                 f"{' (' + '; '.join(skipped) + ')' if skipped else ''}; restore one from a backup, or move "
-                f"{self.folder / _QUARANTINE} away to start from the beginning"
+                f"{self.folder / QUARANTINE} away to start from the beginning"
             )
         return None
 
@@ -265,16 +233,16 @@ class CheckpointStore:
         """Delete what is not kept. Deletes nothing before every kept one is known to be valid."""
         while True:
             entries = self._readable()
-            kept = self._kept(entries, saved)
+            staying = kept(entries, self.keep) | {saved.name}
             damaged = [
-                (e, problem) for e in entries if e.path.name in kept - self._verified and (problem := self._examine(e.path))
+                (e, problem) for e in entries if e.path.name in staying - self._verified and (problem := self._examine(e.path))
             ]
             if not damaged:
                 break
             for entry, problem in damaged:
-                self._quarantine(entry.path, problem)
+                self.quarantine(entry.path, problem)
         for entry in entries:
-            if entry.path.name not in kept:
+            if entry.path.name not in staying:
                 self._discard(entry.path)
 
     def _readable(self) -> list[Entry]:
@@ -284,19 +252,8 @@ class CheckpointStore:
             try:
                 found.append(self._entry(path))
             except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
-                self._quarantine(path, f"{files.HEADER} is damaged ({error})")
+                self.quarantine(path, f"{files.HEADER} is damaged ({error})")
         return found
-
-    def _kept(self, entries: list[Entry], saved: Position) -> set[str]:
-        kept = {saved.name} | {entry.path.name for entry in entries[-self.keep :]}
-        good = [entry for entry in entries if entry.good]
-        kept |= {entry.path.name for entry in good[-1:]}
-        scored = [entry for entry in entries if entry.score is not None]
-        if scored:
-            number = scored[-1].position.number
-            same = [entry for entry in scored if entry.position.number == number]
-            kept.add(max(same, key=lambda entry: (entry.score, entry.position.order)).path.name)
-        return kept
 
     def _discard(self, path: Path) -> None:
         """Delete a checkpoint; renamed first, so that a kill half-way does not leave a damaged one behind."""
@@ -342,9 +299,9 @@ class CheckpointStore:
             self._verified.add(path.name)
         return problem
 
-    def _quarantine(self, path: Path, problem: str) -> str:
-        """Move a damaged checkpoint away, say so, and give the sentence that was said."""
-        shelf = self.folder / _QUARANTINE
+    def quarantine(self, path: Path, problem: str) -> str:
+        """Move a damaged checkpoint away, say so, and give the sentence that was said. Raises OSError."""
+        shelf = self.folder / QUARANTINE
         shelf.mkdir(exist_ok=True)
         target = shelf / path.name
         count = 1

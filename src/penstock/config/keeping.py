@@ -17,10 +17,15 @@ class CheckpointSpec:
     """Steps between checkpoints (0: only at the end of a stage)."""
     keep: int = 2
     """Newest checkpoints kept, besides the best one and the last good one."""
+    store: str = ""
+    """URL of an object store that the run's folder is mirrored into (s3://BUCKET/PREFIX, file:///MOUNT …), for another machine
+    to go on from; empty: none. Credentials come from the environment."""
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"checkpoint.every={self.every} is negative; 0 saves at the end of a stage only")
         require(self.keep >= 1, f"checkpoint.keep={self.keep}; at least one must stay")
+        whole = not self.store or ("://" in self.store and "::" not in self.store and "?" not in self.store)
+        require(whole, f"checkpoint.store={self.store} is no URL of a store; use s3://BUCKET/PREFIX or file:///FOLDER")
 
 
 @spec

@@ -271,8 +271,8 @@ class LearnerVerbs:
         return [replace(lease, groups=(), reused=()), *lease.groups, *lease.reused]
 
     @verb()
-    async def release(self, number: int, saved: bool) -> None:
-        """The weights of a lease are published; ``saved``: everything trained up to it is in a checkpoint."""
+    async def release(self, number: int, saved: Version) -> None:
+        """The weights of a lease are published; ``saved``: the version of the newest checkpoint."""
         await self.stage.stream.release(number, saved)
         self.hub.reached += 1
 

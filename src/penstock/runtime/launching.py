@@ -86,7 +86,8 @@ def launch(
         folder: where the run lives; it is made.
         listeners: called with every event of the log, each in a thread of its own. One that is slow or fails slows or ends
             nothing: it misses events, and a warning says so.
-        resume: go on with the run in ``folder``. One that is finished is left as it is.
+        resume: go on with the run in ``folder``, or, where there is none, with that in the run's store. One that is finished is
+            left as it is.
         base: where relative paths of the spec start from; None: the working directory.
         command: what starts the process of a role; empty: this Python.
 
@@ -104,6 +105,10 @@ def launch(
         stop = held.enter_context(StopSignal(elsewhere=apart))
         if run.runtime != "local":
             run = held.enter_context(travelling(run, folder))
+        if resume and run.checkpoint.store and not target.spec.exists():
+            from penstock.ckpt.fetch import fetch_run
+
+            fetch_run(f"{run.checkpoint.store.rstrip('/')}/{folder.name}", folder, deliveries)
         made = pinned(run, base, target.read() if resume else None)
         try:
             carry_out: Callable[[bool], Mapping[str, Any]]

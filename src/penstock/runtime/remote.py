@@ -126,7 +126,7 @@ class RemoteLearner(LearnerClient):
 
     async def release(self, lease: Lease) -> None:
         """The weights trained on the lease are published: its slots open."""
-        await self.hub.release(lease.number, self.saved())
+        await self.hub.release(lease.number, self.saved)
 
     async def listen(self) -> None:
         """Write down what other roles have to say as soon as they say it; until the task is cancelled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.ckpt.store import CheckpointStore, Loaded, Position
+from penstock.ckpt.background import Saver
+from penstock.ckpt.entries import Loaded, Position
+from penstock.ckpt.mirror import Mirror
+from penstock.ckpt.store import CheckpointStore
 from penstock.config.run import Run
 from penstock.config.stage import Stage
 from penstock.core.contracts import State
@@ -96,6 +100,8 @@ class Session:
         """
         with self._explained():
             if done := self._finished(resume):
+                if (mirror := self._mirror()) is not None and (missing := mirror.send()):
+                    raise CheckpointError(missing)
                 return done
             with self._opened(resume):
                 self.loaded = self.store.load_newest() if resume else None
@@ -149,8 +155,10 @@ class Session:
             )
             self.summary = self.folder.read_summary()
             self.recorder = Recorder(self.folder.spans)
+            mirror = self._mirror()
             log = EventLog(self.folder.events, self.listeners)
-            with contextlib.closing(self.recorder), contextlib.closing(log) as self.log:
+            saver = Saver(self.store, self._report, mirror)
+            with contextlib.closing(log) as self.log, saver as self.saver, contextlib.closing(self.recorder):
                 yield
         except OSError as error:
             raise CheckpointError(f"{self.folder.path}: {error}") from error
@@ -173,6 +181,7 @@ class Session:
         self._tell_votes(stage)
         made = prepare(stage, self.run, self.models, self.base, self._context(stage))
         self.begun = True
+        self.saver.begun()
         return StageRun(self, number, stage, made, loaded)
 
     def _concluded(self) -> dict[str, Any]:
@@ -183,8 +192,15 @@ class Session:
         self.log.lifecycle(0, "finished", headline=self.summary["headline"])
         return self.summary
 
-    def _report(self, what: str, **fields: Any) -> None:
-        self.log.lifecycle(self.step, what, **fields)
+    def _mirror(self) -> Mirror | None:
+        """What uploads the run's folder, where it has a store. Raises SpecError where there is no such kind of store."""
+        where = {stage.name: str(self.folder.stage_model(self.run, stage.name)) for stage in self.run.stages}
+        models = {name: os.path.relpath(path, self.folder.path) for name, path in where.items()}
+        spec = self.run.checkpoint
+        return Mirror(spec.store, self.folder.path, spec.keep, models) if spec.store else None
+
+    def _report(self, what: str, step: int | None = None, **fields: Any) -> None:
+        self.log.lifecycle(self.step if step is None else step, what, **fields)
 
     def _tell_votes(self, stage: Stage) -> None:
         """Note which part of a feedback store a stage learns from: so many votes, or entries of another log of the store's."""
@@ -256,6 +272,7 @@ class StageRun:
 
     def _go_back(self, before: int, best: bool) -> int | None:
         """Load the learner's state of a good checkpoint of this stage; gives its step, or None where there is none."""
+        self.session.saver.wait()
         loaded = self.session.store.load_good(self.number, before, best)
         if loaded is None:
             return None
@@ -276,7 +293,7 @@ class StageRun:
         self._tell(self.watcher.evaluated(step, metrics, standard_error(groups)))
         self.progressed.last = metrics
         self.score = step, metrics.get("evaluation/reward")
-        self.session.store.rate(self._position(step), self.score[1])
+        self.session.saver.rate(self._position(step), self.score[1])
 
     def _position(self, step: int) -> Position:
         return Position(self.number, self.stage.name, step)
@@ -300,6 +317,7 @@ class StageRun:
         done, total = step.index + 1, self.stage.steps
         self.session.step = done
         self.session.log.metrics(done, step.metrics)
+        self._acknowledge()
         self._tell(step.alarms)
         if step.index == 0:
             said = remarks_on_behaviour(step) if self.stage.model.path else ()
@@ -317,6 +335,9 @@ class StageRun:
             for answer in await self.runtime.elsewhere.settle(done) if self.runtime.elsewhere is not None else ():
                 self._measured(*answer)
             self._save(done)
+            if asked or self._is_last(done):
+                self.session.saver.wait()
+            self._acknowledge()
         if asked and not self._is_last(done):
             raise Interrupted(f"stopped after step {done} of {total} of stage {self.stage.name}; everything is saved")
 
@@ -328,16 +349,21 @@ class StageRun:
         for alarm in alarms:
             self.session.log.sentinel(alarm)
 
+    def _acknowledge(self) -> None:
+        """Let go of the batches that a checkpoint holds now."""
+        durable = self.session.saver.look()
+        if durable is not None:
+            self.runtime.acknowledge(durable.step)
+
     def _save(self, step: int) -> None:
         spent = self.progressed.seconds
         self.progressed.seconds = spent + time.perf_counter() - self.started
         score = self.score[1] if self.score[0] == step else None
         states: Mapping[str, State] = {name: holder.state() for name, holder in self.holders.items()}
         with self.spans.span("save", step=step):
-            self.session.store.save(self._position(step), states, score=score, good=self.watcher.healthy(step))
+            self.session.saver.save(self._position(step), states, score=score, good=self.watcher.healthy(step))
         self.session.recorder.flush()
         self.progressed.seconds = spent
-        self.runtime.acknowledge()
 
 
 def open_evaluation(loaded: Loaded | None) -> int | None:

@@ -255,8 +255,8 @@ class Gate:
             return None
         return [ready[index] for index in BATCH_SELECTORS[self.rules.batch_selector](ready, count)]
 
-    def release(self, number: int, saved: bool = False) -> None:
-        """The weights trained on a lease are published: its slots open. ``saved``: a checkpoint holds what was trained so far.
+    def release(self, number: int, saved: Version = 0) -> None:
+        """The weights trained on a lease are published: its slots open. ``saved``: the version of the newest checkpoint.
 
         Raises:
             StreamError: it was released before, or is none of the learner's.
@@ -265,8 +265,7 @@ class Gate:
         self.free += opens
         self.stats.trained += len(lease.ordinals)
         self.published = max(self.published, lease.version + 1)
-        if saved:
-            self.leases.acknowledge(lease.version + 1)
+        self.leases.acknowledge(saved)
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """The learner died and goes on from ``kept``, the ledger of its checkpoint: later leases are given out again.

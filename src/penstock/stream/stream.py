@@ -111,8 +111,8 @@ class Stream:
         self.stats.waited_for_groups += self.clock.now() - started
         return lease
 
-    async def release(self, number: int, saved: bool = False) -> None:
-        """The weights trained on a lease are published; ``saved``: a checkpoint holds what was trained so far."""
+    async def release(self, number: int, saved: Version = 0) -> None:
+        """The weights trained on a lease are published; ``saved``: the version of the newest checkpoint."""
         await self.now(lambda: self.gate.release(number, saved))
 
 
@@ -177,7 +177,8 @@ class LearnerClient:
         """``source`` is the stream; it may be set later, once it is known what is trained."""
         self.rules, self.source = rules, source
         self.ledger: Mapping[str, Any] = Ledger().values()
-        self._saved = False
+        self.saved: Version = 0
+        """Version of the newest checkpoint."""
 
     async def lease(self, version: Version) -> Lease:
         """The next batch for weights of ``version``; waits for it as long as the stream does."""
@@ -188,19 +189,14 @@ class LearnerClient:
         """The optimizer has used the lease; its ordinals belong to the weights from now on."""
         self.ledger = lease.ledger
 
-    def acknowledge(self) -> None:
-        """A checkpoint holds every trained lease; the stream hears of it with the next release."""
-        self._saved = True
+    def acknowledge(self, version: Version | None = None) -> None:
+        """A checkpoint of ``version``, or of all that was trained, is durable; the stream hears of it with the next release."""
+        self.saved = int(self.ledger["version"]) if version is None else version
 
     async def release(self, lease: Lease) -> None:
         """The weights trained on the lease are published: its slots open."""
         assert self.source is not None, "the stream is not open"
-        await self.source.release(lease.number, self.saved())
-
-    def saved(self) -> bool:
-        """Whether :meth:`acknowledge` was called since this was asked."""
-        saved, self._saved = self._saved, False
-        return saved
+        await self.source.release(lease.number, self.saved)
 
     def state(self) -> State:
         """Which ordinals are trained; all others are started again by a resume."""

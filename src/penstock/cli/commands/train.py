@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
     from penstock.config.run import Run
+    from penstock.core.events import Event
 
 
 @dataclass(kw_only=True)
@@ -32,8 +34,9 @@ class Train(Placeable):
     """Name of the run: its folder is runs/NAME (default: the recipe's name, numbered if it is taken)."""
     runs: Annotated[Path, called("FOLDER")] = Path("runs")
     """Where run folders go (default: runs)."""
-    resume: Annotated[Path | None, called("RUN")] = None
-    """Go on with the run in this folder; a recipe and flags given again must make the same run."""
+    resume: Annotated[str, called("RUN")] = ""
+    """Go on with the run in this folder, or under this URL of an object store (s3://BUCKET/PREFIX/NAME), which is brought to
+    runs/NAME; a recipe and flags given again must make the same run."""
     or_resume: bool = False
     """Begin the run of this --name, or go on with it where it has begun: for clusters, which start a command again."""
     debug: bool = False
@@ -52,12 +55,17 @@ class Train(Placeable):
         if self.resume:
             if self.debug:
                 raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
-            return self.go_on(self.resume)
+            return self.go_on(self.brought(self.resume) if "://" in self.resume else Path(self.resume))
         if self.or_resume and not self.name:
             raise SpecError("--or-resume goes on with the run of a name; add --name NAME")
         if self.or_resume and (self.runs / self.name / "run.json").exists():
             return self.go_on(self.runs / self.name)
         made = self.made()
+        if self.or_resume and made.checkpoint.store:
+            from penstock.ckpt.fetch import has_run
+
+            if has_run(url := f"{made.checkpoint.store.rstrip('/')}/{self.name}"):
+                return self.go_on(self.brought(url))
         if self.debug:
             from penstock.runtime.context import in_one_process
 
@@ -66,6 +74,18 @@ class Train(Placeable):
 
         folder = free_folder(self.runs, self.name or made.name, exact=bool(self.name))
         return carry_out(replace(made, name=folder.name), folder, resuming=False)
+
+    def brought(self, url: str) -> Path:
+        """The folder of a run that was brought from an object store."""
+        from penstock.ckpt.fetch import fetch_run
+
+        def heard(event: Event) -> None:
+            said = {name: value for name, value in event.items() if name not in ("kind", "time", "stage", "step", "what")}
+            print(f"penstock: {event['what']}: {', '.join(f'{name} {value}' for name, value in said.items())}", file=sys.stderr)
+
+        folder = self.runs / url.rstrip("/").rpartition("/")[2]
+        fetch_run(url, folder, [heard])
+        return folder
 
     def go_on(self, folder: Path) -> int:
         """Resume a run; a recipe and flags given again must make the same spec."""
@@ -80,7 +100,7 @@ class Train(Placeable):
         made = pinned(replace(self.made(), name=folder.name), Path.cwd(), kept) if self.recipe else kept
         target.require_same(made)
         done = target.finished(made)
-        if done is None:
+        if done is None or made.checkpoint.store:  # whose end may not be in the store yet
             return carry_out(made, folder, resuming=True)
         print(f"{folder}: this run is finished; its model is {target.model}. Nothing was changed.")
         print(done["headline"])

@@ -12,7 +12,7 @@ from penstock.config.run import Run
 from penstock.config.stage import Stage
 from penstock.core.contracts import Holder
 from penstock.core.errors import SpecError
-from penstock.core.types import Group, Metrics
+from penstock.core.types import Group, Metrics, Version
 from penstock.data.resolve import resolve
 from penstock.loops.learn import Step, Watcher
 from penstock.models.language_model import LanguageModel
@@ -70,8 +70,8 @@ class StageRuntime(ABC):
         """The first rows of the data, ``scored`` by the model as it is; none where the stage makes its own."""
         return []
 
-    def acknowledge(self) -> None:
-        """A checkpoint holds all that was trained so far."""
+    def acknowledge(self, version: Version | None = None) -> None:
+        """A checkpoint of the weights of ``version`` is durable, or of all that was trained so far."""
         return None
 
     async def close(self) -> None:

@@ -1,0 +1,78 @@
+"""Objects under a URL: the one place that knows of fsspec, whose file systems take credentials from the environment."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import SpecError
+
+EXTRAS = {"s3": "s3", "s3a": "s3"}
+"""The extra that a URL's scheme needs; all others: ``storage``, and the file system's own package."""
+
+
+class Objects:
+    """Objects below ``url``, each named by its path there, such as ``checkpoints/stage-00-…/manifest.json``.
+
+    Any exception may come of a call: each of fsspec's file systems has its own for a store that is away or refuses a key.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Makes no connection yet.
+
+        Raises:
+            SpecError: no such kind of store, or its package is missing; names what to install.
+        """
+        self.url, scheme = url.rstrip("/"), url.partition("://")[0]
+        options: dict[str, Any] = {"auto_mkdir": True} if scheme in ("file", "local") else {"use_listings_cache": False}
+        options["skip_instance_cache"] = True  # credentials may be others by now
+        try:
+            core = importlib.import_module("fsspec.core")
+            self.fs, self.root = core.url_to_fs(self.url, **options)
+        except ImportError as error:
+            extra = EXTRAS.get(scheme, "storage")
+            raise SpecError(f"checkpoint.store={url}: {error}; pip install 'penstock[{extra}]'") from error
+        except ValueError as error:
+            raise SpecError(f"checkpoint.store={url}: {error}; use file://, s3://, gs:// or another of fsspec's") from error
+        self.root = self.root.rstrip("/")
+
+    def __truediv__(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """Sizes in bytes by name, below ``under``; none where there is nothing. Never an old listing."""
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.find(self / under if under else self.root, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {name.removeprefix(f"{self.root}/"): about["size"] for name, about in found.items() if about["type"] == "file"}
+
+    def read(self, name: str) -> bytes:
+        """The content of an object. Raises FileNotFoundError."""
+        content: bytes = self.fs.cat_file(self / name)
+        return content
+
+    def write(self, name: str, content: bytes, new: bool = False) -> None:
+        """Write an object whole. ``new``: raises FileExistsError where there is one, also where two writers race."""
+        if new and self.fs.exists(self / name):  # a plain answer; the race is decided by the condition
+            raise FileExistsError(name)
+        self.fs.pipe_file(self / name, content, mode="create" if new else "overwrite")
+
+    def put(self, path: Path, name: str) -> None:
+        """Upload a file that nobody writes to."""
+        self.fs.put_file(str(path), self / name)
+
+    def get(self, name: str, path: Path) -> None:
+        """Download an object; what it lies in is made. Raises FileNotFoundError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.fs.get_file(self / name, str(path))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects one by one, in order; those that are gone are passed over."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self.fs.rm_file(self / name)
