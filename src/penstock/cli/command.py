@@ -10,13 +10,14 @@ import dataclasses
 import importlib
 import inspect
 import io
+import itertools
 import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar, Literal, Self, Union
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_type_hints
 
 import tyro
 from tyro.conf import subcommand
@@ -150,10 +151,12 @@ def unknown(word: str, program: str, kind: type[Command]) -> SpecError:
     return SpecError(f"unknown flag {flag}{suggestion(flag, ['--help', *flags_of(kind)])}")
 
 
-def flags_of(kind: type[Command]) -> list[str]:
-    """A command's flags, as they are written."""
-    fields = [field for field in dataclasses.fields(kind) if field.init and "Positional" not in str(field.type)]
-    return ["--" + field.name.replace("_", "-") for field in fields]
+def flags_of(kind: Any) -> list[str]:
+    """A command's flags, as they are written; those of a group of options are flags of its own."""
+    fields = [field.name for field in dataclasses.fields(kind) if field.init and "Positional" not in str(field.type)]
+    groups = {name: found for name, found in get_type_hints(kind).items() if dataclasses.is_dataclass(found)}
+    flags = (flags_of(groups[name]) if name in groups else ["--" + name.replace("_", "-")] for name in fields)
+    return list(itertools.chain.from_iterable(flags))
 
 
 def address(listening: socket.socket) -> str:

@@ -24,6 +24,7 @@ COMMANDS = {
     "timeline": "runs:Timeline",
     "replay": "runs:Replay",
     "compare": "runs:Compare",
+    "deploy": "deploy:Deploy",
     "check": "recipes:Check",
     "explain": "recipes:Explain",
     "recipes": "recipes:Recipes",

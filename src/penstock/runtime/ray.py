@@ -174,11 +174,14 @@ class Cluster(Place):
         import ray.util
 
         self._note = note
+        stop = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
         try:
             self._join()
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = os.environ.get("RAY_ADDRESS", "this machine")
             raise SpecError(f"the Ray cluster at {where} does not answer: {error}") from error
+        with contextlib.suppress(ValueError):  # in another thread Ray sets no handler either
+            signal.signal(signal.SIGTERM, stop)  # its own ends the driver at once, so that nothing is saved
         self.host = ray.util.get_node_ip_address()
         totals = [bundle.total for bundle in self.bundles.bundles]
         self._group = ray.util.placement_group([total or {"CPU": 0.001} for total in totals], strategy=self.bundles.strategy)

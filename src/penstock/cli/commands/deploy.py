@@ -1,0 +1,48 @@
+"""``penstock deploy RECIPE --target …``: what starts a run in a cluster, printed or applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+import tyro
+
+from penstock.cli.command import called
+from penstock.cli.recipe import Placeable
+from penstock.core.errors import SpecError
+from penstock.deploy.options import Options, Target
+
+
+@dataclass(kw_only=True)
+class Deploy(Placeable):
+    """Print what starts a run in a cluster: a RayJob, TrainJob or JobSet for kubectl, or a batch script for sbatch.
+
+    penstock deploy RECIPE --target rayjob --runtime ray --image … | kubectl apply -f -
+
+    The recipe's parameters and every field of its run are flags too (penstock train RECIPE --help); RECIPE may be the run.json
+    of a run. Secrets are never printed: name a Secret of the cluster by --secret.
+    """
+
+    NEEDS: ClassVar = ("deploy", "yaml")
+
+    target: Annotated[Target | None, called("TARGET")] = None
+    """rayjob, trainjob, jobset or slurm."""
+    name: Annotated[str, called("NAME")] = ""
+    """Name of the run and of its objects (default: the recipe's name)."""
+    apply: bool = False
+    """Give it to the cluster at once, by kubectl or sbatch."""
+    options: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
+
+    def run(self) -> int:
+        """Print or apply; gives the exit code."""
+        if self.target is None:
+            raise SpecError("--target is missing: rayjob, trainjob, jobset or slurm")
+        from penstock.deploy.manifests import apply, render
+
+        made = self.made()
+        made = replace(made, name=self.name or made.name.replace("_", "-"))
+        text = render(made, self.target, self.options)
+        if self.apply:
+            return apply(text, self.target)
+        print(text, end="")
+        return 0

@@ -1,0 +1,39 @@
+"""What can be known of the image without building it: its files, extras, pins and user."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from penstock.deploy.options import SECRETIVE
+from penstock.deploy.pods import USER
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_what_it_copies_is_there_and_not_ignored() -> None:
+    copied = [word for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, re.MULTILINE) for word in line.split()[:-1]]
+    allowed = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert copied == ["pyproject.toml", "constraints.txt", "README.md", "LICENSE", "src"]
+    assert all((ROOT / name).exists() and f"!{name}" in allowed for name in copied)
+
+
+def test_its_extras_exist_and_its_versions_are_the_tested_ones() -> None:
+    (extras,) = re.findall(r'"\.\[([\w,]+)\]"', TEXT)
+    assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    assert {"ray", "monitors", "s3"} <= set(extras.split(","))
+    assert "--constraint constraints.txt" in TEXT
+    assert re.search(r"^torch==[\d.]+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_it_runs_as_the_user_of_the_pods_and_holds_no_secret() -> None:
+    assert re.findall(r"^USER (.*)$", TEXT, re.MULTILINE) == [f"{USER}:{USER}"]
+    names = re.findall(r"^(?:ARG|ENV) (.*)$", TEXT, re.MULTILINE)
+    assert not any(SECRETIVE.search(name) for name in names)
+
+
+def test_kuberays_probes_find_their_program() -> None:
+    assert re.search(r"apt-get install \S+ \S+ wget", TEXT)

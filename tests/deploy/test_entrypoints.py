@@ -1,0 +1,201 @@
+"""What the manifests start, started: exactly their commands and variables, on Ray clusters of two nodes on this machine.
+
+Three things differ from a pod: where the volume and the spec are, Ray's port, and the name of the head's host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from penstock.cli.recipe import build
+from penstock.deploy.job import HOME, RAY_PORT, SPEC
+from penstock.deploy.manifests import objects
+from penstock.deploy.options import Options
+
+pytestmark = pytest.mark.slow
+
+RECIPE = f"{Path(__file__).resolve().parents[1] / 'runtime' / 'procs' / 'procs_recipes.py'}:letters"
+OPTIONS = Options(image="penstock:test", claim="runs", secret="penstock", cpus=2)
+TOKEN = "0123456789abcdef" * 4
+STEPS = 12
+SMALL = ["--object-store-memory=80000000"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+class Pods:
+    """The pods of a manifest as processes of this machine."""
+
+    def __init__(self, target: Any, folder: Path, steps: int = STEPS) -> None:
+        self.name, self.home, self.port, self.started = (
+            f"run-{free_port()}",
+            folder / "volume",
+            free_port(),
+            list[subprocess.Popen](),
+        )
+        self.home.mkdir()
+        words = ["--name", self.name, "--runtime", "ray", "--roles.channel", "disk", "--steps", str(steps), "--delay", "0.1"]
+        run = build(RECIPE, [*words, "--checkpoint.every", "100"])
+        self.objects = {one["kind"]: one for one in self._moved(objects(run, target, OPTIONS), folder)}
+        spec = self.objects["ConfigMap"]["data"]["run.json"].replace(":9464", f":{free_port()}").replace("0.0.0.0", "127.0.0.1")
+        (folder / "run.json").write_text(spec)
+
+    def _moved(self, made: Any, folder: Path) -> Any:
+        text = json.dumps(made).replace(SPEC, str(folder / "run.json"))
+        text = re.sub(rf"{HOME}(?=[\"/ ])", str(self.home), text)
+        return json.loads(
+            re.sub(rf"\b{RAY_PORT}\b", str(self.port), text).replace(f"{self.name}-node-0-0.{self.name}", "127.0.0.1")
+        )
+
+    def environment(self, template: dict[str, Any], **more: str) -> dict[str, str]:
+        """A container's variables, as a kubelet makes them."""
+        found = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
+            **more,
+        }
+        for one in template["spec"]["containers"][0]["env"]:
+            source = one.get("valueFrom", {})
+            value = TOKEN if "secretKeyRef" in source else "0" if "fieldRef" in source else one["value"]
+            found[one["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
+        return found
+
+    def start(self, command: list[str], environment: dict[str, str], name: str) -> subprocess.Popen:
+        """A process in a group of its own, as a container is."""
+        with open(self.home.parent / f"{name}.log", "ab") as out:
+            self.started.append(
+                subprocess.Popen(command, cwd=self.home, env=environment, stdout=out, stderr=out, start_new_session=True)
+            )
+        return self.started[-1]
+
+    @property
+    def log(self) -> str:
+        return "\n".join(
+            f"== {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in self.home.parent.glob("*.log")
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        file = self.home / "runs" / self.name / "events.jsonl"
+        lines = file.read_text().split("\n") if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def steps(self) -> list[int]:
+        return [one["step"] for one in self.events() if one["kind"] == "metrics" and "loss" in one["values"]]
+
+    def until(self, ready: Callable[[], Any], what: str, seconds: float = 240.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < deadline, f"no {what} in {seconds} s\n{self.log}"
+            time.sleep(0.1)
+
+    def ended(self, process: subprocess.Popen, seconds: float = 240.0) -> int:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds)
+        raise AssertionError(f"{process.args} did not end in {seconds} s\n{self.log}")
+
+    def listens(self) -> bool:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        return False
+
+    def assert_finished(self) -> None:
+        assert sorted(set(self.steps())) == list(range(1, STEPS + 1))
+        assert (self.home / "runs" / self.name / "model").is_dir()
+
+    def close(self) -> None:
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(15)
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Callable[..., Pods]]:
+    made: list[Pods] = []
+
+    def of(target: str) -> Pods:
+        made.append(Pods(target, tmp_path))
+        return made[-1]
+
+    yield of
+    for one in made:
+        one.close()
+
+
+def test_the_entrypoint_of_a_rayjob_runs_on_two_nodes_saves_when_its_pods_drain_and_goes_on(pods: Any) -> None:
+    made = pods("rayjob")
+    spec = made.objects["RayJob"]["spec"]
+    cluster = spec["rayClusterSpec"]
+    (group,) = cluster["workerGroupSpecs"]
+    assert group["replicas"] == 1
+    head, worker = cluster["headGroupSpec"]["template"], group["template"]
+    # What KubeRay makes of the empty rayStartParams, and of the token's Secret.
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_ADDRESS": f"127.0.0.1:{made.port}"}
+    size = ["--num-cpus=2", "--disable-usage-stats", *SMALL, "--block"]
+    made.start(
+        ["ray", "start", "--head", f"--port={made.port}", "--include-dashboard=false", *size],
+        made.environment(head, **token),
+        "head",
+    )
+    made.until(made.listens, "head")
+    made.start(["ray", "start", f"--address=127.0.0.1:{made.port}", *size], made.environment(worker, **token), "worker")
+    run = made.start(["bash", "-c", spec["entrypoint"]], made.environment(head, **token), "run")
+    made.until(lambda: len(made.steps()) >= 3, "third step")
+    stop = worker["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    drain = made.start(stop, made.environment(head, **token), "drain")
+    assert made.ended(run) == 130, made.log
+    assert made.ended(drain) == 0, made.log
+    before = len(made.steps())
+    assert before < STEPS
+    assert "everything is saved" in made.log
+    assert made.ended(made.start(["bash", "-c", spec["entrypoint"]], made.environment(head, **token), "run")) == 0, made.log
+    assert [one["after"] for one in made.events() if one.get("what") == "resumed"] == [f"step {before} of {STEPS}"]
+    made.assert_finished()
+
+
+def test_the_nodes_of_a_jobset_form_a_cluster_and_all_end_well_with_the_run(pods: Any) -> None:
+    made = pods("jobset")
+    batch = made.objects["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert batch["completions"] == 2
+    template = batch["template"]
+    (container,) = template["spec"]["containers"]
+    command = [*container["command"][:-1], container["command"][-1].replace("ray start", f"ray start {SMALL[0]}")]
+    nodes = [
+        made.start(command, made.environment(template, JOB_COMPLETION_INDEX=str(index)), f"node-{index}") for index in range(2)
+    ]
+    made.until(lambda: len(made.steps()) >= 2, "second step")
+    drain = made.start(
+        container["lifecycle"]["preStop"]["exec"]["command"], made.environment(template, JOB_COMPLETION_INDEX="1"), "drain"
+    )
+    # On this machine both nodes are in one pod, so what drains has the run save; a JobSet would start all pods again.
+    assert made.ended(nodes[0]) == 130, made.log
+    assert made.ended(drain) == 0, made.log
+    os.killpg(nodes[0].pid, signal.SIGKILL)
+    assert made.ended(nodes[1]) == 1, made.log
+    nodes = [
+        made.start(command, made.environment(template, JOB_COMPLETION_INDEX=str(index)), f"node-{index}") for index in range(2)
+    ]
+    assert made.ended(nodes[0]) == 0, made.log
+    os.killpg(nodes[0].pid, signal.SIGKILL)  # the end of a pod is the end of all its processes
+    assert made.ended(nodes[1]) == 0, made.log
+    made.assert_finished()
