@@ -19,7 +19,7 @@ HOME = "/penstock"
 SPEC = "/etc/penstock/run.json"
 """The run's spec in a pod."""
 RAY_PORT, METRICS_PORT = 6379, 9464
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")
 """A model's or a data set's name on the hub: one slash, and no file."""
 NAMED_FILE = re.compile(r"(.*\.(?:py|jsonl?|jsonl\.gz|parquet|csv|txt))(?::\w+)?$")
 
