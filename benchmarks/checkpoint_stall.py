@@ -1,4 +1,4 @@
-"""How long training stands still for a checkpoint: written before the next step, or next to it, or uploaded as well.
+"""How long training waits for a checkpoint: written before the next step, or next to it, or uploaded as well.
 
     python benchmarks/checkpoint_stall.py [--layers 16] [--steps 40]
 
@@ -42,7 +42,7 @@ def run_of(layers: int, steps: int, store: str, every: int) -> Run:
 
 
 def measure(layers: int, steps: int, way: str) -> dict[str, list[float]]:
-    """Seconds of steps, and seconds that the loop stood still for each save but the last, whose end the run waits for."""
+    """Seconds of steps, and seconds that the loop waited for each save but the last, whose end the run waits for."""
     with tempfile.TemporaryDirectory() as place:
         Pending.in_pieces = property(lambda self: True) if way == "before the next step" else IN_PIECES  # type: ignore[assignment, method-assign]
         store = f"file://{place}/bucket" if way.endswith("uploaded") else ""

@@ -128,6 +128,26 @@ def test_a_checkpoint_comes_with_the_log_up_to_it(node: Node, monkeypatch: pytes
     assert written.index("events.jsonl") < written.index(committed(node)[0])
 
 
+def test_so_does_one_that_is_saved_while_another_is_uploaded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    reaching, put, write = dict[str, int](), Objects.put, Objects.write
+
+    def save_another(self: Objects, path: Path, name: str) -> None:
+        monkeypatch.setattr(Objects, "put", put)
+        node.save(2)
+        put(self, path, name)
+
+    def noted(self: Objects, name: str, content: bytes, new: bool = False) -> None:
+        write(self, name, content, new)
+        if name.endswith("manifest.json"):
+            reaching[name.split("/")[1]] = self.read("events.jsonl").count(b"\n")
+
+    monkeypatch.setattr(Objects, "put", save_another)
+    monkeypatch.setattr(Objects, "write", noted)
+    node.start().save(1)
+    assert node.upload() == ""
+    assert reaching == {"stage-01-grpo-step-000001": 1, "stage-01-grpo-step-000002": 2}
+
+
 def test_the_store_is_pruned_like_the_folder(node: Node) -> None:
     node.start()
     for step, score in ((1, 0.9), (2, 0.1), (3, 0.2), (4, 0.3)):
@@ -136,6 +156,7 @@ def test_the_store_is_pruned_like_the_folder(node: Node) -> None:
         node.until(lambda step=step: any(f"step-00000{step}/" in name for name in committed(node)))
     assert node.upload() == ""
     assert [name.split("/")[1][-1] for name in committed(node)] == ["1", "3", "4"]
+    assert len(list((Path(node.url.removeprefix("file://")) / "run/checkpoints").glob("stage-*"))) == 3
 
 
 def test_the_best_checkpoint_stays_in_the_store_though_the_machine_that_made_it_is_gone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 
 from penstock.ckpt import files
 from penstock.ckpt.background import Saver
+from penstock.ckpt.mirror import Mirror
+from penstock.ckpt.objects import Objects
 from penstock.ckpt.store import CheckpointStore, Position
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
@@ -116,6 +119,25 @@ def test_a_write_that_fails_does_not_hide_the_error_that_ends_the_run(tmp_path: 
     with pytest.raises(ZeroDivisionError):
         fail_while_saving()
     assert [what for what, _ in heard.said] == ["checkpoint failed"]
+
+
+def test_a_newer_attempt_in_the_store_ends_the_run(tmp_path: Path) -> None:
+    objects = Objects(f"file://{tmp_path}/bucket/run")
+    mirror = Mirror(f"file://{tmp_path}/bucket", tmp_path / "run", 2, {})
+    saver = Saver(CheckpointStore(tmp_path / "run/checkpoints"), Recorded(), mirror)
+
+    def train() -> None:
+        with saver:
+            for step in range(600):
+                saver.save(Position(0, "s", step), {"model": State({}, {})})
+                if step == 1:
+                    objects.write("attempts/000009-000.json", b'{"host": "elsewhere"}')
+                time.sleep(0.1)
+                saver.look()
+
+    (tmp_path / "run").mkdir()
+    with pytest.raises(CheckpointError, match="attempt 9 of this run, on elsewhere, has begun"):
+        train()
 
 
 class InPieces(dict[str, torch.Tensor]):

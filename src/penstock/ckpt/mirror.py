@@ -165,22 +165,41 @@ class Mirror:
             self.report("store failed", store=self.objects.url, reason=said, behind=", ".join(self._missing()))
 
     def _upload(self) -> None:
-        """One pass over the folder. What a checkpoint needs (the log up to it) is sent before it."""
+        """Send what is new, until nothing is."""
         if not self.attempt:
             self._claim()
         self._require_own()
-        summary = self.folder / "summary.json"
-        stages = json.loads(summary.read_bytes())["stages"] if summary.exists() else ()
-        for path in (self.folder / self.models[name] for name in stages):
-            if path.is_dir() and path.relative_to(self.folder).as_posix() not in self._uploaded:
-                self._send_folder(path, path.relative_to(self.folder).as_posix(), files.manifest_of(path))
+        while True:
+            summary = self._send_models()
+            new = self._new_checkpoints()  # the log that is sent now reaches at least as far as each of them
+            settled = self._send_files(summary)
+            if new:
+                self._send_checkpoint(new[0])
+                self._prune()
+            elif settled:
+                return
+
+    def _send_models(self) -> bytes:
+        """Send the models of the stages that the summary says are finished; gives that summary."""
+        file = self.folder / "summary.json"
+        summary = file.read_bytes() if file.exists() else b'{"stages": {}}'
+        for name in (self.models[stage] for stage in json.loads(summary)["stages"]):
+            if name not in self._uploaded and (self.folder / name).is_dir():
+                self._send_folder(self.folder / name, name, files.manifest_of(self.folder / name))
+        return summary
+
+    def _send_files(self, summary: bytes) -> bool:
+        """Send files as far as they are now (the log grows). False: a stage has ended since, and its model goes first."""
+        settled = True
         for name, stamp in self._new_files().items():
             with open(self.folder / name, "rb") as file:
-                self.objects.write(name, file.read(stamp[0]))  # as far as it is now: the log grows meanwhile
+                content = file.read(stamp[0])
+            if name == "summary.json" and content != summary:
+                settled = False
+                continue
+            self.objects.write(name, content)
             self._sent[name] = stamp
-        while new := self._new_checkpoints():
-            self._send_checkpoint(new[0])
-            self._prune()
+        return settled
 
     def _new_files(self) -> dict[str, tuple[int, int]]:
         found = {}

@@ -27,7 +27,8 @@ class Objects:
             SpecError: no such kind of store, or its package is missing; names what to install.
         """
         self.url, scheme = url.rstrip("/"), url.partition("://")[0]
-        options: dict[str, Any] = {"auto_mkdir": True} if scheme in ("file", "local") else {"use_listings_cache": False}
+        self._folders = scheme in ("file", "local")
+        options: dict[str, Any] = {"auto_mkdir": True} if self._folders else {"use_listings_cache": False}
         options["skip_instance_cache"] = True  # credentials may be others by now
         try:
             core = importlib.import_module("fsspec.core")
@@ -76,3 +77,6 @@ class Objects:
         for name in names:
             with suppress(FileNotFoundError):
                 self.fs.rm_file(self / name)
+            with suppress(OSError):  # folders that are not empty, of which only a file system has any
+                for parent in list(Path(self / name).parents)[: name.count("/")] if self._folders else ():
+                    parent.rmdir()
