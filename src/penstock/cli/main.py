@@ -15,6 +15,7 @@ penstock COMMAND --help tells more, penstock --version the version. Start with: 
 
 COMMANDS = {
     "train": "train:Train",
+    "sweep": "sweep:Sweep",
     "eval": "eval:Eval",
     "generate": "generate:Generate",
     "serve": "serve:Serve",

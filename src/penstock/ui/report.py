@@ -78,6 +78,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def rendered(template: str, **values: Any) -> str:
+    """A page of this folder with the styles that all reports share; every value is escaped unless the page says otherwise."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = "".join(path.read_text(encoding="utf-8") for path in STYLES)
+    return environment.get_template(template).render(style=style, **values)
+
+
 def write_report(run_folder: Path) -> Path:
     """Write ``report.html`` into a run's folder and give its path. Needs ``run.json``; the log may be empty or cut short.
 
@@ -93,14 +106,8 @@ def write_report(run_folder: Path) -> Path:
     view = run_view(run, index, time.time())
     shown = [stage for stage in view["stages"] if stage["steps"] or stage["name"] in index.stages]
     times = [at for stage in index.stages.values() for at in (stage.first, stage.last) if at is not None]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.jinja").render(
+    page = rendered(
+        "report.html.jinja",
         run=view | {"stages": [stage_page(stage, index) for stage in shown]},
         pictures=pictures(lanes),
         time_spent=account_view(account(lanes)),
@@ -108,7 +115,6 @@ def write_report(run_folder: Path) -> Path:
         started=datetime.fromtimestamp(min(times), UTC).strftime("%Y-%m-%d %H:%M UTC") if times else "",
         took=metrics.duration(max(times) - min(times)) if times else "",
         spec=clean(json.dumps(spec, indent=2, ensure_ascii=False), limit=1 << 62),
-        style="".join(path.read_text(encoding="utf-8") for path in STYLES),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
     )
     target = folder / "report.html"
