@@ -68,7 +68,7 @@ def test_every_object_passes_its_published_schema(target: str, device: str, stor
     made = combined(target, device, store, gang)
     assert [problem for one in made for problem in problems(one)] == []
     kinds = [one["kind"] for one in made]
-    assert {"ConfigMap", "NetworkPolicy", "PodMonitor"} < set(kinds)
+    assert {"ConfigMap", "NetworkPolicy", "PodMonitor", "PrometheusRule"} < set(kinds)
     assert ("PersistentVolumeClaim" in kinds) == (store == "claim")
 
 
@@ -108,6 +108,7 @@ TYPOS = {
     "a reference": ("trainjob", "TrainJob", "spec/runtimeRef", "apiGroup", "group"),
     "a port of the policy": ("jobset", "NetworkPolicy", "spec/egress/1/ports/0", "protocol", "protocoll"),
     "what is scraped": ("jobset", "PodMonitor", "spec/podMetricsEndpoints/0", "interval", "intervall"),
+    "a rule": ("jobset", "PrometheusRule", "spec/groups/0/rules/0", "expr", "expression"),
 }  # fmt: skip
 
 

@@ -59,11 +59,31 @@ def test_a_reward_is_out_of_range_three_ranges_beyond_all_that_were_seen(low: fl
     assert reading.bad == bad
 
 
-def test_a_reward_falls_by_deviations_of_batches_and_half_of_those_of_samples() -> None:
-    steady = history_of(reward=[0.8, 0.82, 0.78, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8, 0.8])
-    found = [reward_fall({"reward/mean": value, "reward/std": 0.4}, Context(), steady) for value in (0.61, 0.59)]
-    assert [reading.bad for reading in found if reading] == [False, True]
-    assert reward_fall({"reward/mean": 0.0}, Context(), history_of(reward=[0.8] * 9)) is None
+STEADY = [0.8, 0.82, 0.78, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8, 0.8]  # deviation 0.0074 or less, so that samples' 0.4 decides
+VARIED = [0.3, 0.5, 0.4, 0.6, 0.5, 0.4, 0.6, 0.5, 0.4, 0.5]  # median 0.5, deviation 0.148
+
+
+@pytest.mark.parametrize(
+    ("usual", "latest", "fell"),
+    [
+        (STEADY, (0.8, 0.8, 0.41), False),
+        (STEADY, (0.8, 0.8, 0.39), True),  # by the deviation of samples at once
+        (STEADY, (0.8, 0.61, 0.59), False),
+        (STEADY, (0.8, 0.59, 0.59), True),  # by half of it twice
+        (VARIED, (0.5, 0.1, 0.1), False),
+        (VARIED, (0.29, 0.29, 0.29), True),  # lower than ever three times
+        (VARIED, (0.31, 0.29, 0.29), False),
+    ],
+)
+def test_a_reward_falls_at_once_or_for_some_batches(usual: list[float], latest: tuple[float], fell: bool) -> None:
+    history = history_of(reward=[*usual, *latest[:2]])
+    reading = reward_fall({"reward/mean": latest[2], "reward/std": 0.4}, Context(), history)
+    assert reading is not None
+    assert reading.bad == fell
+
+
+def test_a_fall_is_not_looked_for_in_the_first_batches() -> None:
+    assert reward_fall({"reward/mean": 0.0}, Context(), history_of(reward=[0.8] * 11)) is None
 
 
 def test_a_reference_is_left_all_at_once_or_slowly() -> None:
@@ -119,9 +139,16 @@ def test_gold_falls_three_times_while_the_trained_reward_is_higher() -> None:
     assert [reading.bad for reading in seen if reading] == [False, False, True]
 
 
+def test_the_first_evaluation_counts_though_nothing_was_trained_before_it() -> None:
+    watch = GoldWatch()
+    assert watch.read(0, 0.5, None, 0.01) is None
+    seen = [watch.read(step, 0.1, 0.9, 0.01) for step in (10, 20, 30)]
+    assert [reading.bad for reading in seen if reading] == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("gold", "trained", "error"),
-    [((0.6, 0.5, 0.4, 0.3), (0.6, 0.5, 0.5, 0.5), 0.0), ((0.6, 0.5, 0.55, 0.3), (0.6, 0.7, 0.8, 0.9), 0.0),
+    [((0.6, 0.5, 0.4, 0.3), (0.6, 0.5, 0.5, 0.5), 0.0), ((0.6, 0.5, 0.6, 0.3), (0.6, 0.7, 0.8, 0.9), 0.0),
      ((0.6, 0.5, 0.4, 0.3), (0.6, 0.7, 0.8, 0.9), 0.1)],
     ids=["both fall", "not in a row", "within what chance gives"],
 )  # fmt: skip

@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "runs:Replay",
     "compare": "runs:Compare",
     "deploy": "deploy:Deploy",
+    "monitors": "monitors:MONITORS",
     "check": "recipes:Check",
     "explain": "recipes:Explain",
     "recipes": "recipes:Recipes",

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.deploy.job import Job
 from penstock.deploy.pods import labels, metadata
+from penstock.observe.monitors.dashboard import alert_rules
 
 Object = dict[str, Any]
 
@@ -57,10 +58,11 @@ def network_policy(job: Job) -> Object:
 
 
 def _watched(job: Job, first: Mapping[str, str]) -> list[Object]:
-    """Prometheus reads ``/metrics`` of the pod that has the run's command."""
+    """Prometheus reads ``/metrics`` of the pod that has the run's command, and alarms by the rules of every run."""
     version = "monitoring.coreos.com/v1"
     selector = {"matchLabels": {**labels(job), **first}}
     spec = {"selector": selector, "podMetricsEndpoints": [{"port": "metrics", "interval": "15s"}]}
     return [
         {"apiVersion": version, "kind": "PodMonitor", "metadata": metadata(job), "spec": spec},
+        {"apiVersion": version, "kind": "PrometheusRule", "metadata": metadata(job), "spec": alert_rules()},
     ]

@@ -68,6 +68,8 @@ def times(found: Account) -> dict[str, dict[str, float]]:
             continue
         moving = sum(role.seconds.get(name, 0.0) for role in roles for name in ("publish", "update"))
         seconds = {"computing": sum(role.work for role in roles) - moving, "moving weights": moving}
-        seconds |= {f"waiting for {whom}s" if whom else "idle": spent for whom, spent in found.waits.get(kind, {}).items()}
-        shares[kind] = {name: spent / alive for name, spent in seconds.items() if spent > 0}
+        waits = found.waits.get(kind, {})
+        seconds |= {f"waiting for {whom}s": spent for whom, spent in sorted(waits.items()) if whom}
+        seconds["idle"] = waits.get("", 0.0)
+        shares[kind] = {name: spent / alive for name, spent in seconds.items()}
     return shares

@@ -38,8 +38,10 @@ class Limits:
     """Healthy batches without which nothing can be compared."""
     gradient_times: float = 5.0
     """A gradient norm is large if it is so many times the largest of the latest healthy ones as well."""
+    recent: int = 20
+    """Batches whose rewards a fall is compared with, since rewards are to rise."""
     fall: float = 0.5
-    """A reward has fallen if it did by so many standard deviations of single samples as well."""
+    """A reward has fallen in two batches if it did by so many standard deviations of single samples as well."""
     outlier: float = 3.0
     """A reward is out of range if it is further outside of those seen than so many times their range."""
     reference_times: float = 5.0
@@ -64,9 +66,9 @@ class Limits:
     slower: float = 0.3
     """Factor of the learning rate after each rollback."""
     gold_falls: int = 3
-    """Evaluations in a row, each below the one before, while the trained reward is above what it was at the best one ..."""
+    """Evaluations in a row that must fall short of the best one while the trained reward is above what it was there ..."""
     gold_errors: float = 3.0
-    """... the last by so many standard errors of the held-out reward below the best."""
+    """... each by so many standard errors of the held-out reward."""
 
 
 LIMITS = Limits()
@@ -160,20 +162,30 @@ def range_of_rewards(metrics: Metrics, history: History, limits: Limits = LIMITS
 
 
 def reward_fall(metrics: Metrics, context: Context, history: History, limits: Limits = LIMITS) -> Reading | None:
-    """Whether the mean reward is far below that of the latest healthy batches: the policy broke, or its reward did."""
+    """Whether the mean reward is far below that of the latest healthy batches: the policy broke, or its reward did.
+
+    One batch is enough where it fell by more than the standard deviation of single samples; two in a row by half of that, both
+    beyond what batches vary by; three where each is lower than all before, since batches may vary by much.
+    """
     values = history.of("reward/mean", limits)
-    if not values or "reward/mean" not in metrics:
+    if len(values) < limits.least + 2 or "reward/mean" not in metrics:
         return None
-    middle, deviation = spread(values[-MEMORY // 2 :])
-    value = metrics["reward/mean"]
-    bound = middle - max(
-        limits.deviations * deviation, limits.fall * max(metrics.get("reward/std", 0.0), context.start.get("reward/std", 0.0))
+    usual, latest = values[-limits.recent - 2 : -2], [*values[-2:], metrics["reward/mean"]]
+    middle, deviation = spread(usual)
+    of_samples = max(metrics.get("reward/std", 0.0), context.start.get("reward/std", 0.0))
+    half = middle - limits.fall * of_samples
+    bounds = (
+        min(middle - max(limits.deviations * deviation, 2 * limits.fall * of_samples), min(usual)),
+        min(middle - limits.deviations * deviation, half),
+        min(half, min(usual)),
     )
+    fell = [max(latest[-count:]) < bound for count, bound in enumerate(bounds, 1)]
+    value, bound = latest[-1], next((bound for bound, yes in zip(bounds, fell, strict=True) if yes), bounds[0])
     text = (
         f"the mean reward fell to {value:.3g} from {middle:.3g} (bound {bound:.3g}): the policy broke, or what gives rewards "
         "did; lower learner.learning_rate, or look at the reward"
     )
-    return Reading(value, bound, value < bound, text)
+    return Reading(value, bound, any(fell), text)
 
 
 def reference_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
@@ -236,7 +248,7 @@ def repeated_prompts(metrics: Metrics, context: Context, limits: Limits = LIMITS
 def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
     """Read when a batch of samples has been trained on."""
     return (
-        Rule("reward fall", 2, ("reward/mean",), lambda metrics, context: reward_fall(metrics, context, history, limits)),
+        Rule("reward fall", 1, ("reward/mean",), lambda metrics, context: reward_fall(metrics, context, history, limits)),
         Rule("reference KL", 1, ("kl/reference",), lambda metrics, context: reference_jump(metrics, history, limits)),
         Rule("entropy jump", 2, ("entropy/sampled",), lambda metrics, context: entropy_jump(metrics, history, limits)),
         Rule("repeated prompts", 3, (REPEATED,), lambda metrics, context: repeated_prompts(metrics, context, limits)),
@@ -272,31 +284,29 @@ class GoldWatch:
     """Evaluations against the reward that is trained on: whether one rises while the other falls (Gao et al. 2023,
     arXiv:2210.10760)."""
 
-    best: tuple[int, float, float] | None = None
-    """Step, gold and trained reward of the best evaluation."""
+    best: tuple[int, float, float | None] | None = None
+    """Step, gold and trained reward of the best evaluation; None for a trained reward before anything was trained."""
     short: list[float] = field(default_factory=list)
-    """Gold rewards since then that fall short of it while the trained reward is higher."""
-
+    """Gold rewards since then, in a row, that fall short of it while the trained reward is higher."""
     times: int = 0
     """How often it has tripped."""
 
-    def read(self, step: int, gold: float, trained: float, error: float, limits: Limits = LIMITS) -> Reading | None:
-        """What an evaluation says, whose reward has this standard error; None where nothing is known to compare with."""
+    def read(self, step: int, gold: float, trained: float | None, error: float, limits: Limits = LIMITS) -> Reading | None:
+        """What an evaluation says, whose reward has this standard error; None where there is nothing to compare with."""
         if not math.isfinite(gold):
             return None
         if self.best is None or gold > self.best[1]:
             self.best, self.short = (step, gold, trained), []
             return None
         at, best, then = self.best
-        falling = gold < (self.short[-1] if self.short else best)
-        self.short = [*self.short, gold] if falling and trained > then else []
+        higher = trained is not None and (then is None or trained > then)
+        self.short = [*self.short, gold] if higher and gold < best - limits.gold_errors * error else []
+        rose = f"rose from {then:.3g} to {trained:.3g}" if then is not None else f"is {trained:.3g}"
         text = (
-            f"the held-out reward fell {len(self.short)} times in a row, from {best:.3g} at step {at} to {gold:.3g}, while the "
-            f"trained one rose from {then:.3g} to {trained:.3g}: the policy exploits its "
-            "reward; mend the reward, or add algorithm.kl"
+            f"the held-out reward fell from {best:.3g} at step {at} to {gold:.3g} and stayed low for {len(self.short)} "
+            f"evaluations, while the trained one {rose}: the policy exploits its reward; mend the reward, or add algorithm.kl"
         )
-        tripped = len(self.short) >= limits.gold_falls and gold < best - limits.gold_errors * error
-        return Reading(gold, best, tripped, text)
+        return Reading(gold, best, len(self.short) >= limits.gold_falls, text)
 
 
 Restore = Callable[[int, bool], int | None]

@@ -189,9 +189,9 @@ class Sentinels(Watcher):
     def evaluated(self, step: int, metrics: Metrics, error: float = 0.0) -> list[Alarm]:
         """Alarms of an evaluation, whose reward is the one that counts; what is to be done is done at the next batch."""
         trained = self.history.values.get("reward/mean", [])
-        if self.mode == "off" or "evaluation/reward" not in metrics or not trained:
+        if self.mode == "off" or "evaluation/reward" not in metrics:
             return []
-        recent = float(np.mean(trained[-self.thresholds.patience :]))
+        recent = float(np.mean(trained[-self.thresholds.patience :])) if trained else None
         reading = self.gold.read(step, metrics["evaluation/reward"], recent, error, self.limits)
         if reading is None or not reading.bad:
             return []

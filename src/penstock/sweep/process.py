@@ -95,7 +95,7 @@ class Process:
 
     def __init__(self, run: Run, folder: Path, objective: str, environment: dict[str, str]) -> None:
         """Start it. Raises CheckpointError where the folder cannot be used."""
-        self.folder, self.output, self.curve = folder, folder / "output.txt", Curve(folder, run, objective)
+        self.run, self.folder, self.output, self.curve = run, folder, folder / "output.txt", Curve(folder, run, objective)
         self._asked_at, self._hung = 0.0, False
         if not RunFolder(folder).spec.exists():
             RunFolder(folder).begin(run).close()
@@ -125,8 +125,10 @@ class Process:
     def problem(self) -> str:
         """Why it failed, without what is its own: the same cause gives the same text; empty where it did not fail."""
         code = self._process.returncode
-        if code == 0 or self._hung:
-            return f"logged nothing for {SILENT:.0f} s and was ended" if self._hung else ""
+        if self._hung:
+            return f"logged nothing for {SILENT:.0f} s and was ended"
+        if code == 0:
+            return "" if RunFolder(self.folder).finished(self.run) is not None else "ended before it was finished"
         words = last_words(self.output).replace(str(self.folder), "RUN").partition("; mend that and go on with")[0]
         return words if code > 0 and words else f"{ending(code)} {words}".strip()
 

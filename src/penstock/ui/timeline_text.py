@@ -34,7 +34,9 @@ def facts(found: Account) -> list[tuple[str, str]]:
     if (held := bottleneck(found)) is not None:
         stated.append(("bottleneck", str(held)))
     for kind, shares in times(found).items():
-        stated.append((f"time of {kind}s", ", ".join(f"{what} {share:.0%}" for what, share in shares.items())))
+        stated.append(
+            (f"time of {kind}s", ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share >= 0.005))
+        )
     if found.learner_waits is not None:
         stated.append(("the learner waits", f"{found.learner_waits:.1%} of its time"))
     if found.generators_idle is not None:

@@ -40,6 +40,7 @@ class Prometheus(Monitor):
         self.finished = self._gauge("finished", "1 once the run is finished", "run")
         labels = ("run", "stage", "sentinel", "severity")
         self.alarms = Counter("penstock_alarms", "Alarms of sentinels", labels, registry=self.registry)
+        self.alarmed = self._gauge("alarm_timestamp_seconds", "When a sentinel tripped last, Unix time", *labels)
         self.finished.labels(run.name).set(0)
         self._gauge("run_info", "What the run is", *run.facts).labels(**run.facts).set(1)
         host, _, port = (destination or PORT).rpartition(":")
@@ -66,7 +67,7 @@ class Prometheus(Monitor):
     def metrics(self, at: At, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._set(at, name, value)
-        if "loss" not in values and "learning_rate" not in values:  # an evaluation, or a machine alone
+        if all(name.startswith(("evaluation/", "machine/")) for name in values):
             return
         before, when = self.last.get(at.stage, (at.step - 1, 0.0))
         labels = (self.run.name, at.stage)
@@ -99,7 +100,9 @@ class Prometheus(Monitor):
         self.gauges[key].labels(**labels).set(value)
 
     def alarm(self, at: At, event: Event) -> None:
-        self.alarms.labels(self.run.name, at.stage, event["sentinel"], event["severity"]).inc()
+        labels = (self.run.name, at.stage, event["sentinel"], event["severity"])
+        self.alarms.labels(*labels).inc()
+        self.alarmed.labels(*labels).set(at.time)
 
     def lifecycle(self, at: At, event: Event) -> None:
         if event["what"] == "checkpoint":

@@ -1,0 +1,294 @@
+"""Breakers under injected faults: ``python benchmarks/breakers.py trips | healthy | recovery [--runs 20] [--out FILE]``.
+
+Real runs of small recipes, each fault put into the running system from a step on, as it would come: a learning rate 30 times
+too high for some steps, rewards 1,000 times too large or turned round, one weight update that arrives as noise, a generator
+that never takes weights again, prompts that come double, a loss that is not finite, a reward that pays for length.
+
+``trips``: how many of the runs trip the breaker that the fault is for, and after how many steps.
+``healthy``: steps without a fault of five recipes, and what tripped in them.
+``recovery``: the end of runs with a burst of a fault, with breakers and without, next to healthy ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.config.keeping import CheckpointSpec
+from penstock.config.run import ModelSpec, Offline, Run
+from penstock.core.errors import PenstockError
+from penstock.core.events import read_events
+from penstock.data.sampler import Sampler
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.observe import sentinels
+from penstock.recipes.quickstart import quickstart
+from penstock.recipes.randomwalks import randomwalks
+from penstock.runtime import launch
+from penstock.runtime.build import StageRewards
+from penstock.train import learner
+from penstock.weights.alias import AliasChannel
+
+AT = 30
+"""The step from which a fault is there."""
+BURST = 8
+"""Steps of a fault that passes."""
+STEP = {"now": 0}
+
+
+def during(begin: int, end: int) -> bool:
+    """Whether the batch under way is one of those with the fault."""
+    return begin <= STEP["now"] < end
+
+
+@contextlib.contextmanager
+def patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """``owner.name`` is what ``made`` makes of it."""
+    known = getattr(owner, name)
+    setattr(owner, name, made(known))
+    try:
+        yield
+    finally:
+        setattr(owner, name, known)
+
+
+def counted(known: Any) -> Any:
+    """Notes which batch is under way."""
+
+    def watch(self: Any, learner_: Any, index: int, *more: Any, **named: Any) -> Any:
+        STEP["now"] = index
+        return known(self, learner_, index, *more, **named)
+
+    return watch
+
+
+def rewards(change: Callable[[Any], float], begin: int, end: int) -> Any:
+    """Changes what a batch's samples are given."""
+
+    def made(known: Any) -> Any:
+        async def reward(self: Any, group: Any) -> Any:
+            scored = await known(self, group)
+            if self.spans.__class__.__name__ == "_Evaluation" or not during(begin - 1, end - 1):  # it is scored a step before
+                return scored
+            if not any(sample.key.prompt.source != "held-out" for sample in scored.samples):
+                return scored
+            return replace(scored, samples=tuple(s.scored(change(s)) if s.valid else s for s in scored.samples))
+
+        return reward
+
+    return patched(StageRewards, "__call__", made)
+
+
+def paid_for_length(sample: Any) -> float:
+    """Half of what is right, and a tenth a token: walks grow long, and what is right is lost."""
+    return 0.5 * sample.reward + float(sample.action_T.sum()) / 10
+
+
+def rate(begin: int, end: int) -> Any:
+    def made(known: Any) -> Any:
+        return lambda spec, step, total: known(spec, step, total) * (30.0 if during(begin, end) else 1.0)
+
+    return patched(learner, "rate_at", made)
+
+
+def not_finite(begin: int, end: int) -> Any:
+    def made(known: Any) -> Any:
+        def flush(self: Any) -> Any:
+            if during(begin, end):
+                self.noted = [(value * float("inf"), metrics) for value, metrics in self.noted]
+            return known(self)
+
+        return flush
+
+    return patched(learner.DeviceLearner, "flush", made)
+
+
+def weights(begin: int, end: int, noise: float) -> Any:
+    """From version ``begin`` to before ``end`` the generator holds a copy of the weights of ``begin``, with ``noise`` on it."""
+
+    def made(known: Any) -> Any:
+        async def publish(self: Any, version: int) -> None:
+            for generator in self.generators:
+                assert isinstance(generator, EmbeddedGenerator)
+                if not hasattr(generator, "own"):
+                    generator.own = generator.model  # type: ignore[attr-defined]
+                if version == begin:
+                    generator.model = copy.deepcopy(generator.own)  # type: ignore[attr-defined]
+                    with torch.no_grad():
+                        for parameter in generator.model.network.parameters():
+                            parameter.add_(torch.randn_like(parameter) * parameter.std().nan_to_num(0.0) * noise)
+                elif version == end:
+                    generator.model = generator.own  # type: ignore[attr-defined]
+            await known(self, version)
+
+        return publish
+
+    return patched(AliasChannel, "publish", made)
+
+
+def doubled(begin: int, end: int) -> Any:
+    def made(known: Any) -> Any:
+        def index(self: Any, ordinal: int) -> int:
+            return int(known(self, ordinal - ordinal % 4)) if during(begin - 1, end - 1) else int(known(self, ordinal))
+
+        return index
+
+    return patched(Sampler, "index", made)
+
+
+ALWAYS = 10**9
+FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
+    "rate x 30": (
+        "reward fall, entropy jump, entropy collapse, gradient norm, reference KL, step KL",
+        12,
+        lambda: rate(AT, ALWAYS),
+    ),
+    "rewards x 1,000": ("reward range", 1, lambda: rewards(lambda s: 1000 * s.reward, AT, ALWAYS)),
+    "rewards turned round": ("reward fall", 3, lambda: rewards(lambda s: 1 - s.reward, AT, ALWAYS)),
+    "rewards constant": ("constant reward", 5, lambda: rewards(lambda s: 0.5, AT, ALWAYS)),
+    "one update is noise": ("log-prob gap", 2, lambda: weights(AT, AT + 1, 0.3)),
+    "generator is stuck": ("log-prob gap", 12, lambda: weights(AT, ALWAYS, 0.0)),
+    "prompts come double": ("repeated prompts", 4, lambda: doubled(AT, ALWAYS)),
+    "loss not finite": ("non-finite", 1, lambda: not_finite(AT, ALWAYS)),
+    "reward pays for length": ("gold", 40, lambda: rewards(paid_for_length, 0, ALWAYS)),
+}
+"""What breakers answer to it, within how many steps, and how it is put in."""
+
+
+def trained(folder: Path) -> tuple[Path, Path]:
+    """Models to start from, trained once: of ``randomwalks`` after imitation, of ``quickstart`` after 60 steps of GRPO."""
+    found = []
+    quick = quickstart(steps=60)
+    shorter = tuple(replace(stage, evaluation=None) for stage in quick.stages)
+    for run in (randomwalks("sft"), replace(quick, stages=shorter, headline="done")):
+        path = folder / run.name
+        if not (path / "model").exists():
+            launch(replace(run, device="cpu", threads=1), path)
+        found.append(path / "model")
+    return found[0], found[1]
+
+
+def recipe(name: str, seed: int, steps: int, every: int, models: tuple[Path, Path], mode: str) -> Run:
+    """A run of one stage from a trained model."""
+    quick = name == "quickstart-grpo"
+    made = quickstart(seed) if quick else randomwalks(name.removeprefix("randomwalks-"), seed)  # type: ignore[arg-type]
+    stage: Any = replace(made.stages[-1], model=ModelSpec(path=str(models[quick])), steps=steps)
+    if quick:
+        stage = replace(stage, batch=16, samples=8)
+    if not isinstance(stage, Offline) or stage.evaluation is not None:
+        stage = replace(stage, evaluation=replace(stage.evaluation, every=every))
+    return replace(
+        made, stages=(stage,), device="cpu", threads=1, headline="", sentinels=mode, checkpoint=CheckpointSpec(every=10, keep=3)
+    )
+
+
+def carried_out(run: Run, fault: Callable[[], Any]) -> tuple[list[Any], str]:
+    """The events of a run with a fault, and the error that ended it, if one did."""
+    STEP["now"], error = 0, ""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        with patched(sentinels.Sentinels, "watch", counted), fault():
+            try:
+                launch(run, folder / "run")
+            except PenstockError as ended:
+                error = str(ended)
+        return list(read_events(folder / "run" / "events.jsonl")), error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def alarms_of(events: list[Any]) -> list[tuple[str, int, str]]:
+    """Name, step and action of what tripped."""
+    known = [event for event in events if event["kind"] == "sentinel" and event["state"] == "tripped"]
+    return [(event["sentinel"], event["step"], event.get("action", "")) for event in known]
+
+
+def steps_of(events: list[Any]) -> int:
+    return max((event["step"] for event in events if event["kind"] == "metrics"), default=0)
+
+
+def trips(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
+    for fault, (names, within, put_in) in FAULTS.items():
+        if options.only and fault not in options.only.split(","):
+            continue
+        first = []
+        for seed in range(options.runs):
+            kind = ("randomwalks-grpo", "quickstart-grpo", "randomwalks-ppo", "randomwalks-rloo")[seed % 4]
+            kind = kind if fault != "reward pays for length" else "randomwalks-grpo"
+            every = 5 if fault == "reward pays for length" else 0
+            events, error = carried_out(recipe(kind, seed, AT + within + 2, every, models, "on"), put_in)
+            begin = 0 if fault == "reward pays for length" else AT
+            before = sorted({name for name, step, _ in alarms_of(events) if step <= begin})
+            hits = [(step - begin, name, action) for name, step, action in alarms_of(events) if name in names and step > begin]
+            first.append(min(hits, default=(ALWAYS, "none", "")))
+            yield {"fault": fault, "recipe": kind, "seed": seed, "after": first[-1], "before": before, "ended": error[:200],
+                   "alarms": alarms_of(events)}  # fmt: skip
+        hit = [after for after, _, _ in first if after <= within]
+        ordered = sorted(after for after, _, _ in first)
+        yield {"fault": fault, "runs": len(first), "tripped": len(hit) / len(first), "within": within,
+               "median": statistics.median(ordered), "last": ordered[-1]}  # fmt: skip
+
+
+HEALTHY = ("randomwalks-grpo", "randomwalks-ppo", "randomwalks-rloo", "quickstart-grpo", "randomwalks-dpo")
+
+
+def healthy(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
+    for seed in range(options.runs):
+        for kind in HEALTHY:
+            events, error = carried_out(recipe(kind, 1000 + seed, 100, 20, models, "on"), contextlib.nullcontext)
+            yield {"recipe": kind, "seed": seed, "steps": steps_of(events), "alarms": alarms_of(events), "ended": error[:200]}
+
+
+def recovery(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
+    burst = {
+        "none": contextlib.nullcontext,
+        "rate x 30": lambda: rate(AT, AT + BURST),
+        "rewards turned round": lambda: rewards(lambda s: 1 - s.reward, AT, AT + BURST),
+        "one update is noise": lambda: weights(AT, AT + 1, 0.3),
+        "loss not finite": lambda: not_finite(AT, AT + 2),
+        "reward pays for length": lambda: rewards(paid_for_length, 0, ALWAYS),
+    }
+    for seed in range(options.runs):
+        for fault, put_in in burst.items():
+            for mode in ("on", "warn"):
+                if (fault == "none" and mode == "warn") or (options.only and fault not in options.only.split(",")):
+                    continue
+                events, error = carried_out(recipe("randomwalks-grpo", seed, 100, 5, models, mode), put_in)
+                curve = [(event["step"], event["values"]["evaluation/reward"]) for event in events
+                         if event["kind"] == "metrics" and "evaluation/reward" in event["values"]]  # fmt: skip
+                proxy = [(event["step"], event["values"]["reward/mean"]) for event in events
+                         if event["kind"] == "metrics" and "reward/mean" in event["values"]]  # fmt: skip
+                yield {"fault": fault, "breakers": mode, "seed": seed, "end": curve[-1][1] if curve else None, "curve": curve,
+                       "trained": proxy, "alarms": alarms_of(events), "ended": error[:200]}  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("what", choices=("trips", "healthy", "recovery"))
+    options.add_argument("--runs", type=int, default=20)
+    options.add_argument("--only", default="", help="faults, joined by commas")
+    options.add_argument("--models", default=str(Path(tempfile.gettempdir()) / "penstock-breakers"))
+    options.add_argument("--out", default="")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    models = trained(Path(given.models))
+    for line in {"trips": trips, "healthy": healthy, "recovery": recovery}[given.what](given, models):
+        text = json.dumps(line)
+        print(text[:300], flush=True)
+        if given.out:
+            with open(given.out, "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
