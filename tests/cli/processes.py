@@ -133,7 +133,7 @@ def steps_of(folder: Path, stage: str) -> int:
     return max(found, default=0)
 
 
-TIMED = ("seconds/", "tokens_per_second", "generation/tokens_per_second")
+TIMED = ("seconds/", "machine/", "tokens_per_second", "generation/tokens_per_second")
 
 
 def metrics(folder: Path) -> list[tuple[str, int, dict[str, Any]]]:

@@ -82,7 +82,13 @@ def walk(ready: StageRuntime, start: int = 0, stop: int = 100) -> list[dict[str,
         try:
             async with alongside(*ready.background()), aclosing(ready.steps(start)) as steps:
                 async for step in steps:
-                    found.append({k: v for k, v in step.metrics.items() if "seconds" not in k and "per_second" not in k})
+                    found.append(
+                        {
+                            k: v
+                            for k, v in step.metrics.items()
+                            if "seconds" not in k and "per_second" not in k and not k.startswith("machine/")
+                        }
+                    )
                     ready.acknowledge()
                     if step.index + 1 >= stop:
                         return

@@ -17,10 +17,10 @@ PACKAGE = str(Path(penstock.__file__).parent)
 def test_eight_hops_lead_from_train_to_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, seen = DeviceLearner.step, []
 
-    def stepped(self: DeviceLearner) -> object:
+    def stepped(self: DeviceLearner, *caution: object) -> object:
         frames = [frame for frame in inspect.stack()[1:] if frame.filename.startswith(PACKAGE)]
         seen.append([f"{Path(frame.filename).stem}.{frame.function}" for frame in reversed(frames)])
-        return step(self)
+        return step(self, *caution)  # type: ignore[arg-type]
 
     monkeypatch.setattr(DeviceLearner, "step", stepped)
     rows = [{"prompt": row["prompt"]} for row in ROWS]

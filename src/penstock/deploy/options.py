@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from penstock.config.roles import most_ranks, processes, roles
-from penstock.config.run import Run
 from penstock.config.spec import require
+
+if TYPE_CHECKING:
+    from penstock.config.run import Run
 
 Target = Literal["rayjob", "trainjob", "jobset", "slurm"]
 Gang = Literal["none", "kueue", "volcano"]
@@ -108,6 +109,8 @@ def layout(run: Run, options: Options) -> Layout:
     Raises:
         SpecError: it does not fit on the nodes that were asked for; says what does.
     """
+    from penstock.config.roles import most_ranks, processes, roles
+
     require(
         run.device == "cuda" or not options.gpus,
         f'--gpus {options.gpus} would be left alone: device="{run.device}" takes no GPU in a cluster; add --device cuda',

@@ -260,8 +260,12 @@ async def learn(
                 units = [] if watch.held else labeller.label(groups)
                 shown = plan.look and due(index + 1, plan.steps)
                 seen = look(trainer.learner, groups) if shown else ()
+            parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
-                parts = _trained(trainer, units, watch, plan, index)
+                for part in passes(units, plan, index):
+                    parts.append(trainer.step(part, watch, not parts))
+                    if watch.enough(parts[-1]):
+                        break
         stream.trained(lease)
         described = sample_metrics(groups) if watch.held else describe(labeller, groups, units)
         metrics = watch.after(mean_metrics(parts) | described)
@@ -274,15 +278,10 @@ async def learn(
         await stream.release(lease)
 
 
-def _trained(trainer: Trainer, units: Sequence[Unit], watch: Watch, plan: Plan, index: int) -> list[Metrics]:
-    """Metrics of the optimizer steps of a batch, until the watch has seen enough."""
-    parts: list[Metrics] = []
+def passes(units: Sequence[Unit], plan: Plan, index: int) -> Iterator[list[Unit]]:
+    """The minibatches of a batch, in the order in which it is trained on."""
     for epoch in range(plan.epochs):
-        for part in minibatches(units, plan.minibatches, (plan.seed, index, epoch)):
-            parts.append(trainer.step(part, watch, not parts))
-            if watch.enough(parts[-1]):
-                return parts
-    return parts
+        yield from minibatches(units, plan.minibatches, (plan.seed, index, epoch))
 
 
 def _refuse_total_failure(groups: Sequence[Group]) -> None:

@@ -48,7 +48,7 @@ class Limits:
     """KL to the reference: so many times the largest of the latest ..."""
     reference_least: float = 2.0
     """... and so many nats a sample."""
-    step_kl: float = 1.0
+    step_kl: float = 5.0
     """Nats a token from the policy that a batch began with to the one that is trained, above which the batch is over."""
     entropy_times: float = 3.0
     """Entropy of samples: so many times the median, with no reward for it."""
@@ -299,7 +299,9 @@ class GoldWatch:
             self.best, self.short = (step, gold, trained), []
             return None
         at, best, then = self.best
-        higher = trained is not None and (then is None or trained > then)
+        if trained is None:
+            return None
+        higher = then is None or trained > then
         self.short = [*self.short, gold] if higher and gold < best - limits.gold_errors * error else []
         rose = f"rose from {then:.3g} to {trained:.3g}" if then is not None else f"is {trained:.3g}"
         text = (
