@@ -36,6 +36,7 @@ from penstock.recipes.quickstart import quickstart
 from penstock.recipes.randomwalks import randomwalks
 from penstock.runtime import launch
 from penstock.runtime.build import StageRewards
+from penstock.runtime.stages.online import OnlineRuntime
 from penstock.train import learner
 from penstock.weights.alias import AliasChannel
 
@@ -44,6 +45,8 @@ AT = 30
 BURST = 8
 """Steps of a fault that passes."""
 STEP = {"now": 0}
+TRAINED: dict[str, Any] = {}
+"""What gives the rewards that are trained on."""
 
 
 def during(begin: int, end: int) -> bool:
@@ -72,15 +75,23 @@ def counted(known: Any) -> Any:
     return watch
 
 
+def noted(known: Any) -> Any:
+    """Notes what gives the rewards that are trained on."""
+
+    def begin(self: Any, parts: Any, *more: Any) -> None:
+        TRAINED["rewards"] = parts.rewards
+        known(self, parts, *more)
+
+    return begin
+
+
 def rewards(change: Callable[[Any], float], begin: int, end: int) -> Any:
-    """Changes what a batch's samples are given."""
+    """Changes what a batch's samples are given; those of an evaluation with rewards of its own get what they should."""
 
     def made(known: Any) -> Any:
         async def reward(self: Any, group: Any) -> Any:
             scored = await known(self, group)
-            if self.spans.__class__.__name__ == "_Evaluation" or not during(begin - 1, end - 1):  # it is scored a step before
-                return scored
-            if not any(sample.key.prompt.source != "held-out" for sample in scored.samples):
+            if self is not TRAINED["rewards"] or not during(begin - 1, end - 1):  # of an evaluation; it is scored a step before
                 return scored
             return replace(scored, samples=tuple(s.scored(change(s)) if s.valid else s for s in scored.samples))
 
@@ -197,7 +208,7 @@ def carried_out(run: Run, fault: Callable[[], Any]) -> tuple[list[Any], str]:
     STEP["now"], error = 0, ""
     folder = Path(tempfile.mkdtemp())
     try:
-        with patched(sentinels.Sentinels, "watch", counted), fault():
+        with patched(sentinels.Sentinels, "watch", counted), patched(OnlineRuntime, "__init__", noted), fault():
             try:
                 launch(run, folder / "run")
             except PenstockError as ended:
