@@ -1,0 +1,85 @@
+"""Weights go back in a whole run: to a healthy checkpoint, at a lower rate, with other prompts; and a stage may end early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_skipped_steps import STAGES, infinite
+
+import penstock
+from penstock.ckpt.store import CheckpointStore
+from penstock.config.keeping import CheckpointSpec
+from penstock.config.run import EvaluationSpec, RewardSpec, Run
+from penstock.core.events import read_events
+from penstock.observe.breakers import LIMITS
+from penstock.observe.sentinels import Sentinels
+from penstock.runtime import launch
+from penstock.train.learner import DeviceLearner
+
+__all__ = ["infinite"]
+
+
+def run_of(stage: Any, **more: Any) -> Run:
+    return Run(name="run", stages=(stage,), device="cpu", threads=1, checkpoint=CheckpointSpec(every=2, keep=1), **more)
+
+
+def values(folder: Path, name: str) -> dict[int, float]:
+    """A metric by step."""
+    found = [event for event in read_events(folder / "events.jsonl") if event["kind"] == "metrics"]
+    return {event["step"]: event["values"][name] for event in found if name in event["values"]}
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+def test_weights_go_back_after_three_steps_that_were_not_finite(
+    stage: Any, infinite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, known = [], DeviceLearner.load_state
+
+    def load(learner: DeviceLearner, state: Any) -> None:
+        loaded.append(state.values["updates"])
+        known(learner, state)
+
+    monkeypatch.setattr(DeviceLearner, "load_state", load)
+    infinite(4, 5, 6)
+    launch(run_of(replace(stage, steps=10)), tmp_path / "run")
+    alarms = [event for event in read_events(tmp_path / "run/events.jsonl") if event["kind"] == "sentinel"]
+    assert [(alarm["step"], alarm["action"]) for alarm in alarms if alarm["sentinel"] == "non-finite"] == [
+        (5, "skip"), (6, "skip"), (7, "roll back")
+    ]  # fmt: skip
+    (back,) = [alarm for alarm in alarms if alarm["action"] == "roll back"]
+    assert "went back to the weights of step 4" in back["message"]
+    assert loaded == [4]
+    rates = values(tmp_path / "run", "learning_rate")
+    assert rates[8] == pytest.approx(LIMITS.slower * rates[4])
+    assert max(values(tmp_path / "run", "loss")) == 10
+
+
+def test_a_checkpoint_from_amid_trouble_is_not_a_good_one(infinite: Any, tmp_path: Path) -> None:
+    infinite(4)
+    launch(run_of(replace(STAGES["online"], steps=6)), tmp_path / "run")
+    good = {entry.position.step: entry.good for entry in CheckpointStore(tmp_path / "run/checkpoints").entries()}
+    assert good == {4: True, 6: False}
+
+
+def test_a_stage_that_is_over_early_is_evaluated_saved_and_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Sentinels.remember
+
+    def remember(sentinels: Sentinels, facts: Any) -> None:
+        known(sentinels, facts)
+        sentinels.over = len(sentinels._first) == 3
+
+    monkeypatch.setattr(Sentinels, "remember", remember)
+    stage = STAGES["online"]
+    held_out = EvaluationSpec(
+        data=penstock.rows([{"prompt": "ab", "answer": "b"}]), rewards=(RewardSpec(function="exact_match"),), every=100
+    )
+    result = launch(run_of(replace(stage, steps=10, evaluation=held_out)), tmp_path / "run")
+    assert max(values(tmp_path / "run", "loss")) == 3
+    assert sorted(values(tmp_path / "run", "evaluation/reward")) == [0, 3]
+    assert result.model_path.exists()
+    assert (
+        launch(run_of(replace(stage, steps=10, evaluation=held_out)), tmp_path / "run", resume=True).summary == result.summary
+    )
