@@ -16,8 +16,8 @@ import tiny_t5
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
-from penstock.core.contracts import Denominator, Learner, State
-from penstock.core.errors import TrainingError
+from penstock.core.contracts import FULL_STEP, Caution, Denominator, Learner, State
+from penstock.core.errors import LargeGradientError, TrainingError
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.train.fleet import fleet_of
@@ -129,11 +129,11 @@ def units_of(seed=0, groups=(3, 1, 2)):
     return units
 
 
-def train(learner, units, *, budget=4096, share=True, loss=None):
+def train(learner, units, *, budget=4096, share=True, loss=None, caution=FULL_STEP):
     """One optimizer step over all micro-batches; gives the summed metrics and those of the step."""
     for batch in lay_out(units, budget, share):
         learner.accumulate(batch, loss or Likelihood(), Denominator.of(units))
-    return learner.flush(), learner.step()
+    return learner.flush(), learner.step(caution)
 
 
 def weights(learner):
@@ -216,6 +216,25 @@ def test_a_refused_step_does_not_spoil_the_next(make):
     train(learner, units_of())
     train(other, units_of())
     assert_equal_bits(weights(learner), weights(other))
+
+
+def test_a_step_that_is_held_back_leaves_the_weights_and_does_not_spoil_the_next(make):
+    learner, other = make(), make()
+    before = weights(learner)
+    with pytest.raises(LargeGradientError):
+        train(learner, units_of(seed=1), caution=Caution(limit=0.0))
+    assert_equal_bits(weights(learner), before)
+    train(learner, units_of())
+    train(other, units_of())
+    assert_equal_bits(weights(learner), weights(other))
+
+
+def test_a_step_may_be_taken_at_a_lower_rate(make):
+    learner, other = make(), make(learning_rate=3e-4)
+    _, slower = train(learner, units_of(), caution=Caution(rate=0.3))
+    train(other, units_of())
+    assert slower["learning_rate"] == pytest.approx(3e-4)
+    assert all(torch.allclose(tensor, weights(other)[name], atol=1e-7) for name, tensor in weights(learner).items())
 
 
 def test_scores_have_one_entry_a_row_over_its_actions(make):
