@@ -165,7 +165,7 @@ FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
         lambda: rate(AT, ALWAYS),
     ),
     "rewards x 1,000": ("reward range", 1, lambda: rewards(lambda s: 1000 * s.reward, AT, ALWAYS)),
-    "rewards turned round": ("reward fall", 3, lambda: rewards(lambda s: 1 - s.reward, AT, ALWAYS)),
+    "rewards turned round": ("reward fall", 8, lambda: rewards(lambda s: 1 - s.reward, AT, ALWAYS)),
     "rewards constant": ("constant reward", 5, lambda: rewards(lambda s: 0.5, AT, ALWAYS)),
     "one update is noise": ("log-prob gap", 2, lambda: weights(AT, AT + 1, 0.3)),
     "generator is stuck": ("log-prob gap", 12, lambda: weights(AT, ALWAYS, 0.0)),

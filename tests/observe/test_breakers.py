@@ -175,6 +175,66 @@ def test_a_rollback_takes_older_weights_and_a_lower_rate_and_is_quiet_while_old_
     assert sentinels.usual(64)
 
 
+def doubtful(sentinel: str = "reward fall", bound: float = 0.5, reached: int = 50) -> Sentinels:
+    """Sentinels whose weights have just gone back for a metric that crossed its bound."""
+    sentinels = Sentinels(restore=lambda before, best: reached)
+    sentinels.history.values |= {"reward/mean": [0.9] * 20, "loss": [1.0] * 20}
+    sentinels.roll_back(replace(ALARM, sentinel=sentinel, bound=bound), 0)
+    return sentinels
+
+
+def test_a_reward_that_is_back_after_a_rollback_is_not_doubted_any_more() -> None:
+    sentinels = doubtful()
+    assert [sentinels.doubted({"reward/mean": 0.8}, 62 + n, False) for n in range(sentinels.thresholds.patience)] == [
+        (False, [])
+    ] * 5
+    assert sentinels.doubt is None
+    assert sentinels.rate == LIMITS.slower
+
+
+def test_batches_that_old_weights_made_say_nothing_of_a_rollback() -> None:
+    sentinels = doubtful()
+    assert sentinels.doubted({"reward/mean": 0.1}, 61, False) == (False, [])
+    assert sentinels.doubt is not None
+    assert sentinels.doubt.bad == 0
+
+
+def test_a_reward_that_stays_low_after_a_rollback_holds_the_weights_and_then_is_what_others_are_compared_with() -> None:
+    sentinels = doubtful()
+    seen = [sentinels.doubted({"reward/mean": 0.2}, 62 + n, False) for n in range(LIMITS.doubted)]
+    assert [left_out for left_out, _ in seen] == [True] * (LIMITS.doubted - 1) + [False]
+    said = [(alarm.step, alarm.action, alarm.severity) for _, alarms in seen for alarm in alarms]
+    assert said == [(62, "skip", "warning"), (71, "", "warning")]
+    assert (sentinels.doubt, sentinels.rate) == (None, 1.0)
+    assert "reward/mean" not in sentinels.history.values
+
+
+def test_a_reward_that_comes_back_by_itself_takes_the_rate_back_to_what_it_was() -> None:
+    sentinels = doubtful()
+    for n in range(3):
+        assert sentinels.doubted({"reward/mean": 0.2}, 62 + n, False)[0]
+    for n in range(5):
+        assert not sentinels.doubted({"reward/mean": 0.8}, 65 + n, False)[0]
+    assert (sentinels.doubt, sentinels.rate) == (None, 1.0)
+
+
+def test_a_loss_that_stays_high_after_a_rollback_is_what_others_are_compared_with() -> None:
+    sentinels = doubtful("loss jump", bound=2.0)
+    for n in range(LIMITS.doubted):
+        sentinels.doubted({"loss": 3.0}, 62 + n, True)
+    assert sentinels.doubt is None
+    assert "loss" not in sentinels.history.values
+
+
+def test_what_had_nothing_to_go_back_to_leaves_no_batch_out() -> None:
+    sentinels = Sentinels()
+    sentinels.roll_back(ALARM, 0)
+    seen = [sentinels.doubted({"reward/mean": 0.2}, 62 + n, False) for n in range(LIMITS.doubted)]
+    assert not any(left_out for left_out, _ in seen)
+    assert [alarm.action for _, alarms in seen for alarm in alarms] == [""]
+    assert sentinels.doubt is None
+
+
 def test_one_rollback_too_many_stops_the_run() -> None:
     sentinels = Sentinels(restore=lambda before, best: 0)
     severities = [sentinels.roll_back(replace(ALARM, step=60 + 10 * n), 0).severity for n in range(4)]

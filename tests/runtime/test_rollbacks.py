@@ -22,6 +22,12 @@ from penstock.train.learner import DeviceLearner
 __all__ = ["infinite"]
 
 
+def easy_then_hard(sample: Any, columns: Any, easy: int) -> float:
+    """Nine of ten are right at first, then one of ten."""
+    number = int(columns["number"])
+    return float(number % 10 > 0) if number < easy else float(number % 10 == 0)
+
+
 def run_of(stage: Any, **more: Any) -> Run:
     return Run(name="run", stages=(stage,), device="cpu", threads=1, checkpoint=CheckpointSpec(every=2, keep=1), **more)
 
@@ -83,3 +89,16 @@ def test_a_stage_that_is_over_early_is_evaluated_saved_and_finished(tmp_path: Pa
     assert (
         launch(run_of(replace(stage, steps=10, evaluation=held_out)), tmp_path / "run", resume=True).summary == result.summary
     )
+
+
+def test_harder_data_take_weights_back_once_and_then_are_what_batches_are_compared_with(tmp_path: Path) -> None:
+    rows = penstock.rows([{"prompt": "ab", "number": number} for number in range(200)])
+    reward = RewardSpec(function=f"{Path(__file__)}:easy_then_hard", options={"easy": 80})
+    stage = replace(STAGES["online"], data=replace(rows, shuffle=False), rewards=(reward,), batch=4, steps=45)
+    launch(run_of(stage), tmp_path / "run")
+    known = [event for event in read_events(tmp_path / "run/events.jsonl") if event["kind"] == "sentinel"]
+    alarms = [(event["state"], event["action"]) for event in known if event["sentinel"] == "reward fall"]
+    assert alarms == [("tripped", "roll back"), ("tripped", "skip"), ("tripped", "")]
+    rates, skipped = values(tmp_path / "run", "learning_rate"), values(tmp_path / "run", "steps/skipped")
+    assert len(skipped) == LIMITS.doubted - 1
+    assert rates[45] == pytest.approx(rates[20])

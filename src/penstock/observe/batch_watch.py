@@ -15,7 +15,7 @@ from penstock.core.errors import LargeGradientError, NonFiniteStepError, Skipped
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Metrics, Row, Sample, Unit, Version
 from penstock.loops.learn import Watch
-from penstock.observe.breakers import ACTIONS, REPEATED, gradient_limit, offline_rules, online_rules, range_of_rewards
+from penstock.observe.breakers import ACTIONS, DOUBTED, REPEATED, gradient_limit, offline_rules, online_rules, range_of_rewards
 from penstock.observe.rules import (
     Context,
     Reading,
@@ -75,7 +75,15 @@ class BatchWatch(Watch):
                 self._skip("reward range", reading.message)
             elif reading is not None:
                 self._judge("reward range", reading)
+            self._doubt(self.facts)
         return self
+
+    def _doubt(self, known: Metrics, trained: bool = False) -> None:
+        """Ask whether a rollback helped; leaves the batch out where it did not and it has not been trained on yet."""
+        left_out, alarms = self.sentinels.doubted(known, self.index + 1, trained)
+        if left_out:
+            self.held, self.skips = True, self.skips + 1
+        self._gather(alarms)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.on and isinstance(error, NonFiniteStepError):
@@ -152,6 +160,7 @@ class BatchWatch(Watch):
         if not self.on:
             return metrics
         known, sentinels, step = metrics | self.facts, self.sentinels, self.index + 1  # a fact is of the rewards as given
+        self._doubt({name: value for name, value in metrics.items() if name not in self.facts}, trained=True)
         self._gather(self._checked(known))
         if reading := sentinels.weights_changed(self.learner, metrics):
             self._judge("weights unchanged", reading)
@@ -172,6 +181,7 @@ class BatchWatch(Watch):
         if step >= sentinels.quiet_until:
             rules += online_rules(sentinels.history, sentinels.limits) if self.groups else offline_rules(sentinels.history)
         alarms: list[Alarm] = []
+        rules = tuple(rule for rule in rules if sentinels.doubt is None or rule.name not in DOUBTED)
         for alarm in sentinels.check(rules, known, step):
             action = ACTIONS.get(alarm.sentinel, ("", ""))[0] if sentinels.acts and not alarm.cleared else ""
             if action == "roll back" and self._back is None:

@@ -65,6 +65,8 @@ class Limits:
     rollback_window: int = 500
     slower: float = 0.3
     """Factor of the learning rate after each rollback."""
+    doubted: int = 10
+    """Batches as bad as before a rollback, after which it is not the weights."""
     gold_falls: int = 3
     """Evaluations in a row that must fall short of the best one while the trained reward is above what it was there ..."""
     gold_errors: float = 3.0
@@ -88,6 +90,9 @@ ACTIONS: Mapping[str, tuple[Action, Action]] = {
     "rollbacks": ("stop", "stop"),
 }
 """By sentinel: what is done at once, and what if that was done too often. All other sentinels only say what they see."""
+
+DOUBTED = {"reward fall": "reward/mean", "loss jump": "loss", "entropy jump": "entropy/sampled", "reference KL": "kl/reference"}
+"""Sentinels that other data may trip as well as broken weights, and the metric that each reads."""
 
 KEPT = ("gradient_norm", "reward/mean", "entropy/sampled", "kl/reference", "loss")
 """Metrics whose latest healthy values are remembered."""
@@ -309,6 +314,29 @@ class GoldWatch:
             f"evaluations, while the trained one {rose}: the policy exploits its reward; mend the reward, or add algorithm.kl"
         )
         return Reading(gold, best, len(self.short) >= limits.gold_falls, text)
+
+
+@dataclass
+class Doubt:
+    """Whether it was the weights that a metric crossed its bound for: asked of the batches after they went back.
+
+    If the restored weights are as bad at once, it is the data or what gives rewards.
+    """
+
+    sentinel: str
+    bound: float
+    reached: int | None
+    """Step whose weights were restored; None: there was nothing to go back to."""
+    bad: int = 0
+    good: int = 0
+    """In a row."""
+
+    def read(self, metrics: Metrics) -> bool:
+        """Whether a batch is as bad as the one that tripped the sentinel; counts it."""
+        value = metrics[DOUBTED[self.sentinel]]
+        worse = value < self.bound if self.sentinel == "reward fall" else value > self.bound
+        self.bad, self.good = self.bad + worse, 0 if worse else self.good + 1
+        return worse
 
 
 Restore = Callable[[int, bool], int | None]
