@@ -195,7 +195,8 @@ def recipe(name: str, seed: int, steps: int, every: int, models: tuple[Path, Pat
     made = quickstart(seed) if quick else randomwalks(name.removeprefix("randomwalks-"), seed)  # type: ignore[arg-type]
     stage: Any = replace(made.stages[-1], model=ModelSpec(path=str(models[quick])), steps=steps)
     if quick:
-        stage = replace(stage, batch=16, samples=8)
+        learner_ = replace(stage.learner, learning_rate=1e-4)  # at 3e-4 such small batches do harm to a trained model
+        stage = replace(stage, batch=16, samples=8, learner=learner_)
     if not isinstance(stage, Offline) or stage.evaluation is not None:
         stage = replace(stage, evaluation=replace(stage.evaluation, every=every))
     return replace(

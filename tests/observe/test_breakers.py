@@ -14,6 +14,7 @@ from penstock.core.types import Group, Prompt, PromptKey
 from penstock.observe.breakers import (
     LIMITS,
     MEMORY,
+    REPEATED,
     GoldWatch,
     History,
     PromptMemory,
@@ -106,10 +107,18 @@ def test_a_loss_jumps_to_twice_the_median() -> None:
     assert [loss_jump({"loss": value}, history).bad for value in (1.9, 2.1)] == [False, True]  # type: ignore[union-attr]
 
 
-def test_prompts_that_repeat_as_much_as_at_first_are_the_data_as_it_is() -> None:
-    start = Context(start={"prompts/repeated": 0.5})
-    found = [repeated_prompts({"prompts/repeated": share}, start) for share in (0.8, 0.9)]
+def test_prompts_repeat_where_two_fifths_of_those_that_usually_are_new_come_again() -> None:
+    found = [repeated_prompts({REPEATED: share}, History({REPEATED: [0.0] * 5 + [0.5] * 20})) for share in (0.69, 0.71)]
     assert [reading.bad for reading in found if reading] == [False, True]
+
+
+def test_rows_of_few_values_come_again_more_and_more_without_an_alarm() -> None:
+    history = History()
+    for count in range(100):
+        share = 1 - 0.97**count
+        found = repeated_prompts({REPEATED: share}, history)
+        assert found is None or not found.bad
+        history.add({REPEATED: share})
 
 
 def group(ordinal: int, text: str, epoch: int = 0) -> Group:

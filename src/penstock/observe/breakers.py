@@ -55,7 +55,7 @@ class Limits:
     loss_times: float = 2.0
     """Loss of an offline stage: so many times the median as well."""
     repeated: float = 0.4
-    """Share of a batch's prompts that came before in the same pass over the data, above what the first batches had."""
+    """Prompts that came before in the same pass, as a share of those of a batch that usually are new."""
     skips: int = 3
     """Skipped steps ..."""
     skip_window: int = 20
@@ -94,7 +94,7 @@ ACTIONS: Mapping[str, tuple[Action, Action]] = {
 DOUBTED = {"reward fall": "reward/mean", "loss jump": "loss", "entropy jump": "entropy/sampled", "reference KL": "kl/reference"}
 """Sentinels that other data may trip as well as broken weights, and the metric that each reads."""
 
-KEPT = ("gradient_norm", "reward/mean", "entropy/sampled", "kl/reference", "loss")
+KEPT = ("gradient_norm", "reward/mean", "entropy/sampled", "kl/reference", "loss", REPEATED)
 """Metrics whose latest healthy values are remembered."""
 
 
@@ -237,15 +237,19 @@ def loss_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Re
     return Reading(value, bound, value > bound, text)
 
 
-def repeated_prompts(metrics: Metrics, context: Context, limits: Limits = LIMITS) -> Reading | None:
-    """Whether prompts come again within one pass over the data, more than at first."""
-    if REPEATED not in metrics or not context.start:
+def repeated_prompts(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether prompts come again within one pass over the data, far more than lately.
+
+    Rows of few values come again more and more as a pass goes on, so the latest batches are what to compare with.
+    """
+    values = history.of(REPEATED, limits)[-limits.recent :]
+    if not values or REPEATED not in metrics:
         return None
-    value, first = metrics[REPEATED], context.start[REPEATED]
-    bound = first + limits.repeated
+    value, usual = metrics[REPEATED], statistics.median(values)
+    bound = usual + limits.repeated * (1 - usual)
     text = (
-        f"{value:.0%} of the batch's prompts were seen before in this pass over the data "
-        f"({first:.0%} in the first batches): rows are doubled, or the source gives some again"
+        f"{value:.0%} of the batch's prompts were seen before in this pass over the data ({usual:.0%} in the latest batches): "
+        "rows are doubled, or the source gives some again"
     )
     return Reading(value, bound, value >= bound, text)
 
@@ -256,7 +260,7 @@ def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
         Rule("reward fall", 1, ("reward/mean",), lambda metrics, context: reward_fall(metrics, context, history, limits)),
         Rule("reference KL", 1, ("kl/reference",), lambda metrics, context: reference_jump(metrics, history, limits)),
         Rule("entropy jump", 2, ("entropy/sampled",), lambda metrics, context: entropy_jump(metrics, history, limits)),
-        Rule("repeated prompts", 3, (REPEATED,), lambda metrics, context: repeated_prompts(metrics, context, limits)),
+        Rule("repeated prompts", 3, (REPEATED,), lambda metrics, context: repeated_prompts(metrics, history, limits)),
     )
 
 
@@ -308,7 +312,9 @@ class GoldWatch:
             return None
         higher = then is None or trained > then
         self.short = [*self.short, gold] if higher and gold < best - limits.gold_errors * error else []
-        rose = f"rose from {then:.3g} to {trained:.3g}" if then is not None else f"is {trained:.3g}"
+        rose = (
+            f"rose from {then:.3g} to {trained:.3g}: the" if then is not None else f"is {trained:.3g}: training harms, or the"
+        )
         text = (
             f"the held-out reward fell from {best:.3g} at step {at} to {gold:.3g} and stayed low for {len(self.short)} "
             f"evaluations, while the trained one {rose}: the policy exploits its reward; mend the reward, or add algorithm.kl"

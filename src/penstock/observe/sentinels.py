@@ -14,7 +14,7 @@ from penstock.core.types import Group, Metrics, Version
 from penstock.loops.learn import Watcher
 from penstock.observe import breakers
 from penstock.observe.batch_watch import BatchWatch, fatal
-from penstock.observe.breakers import ACTIONS, DOUBTED, LIMITS, REPEATED, GoldWatch, History, Limits
+from penstock.observe.breakers import ACTIONS, DOUBTED, LIMITS, GoldWatch, History, Limits
 from penstock.observe.rules import EXACT, STARTING, Context, Reading, Rule, Thresholds, weights_differ
 
 SAMPLED_WEIGHTS = 1024
@@ -100,7 +100,7 @@ class Sentinels(Watcher):
     def remember(self, facts: Metrics) -> None:
         """Keep a batch's facts if it is one of the first that have them."""
         if len(self._first) < self.thresholds.start and all(name in facts for name in STARTING):
-            self._first.append({name: facts[name] for name in STARTING} | {REPEATED: facts.get(REPEATED, 0.0)})
+            self._first.append({name: facts[name] for name in STARTING})
 
     def note_weights(self, learner: Learner) -> None:
         """Remember the weights that the first batch finds."""
