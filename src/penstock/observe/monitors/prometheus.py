@@ -89,15 +89,15 @@ class Prometheus(Monitor):
             name = f"machine_{kind}_{name}"
         else:
             labels["stage"] = at.stage
-        key = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if key not in self.gauges:
+        if name not in self.gauges:
             if len(self.gauges) >= MOST:
                 return
+            key = re.sub(r"\W", "_", name, flags=re.ASCII)
             try:
-                self.gauges[key] = self._gauge(key, f"{name} of the last step that has it", *labels)
+                self.gauges[name] = self._gauge(key, f"{name} of the last step that has it", *labels)
             except ValueError:
                 return
-        self.gauges[key].labels(**labels).set(value)
+        self.gauges[name].labels(**labels).set(value)
 
     def alarm(self, at: At, event: Event) -> None:
         labels = (self.run.name, at.stage, event["sentinel"], event["severity"])
