@@ -1,4 +1,4 @@
-"""Breakers under injected faults: ``python benchmarks/breakers.py trips | healthy | recovery [--runs 20] [--out FILE]``.
+"""Breakers under injected faults: ``python benchmarks/breakers.py WHAT [--runs 20] [--out FILE]``.
 
 Real runs of small recipes, each fault put into the running system from a step on, as it would come: a learning rate 30 times
 too high for some steps, rewards 1,000 times too large or turned round, one weight update that arrives as noise, a generator
@@ -7,6 +7,7 @@ that never takes weights again, prompts that come double, a loss that is not fin
 ``trips``: how many of the runs trip the breaker that the fault is for, and after how many steps.
 ``healthy``: steps without a fault of five recipes, and what tripped in them.
 ``recovery``: the end of runs with a burst of a fault, with breakers and without, next to healthy ones.
+``picture``: of what ``recovery --out FILE`` wrote, how a reward that pays for length is exploited (needs matplotlib).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from penstock.weights.alias import AliasChannel
 
 AT = 30
 """The step from which a fault is there."""
+HACKED = 10
+"""The step from which the reward pays for length: while the policy still varies enough to find that out."""
 BURST = 8
 """Steps of a fault that passes."""
 STEP = {"now": 0}
@@ -171,7 +174,7 @@ FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
     "generator is stuck": ("log-prob gap", 12, lambda: weights(AT, ALWAYS, 0.0)),
     "prompts come double": ("repeated prompts", 4, lambda: doubled(AT, ALWAYS)),
     "loss not finite": ("non-finite", 1, lambda: not_finite(AT, ALWAYS)),
-    "reward pays for length": ("gold", 40, lambda: rewards(paid_for_length, 0, ALWAYS)),
+    "reward pays for length": ("gold", 60, lambda: rewards(paid_for_length, HACKED, ALWAYS)),
 }
 """What breakers answer to it, within how many steps, and how it is put in."""
 
@@ -239,7 +242,7 @@ def trips(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[di
             kind = kind if fault != "reward pays for length" else "randomwalks-grpo"
             every = 5 if fault == "reward pays for length" else 0
             events, error = carried_out(recipe(kind, seed, AT + within + 2, every, models, "on"), put_in)
-            begin = 0 if fault == "reward pays for length" else AT
+            begin = HACKED if fault == "reward pays for length" else AT
             before = sorted({name for name, step, _ in alarms_of(events) if step <= begin})
             hits = [(step - begin, name, action) for name, step, action in alarms_of(events) if name in names and step > begin]
             first.append(min(hits, default=(ALWAYS, "none", "")))
@@ -268,14 +271,15 @@ def recovery(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator
         "rewards turned round": lambda: rewards(lambda s: 1 - s.reward, AT, AT + BURST),
         "one update is noise": lambda: weights(AT, AT + 1, 0.3),
         "loss not finite": lambda: not_finite(AT, AT + 2),
-        "reward pays for length": lambda: rewards(paid_for_length, 0, ALWAYS),
+        "reward pays for length": lambda: rewards(paid_for_length, HACKED, ALWAYS),
     }
     for seed in range(options.runs):
         for fault, put_in in burst.items():
             for mode in ("on", "warn"):
                 if (fault == "none" and mode == "warn") or (options.only and fault not in options.only.split(",")):
                     continue
-                events, error = carried_out(recipe("randomwalks-grpo", seed, 100, 5, models, mode), put_in)
+                steps = 150 if fault == "reward pays for length" else 100
+                events, error = carried_out(recipe("randomwalks-grpo", seed, steps, 5, models, mode), put_in)
                 curve = [(event["step"], event["values"]["evaluation/reward"]) for event in events
                          if event["kind"] == "metrics" and "evaluation/reward" in event["values"]]  # fmt: skip
                 proxy = [(event["step"], event["values"]["reward/mean"]) for event in events
@@ -284,14 +288,45 @@ def recovery(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator
                        "trained": proxy, "alarms": alarms_of(events), "ended": error[:200]}  # fmt: skip
 
 
+def picture(records: Path, image: Path) -> None:
+    """Held-out and trained reward of all seeds over steps, with and without breakers."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    runs = [json.loads(line) for line in records.read_text(encoding="utf-8").splitlines()]
+    shown = [("none", "on", "the right reward", "tab:green"), ("reward pays for length", "warn", "pays for length", "tab:red"),
+             ("reward pays for length", "on", "pays for length, with breakers", "tab:blue")]  # fmt: skip
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
+    for axis, name, title in (
+        (axes[0], "curve", "held-out: what is wanted"),
+        (axes[1], "trained", "the reward that is trained on"),
+    ):
+        for fault, mode, label, colour in shown:
+            curves = [run[name] for run in runs if (run["fault"], run["breakers"]) == (fault, mode)]
+            for curve in curves:
+                axis.plot(*zip(*curve, strict=True), color=colour, alpha=0.25, linewidth=1)
+            steps = sorted({step for curve in curves for step, _ in curve})
+            middle = [statistics.median(dict(curve)[step] for curve in curves if step in dict(curve)) for step in steps]
+            axis.plot(steps, middle, color=colour, label=label, linewidth=2)
+        axis.set(title=title, xlabel="step")
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    figure.savefig(image, dpi=110)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("what", choices=("trips", "healthy", "recovery"))
+    options.add_argument("what", choices=("trips", "healthy", "recovery", "picture"))
     options.add_argument("--runs", type=int, default=20)
     options.add_argument("--only", default="", help="faults, joined by commas")
     options.add_argument("--models", default=str(Path(tempfile.gettempdir()) / "penstock-breakers"))
     options.add_argument("--out", default="")
+    options.add_argument("--image", default="docs/images/breakers.png", help="of picture, made of the records in --out")
     given = options.parse_args()
+    if given.what == "picture":
+        return picture(Path(given.out), Path(given.image))
     torch.set_num_threads(1)
     models = trained(Path(given.models))
     for line in {"trips": trips, "healthy": healthy, "recovery": recovery}[given.what](given, models):

@@ -85,7 +85,7 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
-TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 57_400, 130, 43
+TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 57_500, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all."""
 FOLDER_LINES = {

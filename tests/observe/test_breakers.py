@@ -174,10 +174,10 @@ ALARM = Alarm("reward fall", "warning", 60, "the reward fell", 0.1, 0.5, action=
 
 
 def test_a_rollback_takes_older_weights_and_a_lower_rate_and_is_quiet_while_old_samples_come() -> None:
-    asked: list[tuple[int, bool]] = []
-    sentinels = Sentinels(restore=lambda before, best: asked.append((before, best)) or 50)  # type: ignore[func-returns-value]
+    asked: list[tuple[int, float | None]] = []
+    sentinels = Sentinels(restore=lambda before, least: asked.append((before, least)) or 50)  # type: ignore[func-returns-value]
     done = sentinels.roll_back(ALARM, lag=2)
-    assert asked == [(55, False)]
+    assert asked == [(55, None)]
     assert sentinels.rate == LIMITS.slower
     assert "went back to the weights of step 50" in done.message
     assert not sentinels.usual(63)
@@ -263,8 +263,8 @@ def test_without_a_checkpoint_a_slow_sign_is_said_and_broken_weights_stop() -> N
 
 
 def test_a_reward_that_is_exploited_again_ends_the_stage_with_the_best_weights() -> None:
-    asked: list[bool] = []
-    sentinels = Sentinels(restore=lambda before, best: asked.append(best) or 20)  # type: ignore[func-returns-value]
+    asked: list[float | None] = []
+    sentinels = Sentinels(restore=lambda before, least: asked.append(least) or 20)  # type: ignore[func-returns-value]
     sentinels.history.values["reward/mean"] = [0.5]
     for times, over in ((1, False), (2, True)):
         sentinels.gold = replace(sentinels.gold, best=(10, 0.9, 0.4), short=[0.8, 0.7])
@@ -272,7 +272,14 @@ def test_a_reward_that_is_exploited_again_ends_the_stage_with_the_best_weights()
         assert sentinels.due is not None
         sentinels.roll_back(sentinels.due, 0)
         assert (sentinels.gold.times, sentinels.over) == (times, over)
-    assert asked == [True, True]
+    assert asked == [0.7, 0.7]  # half of what was lost from 0.9 to 0.5 comes back at least
+
+
+def test_a_reward_that_is_exploited_is_only_said_where_no_checkpoint_is_better() -> None:
+    sentinels = Sentinels(restore=lambda before, least: None)
+    done = sentinels.roll_back(replace(ALARM, sentinel="gold", action="roll back to the best"), 0)
+    assert (done.severity, done.action) == ("warning", "none")
+    assert (sentinels.over, sentinels.rate) == (False, 1.0)
 
 
 def test_told_to_warn_gold_is_only_said() -> None:

@@ -157,16 +157,18 @@ class CheckpointStore:
             )
         return None
 
-    def load_good(self, number: int, before: int, best: bool = False) -> Loaded | None:
-        """A verified checkpoint of the ``number``-th stage to go back to: the ``best``, else the newest of a healthy run, from
-        step ``before`` or earlier where there is one. None where there is none; the checkpoints stay as they are.
+    def load_good(self, number: int, before: int, least: float | None = None) -> Loaded | None:
+        """A verified checkpoint of the ``number``-th stage to go back to, None where there is none.
+
+        The best, if its score is to be ``least`` or more; else the newest of a healthy run, from step ``before`` or earlier
+        where there is one. The checkpoints stay as they are.
         """
         with self._locked():
             fit = [entry for entry in self.entries() if entry.position.number == number and entry.good]
-            known = [(entry.score, entry) for entry in fit if entry.score is not None] if best else []
-            ranked = [entry for _, entry in sorted(known, key=lambda one: (-one[0], -one[1].position.step))] or sorted(
-                fit, key=lambda entry: (entry.position.step > before, -entry.position.step)
-            )
+            ranked = sorted(fit, key=lambda entry: (entry.position.step > before, -entry.position.step))
+            if least is not None:
+                known = [(entry.score, entry) for entry in ranked if entry.score is not None and entry.score >= least]
+                ranked = [entry for _, entry in sorted(known, key=lambda one: (-one[0], -one[1].position.step))]
             return next((self._load(entry.path) for entry in ranked if self._examine(entry.path) is None), None)
 
     def _load(self, path: Path, warnings: Sequence[str] = ()) -> Loaded:

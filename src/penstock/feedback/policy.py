@@ -12,21 +12,25 @@ class QueuePolicy:
     """How tasks are handed out. Shares are of all that an annotator is given; what a share cannot fill goes to the rest."""
 
     lease_seconds: float = 900.0
+    """Seconds for which an annotator keeps a task."""
     held: int = 2
-    """Leases that one annotator may hold: the task on the screen and the one fetched ahead."""
+    """Tasks that an annotator may keep at once: the one on the screen and the one fetched ahead."""
     gold_share: float = 0.08
+    """Share of tasks whose answer is known."""
     repeat_share: float = 0.04
+    """Share of tasks that an annotator answers again."""
     repeat_after: int = 20
     """Judgements of the annotator between a task and its repeat."""
     qualify: int = 0
     """Gold tasks that a new annotator answers before everything else."""
     qualified: float = 0.7
-    """Accuracy on those from which they are admitted."""
+    """Accuracy on those from which they are admitted; the votes of others do not count."""
     pause: bool = False
-    """Whether an annotator who surely fails gold is paused."""
+    """Pause annotators who surely fail gold, until an administrator includes them again."""
     quota: int = 0
     """Answers that one annotator may give; 0: any number."""
     seed: int = 0
+    """Of the order in which tasks are handed out."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.qualify <= 10_000 and 0 <= self.quota <= 10**9 and 0 <= self.qualified <= 1):

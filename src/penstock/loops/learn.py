@@ -99,7 +99,7 @@ class Watcher:
 
     over: bool = False
     """Whether the stage is to end before its last step."""
-    restore: Callable[[int, bool], int | None] | None = None
+    restore: Callable[[int, float | None], int | None] | None = None
     """Loads the learner's state of a good checkpoint from before a step, or of the best one; gives its step."""
 
     def healthy(self, step: int) -> bool:

@@ -345,6 +345,6 @@ class Doubt:
         return worse
 
 
-Restore = Callable[[int, bool], int | None]
-"""``(step, best)``: load the weights of a good checkpoint from before ``step``, or of the best one; its step, None if there is
-none."""
+Restore = Callable[[int, float | None], int | None]
+"""``(step, least)``: load the weights of a good checkpoint from before ``step``, or of the best one if its held-out reward must
+be ``least`` or more; its step, None if there is none."""

@@ -172,7 +172,8 @@ class Sentinels(Watcher):
                 "weights: look at the reward, the data and the learning rate"
             )
             return replace(alarm, sentinel="rollbacks", severity="fatal", message=text, action="stop")
-        reached = self.restore(step - self.thresholds.patience, best) if self.restore is not None else None
+        least = (alarm.value + alarm.bound) / 2 if best else None  # half of what was lost comes back at least
+        reached = self.restore(step - self.thresholds.patience, least) if self.restore is not None else None
         if reached is None:
             lost = alarm.sentinel in ("non-finite", "gradient norm")
             text = f"{alarm.message}; there is no good checkpoint to go back to (checkpoint.every)"
@@ -191,7 +192,8 @@ class Sentinels(Watcher):
         return replace(alarm, message=text)
 
     def _doubt(self, alarm: Alarm, reached: int | None) -> None:
-        self.doubt = breakers.Doubt(alarm.sentinel, alarm.bound, reached) if alarm.sentinel in DOUBTED else None
+        if alarm.sentinel in DOUBTED:
+            self.doubt = breakers.Doubt(alarm.sentinel, alarm.bound, reached)
 
     def doubted(self, known: Metrics, step: int, trained: bool) -> tuple[bool, list[Alarm]]:
         """Whether to leave a batch out since it is as bad as before weights went back, and the alarm of what follows.

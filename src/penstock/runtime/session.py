@@ -270,10 +270,10 @@ class StageRun:
                 raise CheckpointError(f'{loaded.entry.path}: holds no state of "{name}"; it belongs to another kind of run')
             holder.load_state(loaded.states[name])
 
-    def _go_back(self, before: int, best: bool) -> int | None:
+    def _go_back(self, before: int, least: float | None) -> int | None:
         """Load the learner's state of a good checkpoint of this stage; gives its step, or None where there is none."""
         self.session.saver.wait()
-        loaded = self.session.store.load_good(self.number, before, best)
+        loaded = self.session.store.load_good(self.number, before, least)
         if loaded is None:
             return None
         self.holders["learner"].load_state(loaded.states["learner"])

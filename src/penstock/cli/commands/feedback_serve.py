@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+
+import tyro
 
 from penstock.cli.command import address, called
 from penstock.cli.commands.feedback import StoreCommand, opened
 from penstock.core.errors import SpecError
+from penstock.feedback.policy import QueuePolicy
 
 
 @dataclass(kw_only=True)
@@ -35,22 +38,7 @@ class Serve(StoreCommand):
     """What annotators are asked to go by (default: a short general text)."""
     guideline_version: str = "1"
     """Its version, kept with every vote."""
-    lease_seconds: float = 900.0
-    """Seconds for which an annotator keeps a task."""
-    held: int = 2
-    """Tasks that an annotator may keep at once."""
-    gold_share: float = 0.08
-    """Share of tasks whose answer is known."""
-    repeat_share: float = 0.04
-    """Share of tasks that an annotator answers again."""
-    qualify: int = 0
-    """Gold tasks that a new annotator answers before everything else."""
-    qualified: float = 0.7
-    """Accuracy on those from which they are admitted; the votes of others do not count."""
-    pause: bool = False
-    """Pause annotators who surely fail gold, until an administrator includes them again."""
-    quota: int = 0
-    """Answers that one annotator may give; 0: any number."""
+    policy: tyro.conf.OmitArgPrefixes[QueuePolicy] = field(default_factory=QueuePolicy)
     metrics_token_file: Annotated[str, called("FILE")] = ""
     """A file with the token with which Prometheus reads /metrics (default: administrators alone do)."""
     embedder: Annotated[str, called("hashed|FOLDER")] = "hashed"
@@ -62,7 +50,6 @@ class Serve(StoreCommand):
 
     def run(self) -> None:
         """Serve until a signal."""
-        from penstock.feedback.policy import QueuePolicy
         from penstock.feedback.service.app import FeedbackApp
         from penstock.feedback.service.context import GUIDELINE, Context, Settings
         from penstock.feedback.service.server import Transport, run
@@ -81,12 +68,8 @@ class Serve(StoreCommand):
             guideline=read(self.guideline or GUIDELINE),
             metrics_token=read_secret(self.metrics_token_file) if self.metrics_token_file else "",
         )
-        policy = QueuePolicy(
-            lease_seconds=self.lease_seconds, held=self.held, gold_share=self.gold_share, repeat_share=self.repeat_share,
-            qualify=self.qualify, qualified=self.qualified, pause=self.pause, quota=self.quota,
-        )  # fmt: skip
         retrieval = Retrieval(least=self.least, control=self.control)
-        with opened(self.store, policy) as store, listen(self.host, self.port) as listening:
+        with opened(self.store, self.policy) as store, listen(self.host, self.port) as listening:
             scheme = "https" if transport.certificate else "http"
             line = f"serving {self.store} at {scheme}://{address(listening)} · Ctrl-C ends"
             context = Context(store, settings)
