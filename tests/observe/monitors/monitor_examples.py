@@ -112,7 +112,7 @@ def answering(answer: Callable[[str, str, bytes], tuple[int, bytes]]) -> Iterato
             """Nothing is printed."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

@@ -36,8 +36,10 @@ class MLflow(Monitor):
         experiment = found.experiment_id if found is not None else self.client.create_experiment(name)
         self.id = self.kept(lambda: self.client.create_run(experiment, run_name=self.run.name).info.run_id)
         self.client.update_run(self.id, status="RUNNING")
+        known = self.client.get_run(self.id).data.params  # where the run is resumed; none of them may change
         config = [(key_of(name), str(value)[:LETTERS]) for name, value in leaves(self.run.config).items()]
-        for start in range(0, len(config), PARAMETERS):  # the same ones again, where the run is resumed
+        config = [(name, value) for name, value in config if name not in known]
+        for start in range(0, len(config), PARAMETERS):
             parameters = [entities.Param(name, value) for name, value in config[start : start + PARAMETERS]]
             self.client.log_batch(self.id, params=parameters)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class TensorBoard(Monitor):
         stage = at.stage or "run"
         if stage not in self.writers:
             self.writers[stage] = EventFileWriter(str(self.folder / stage), max_queue_size=100, flush_secs=10)
-        self.writers[stage].add_event(Record(wall_time=at.time or None, step=at.step, summary=Summary(value=values)))
+        self.writers[stage].add_event(Record(wall_time=at.time or time.time(), step=at.step, summary=Summary(value=values)))
 
     def metrics(self, at: At, values: Mapping[str, float]) -> None:
         self._write(at, *(Summary.Value(tag=name, simple_value=value) for name, value in values.items()))
