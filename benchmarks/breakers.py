@@ -163,7 +163,7 @@ def doubled(begin: int, end: int) -> Any:
 ALWAYS = 10**9
 FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
     "rate x 30": (
-        "reward fall, entropy jump, entropy collapse, gradient norm, reference KL, step KL",
+        "reward fall, held-out fall, entropy jump, entropy collapse, gradient norm, reference KL, step KL",
         12,
         lambda: rate(AT, ALWAYS),
     ),

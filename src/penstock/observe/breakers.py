@@ -68,7 +68,7 @@ class Limits:
     doubted: int = 10
     """Batches as bad as before a rollback, after which it is not the weights."""
     gold_falls: int = 3
-    """Evaluations in a row that must fall short of the best one while the trained reward is above what it was there ..."""
+    """Evaluations in a row that must fall short of the best one ..."""
     gold_errors: float = 3.0
     """... each by so many standard errors of the held-out reward."""
 
@@ -87,6 +87,7 @@ ACTIONS: Mapping[str, tuple[Action, Action]] = {
     "entropy collapse": ("roll back", "stop"),
     "step KL": ("end the batch", "end the batch"),
     "gold": ("roll back to the best", "stop"),
+    "held-out fall": ("roll back to the best", "stop"),
     "rollbacks": ("stop", "stop"),
 }
 """By sentinel: what is done at once, and what if that was done too often. All other sentinels only say what they see."""
@@ -295,10 +296,15 @@ class GoldWatch:
 
     best: tuple[int, float, float | None] | None = None
     """Step, gold and trained reward of the best evaluation; None for a trained reward before anything was trained."""
-    short: list[float] = field(default_factory=list)
-    """Gold rewards since then, in a row, that fall short of it while the trained reward is higher."""
+    short: list[bool] = field(default_factory=list)
+    """Of the evaluations since then, in a row, that fall short of it: whether the trained reward is higher."""
     times: int = 0
     """How often it has tripped."""
+
+    @property
+    def exploited(self) -> bool:
+        """Whether the trained reward was higher each time; if not, the policy is worse by both."""
+        return all(self.short)
 
     def read(self, step: int, gold: float, trained: float | None, error: float, limits: Limits = LIMITS) -> Reading | None:
         """What an evaluation says, whose reward has this standard error; None where there is nothing to compare with."""
@@ -310,14 +316,17 @@ class GoldWatch:
         at, best, then = self.best
         if trained is None:
             return None
-        higher = then is None or trained > then
-        self.short = [*self.short, gold] if higher and gold < best - limits.gold_errors * error else []
-        rose = (
-            f"rose from {then:.3g} to {trained:.3g}: the" if then is not None else f"is {trained:.3g}: training harms, or the"
+        falls = gold < best - limits.gold_errors * error
+        self.short = [*self.short, then is None or trained > then] if falls else []
+        was = f" (was {then:.3g})" if then is not None else ""
+        why = (
+            "the policy exploits its reward; mend the reward, or add algorithm.kl"
+            if self.exploited
+            else "the policy got worse; lower learner.learning_rate"
         )
         text = (
             f"the held-out reward fell from {best:.3g} at step {at} to {gold:.3g} and stayed low for {len(self.short)} "
-            f"evaluations, while the trained one {rose}: the policy exploits its reward; mend the reward, or add algorithm.kl"
+            f"evaluations, while the trained one is {trained:.3g}{was}: {why}"
         )
         return Reading(gold, best, len(self.short) >= limits.gold_falls, text)
 

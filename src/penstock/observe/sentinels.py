@@ -179,7 +179,7 @@ class Sentinels(Watcher):
             text = f"{alarm.message}; there is no good checkpoint to go back to (checkpoint.every)"
             self._doubt(alarm, None)
             return replace(alarm, severity="fatal" if lost else "warning", message=text, action="stop" if lost else "none")
-        self.over = self.over or (best and self.gold.times > 1)
+        self.over = self.over or (alarm.sentinel == "gold" and self.gold.times > 1)
         self.rate *= limits.slower
         self._rollbacks.append(step)
         self._doubt(alarm, reached)
@@ -232,10 +232,11 @@ class Sentinels(Watcher):
         reading = self.gold.read(step, metrics["evaluation/reward"], recent, error, self.limits)
         if reading is None or not reading.bad:
             return []
-        self.gold.short, self.gold.times = [], self.gold.times + 1
-        alarm = Alarm("gold", "warning", step, reading.message, reading.value, reading.bound)
+        name = "gold" if self.gold.exploited else "held-out fall"
+        self.gold.short, self.gold.times = [], self.gold.times + self.gold.exploited
+        alarm = Alarm(name, "warning", step, reading.message, reading.value, reading.bound)
         if self.acts:
-            self.due = replace(alarm, action=ACTIONS["gold"][0])
+            self.due = replace(alarm, action=ACTIONS[name][0])
         return [] if self.acts else [alarm]
 
     def state(self) -> State:
