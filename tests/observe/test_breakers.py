@@ -285,7 +285,7 @@ def test_a_held_out_reward_that_falls_with_the_trained_one_takes_the_best_weight
     sentinels = Sentinels(restore=lambda before, least: 20)
     for _ in range(2):
         sentinels.history.values["reward/mean"] = [0.3]
-        sentinels.gold = replace(sentinels.gold, best=(10, 0.9, 0.4), short=[True, False])
+        sentinels.gold = replace(sentinels.gold, best=(10, 0.9, 0.4), short=[False, False])
         assert sentinels.evaluated(50, {"evaluation/reward": 0.5}) == []
         assert sentinels.due is not None
         assert (sentinels.due.sentinel, sentinels.due.action) == ("held-out fall", "roll back to the best")

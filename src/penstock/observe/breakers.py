@@ -303,8 +303,8 @@ class GoldWatch:
 
     @property
     def exploited(self) -> bool:
-        """Whether the trained reward was higher each time; if not, the policy is worse by both."""
-        return all(self.short)
+        """Whether the trained reward mostly was higher; if not, the policy is worse by both."""
+        return 2 * sum(self.short) > len(self.short)
 
     def read(self, step: int, gold: float, trained: float | None, error: float, limits: Limits = LIMITS) -> Reading | None:
         """What an evaluation says, whose reward has this standard error; None where there is nothing to compare with."""
