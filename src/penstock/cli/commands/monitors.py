@@ -31,6 +31,6 @@ class Rules(Command):
 
 
 MONITORS = Group(
-    "What Grafana and Prometheus need to show runs; a run serves its numbers with --monitors prometheus:9464.",
+    "What Grafana and Prometheus need to show runs; a run serves its numbers with --monitors '[\"prometheus:9464\"]'.",
     {"dashboard": "monitors:Dashboard", "rules": "monitors:Rules"},
 )

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.events import Event
 from penstock.observe.monitors.monitor import At, Monitor, leaves
 
-WAIT = 30.0
+WAIT = 15.0
 """Seconds in which the service must answer."""
 
 
