@@ -80,9 +80,15 @@ def test_a_share_at_the_bound_is_no_bottleneck(kind: str, seconds: float) -> Non
     assert found(lane("learner", (kind, 0, seconds), ("train", seconds, 10)))[2] == "trains"
 
 
-def test_the_learners_own_standstill_goes_before_what_others_cause() -> None:
-    learner = lane("learner", ("save", 0, 2), ("wait", 2, 9), ("train", 9, 10))
-    assert found(learner, lane("generator-0", ("generate", 0, 10)))[2] == "saves"
+def test_of_several_the_largest_counts() -> None:
+    generator = lane("generator-0", ("generate", 0, 10))
+    assert found(lane("learner", ("save", 0, 2), ("wait", 2, 9), ("train", 9, 10)), generator)[2] == "waits for groups"
+    assert found(lane("learner", ("wait", 0, 4), ("save", 4, 9), ("train", 9, 10)), generator)[2] == "saves"
+
+
+def test_what_holds_the_learner_up_goes_before_generators() -> None:
+    learner = lane("learner", ("save", 0, 2), ("train", 2, 10))
+    assert found(learner, lane("generator-0", ("generate", 0, 1)))[2] == "saves"
 
 
 def test_what_lies_before_the_first_wait_counts_for_no_wait() -> None:

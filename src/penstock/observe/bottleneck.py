@@ -24,7 +24,7 @@ class Bottleneck:
 
 
 def bottleneck(found: Account) -> Bottleneck | None:
-    """The first rule that holds, the learner's own standstill before what others cause; None where nothing is recorded.
+    """What takes most of the learner's time, or else what generators wait for; None where nothing is recorded.
 
     The learner's shares are of its time; where it takes batches, without what lies before its first wait only for the wait
     itself. Generators and reward workers are each taken together.
@@ -41,16 +41,15 @@ def bottleneck(found: Account) -> Bottleneck | None:
         (saves > SAVES, "learner", saves, "saves", "a larger checkpoint.every"),
         (evaluates > EVALUATES, "learner", evaluates, "evaluates", "a larger evaluation.every, or roles.evaluator"),
         (unscored > WAITS, "learner", unscored, "waits for rewards", "more roles.rewards, or quicker rewards"),
-        (waits > WAITS and idle is not None and idle > WAITS, "learner", waits, "waits for groups while generators idle",
-         "a larger max_lag (with runtime procs or ray), so that both work at a time"),
-        (waits > WAITS, "learner", waits, "waits for groups", "more roles.generators, or a faster engine"),
+        (waits > WAITS >= unscored and idle is not None and idle > WAITS, "learner", waits,
+         "waits for groups while generators idle", "a larger max_lag (with runtime procs or ray), so that both work at a time"),
+        (waits > WAITS >= unscored, "learner", waits, "waits for groups", "more roles.generators, or a faster engine"),
         (idle is not None and idle > WAITS, "generators", idle or 0.0, "idle",
          "a larger max_lag, a faster learner (more ranks), "
          "or fewer generators"),
     )  # fmt: skip
-    for holds, role, share, what, change in rules:
-        if holds:
-            return Bottleneck(role, share, what, change)
+    if held := [rule[1:] for rule in rules if rule[0]]:
+        return Bottleneck(*max(held, key=lambda rule: (rule[0] == "learner", rule[1])))
     trains = (learner.seconds.get("train", 0.0) + learner.seconds.get("label", 0.0)) / learner.alive
     return Bottleneck(
         "learner", trains, "trains", "nothing holds it up; a faster learner (more ranks, bfloat16) is what is left"
