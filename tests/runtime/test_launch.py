@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gc
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,14 @@ from penstock.config.run import CheckpointSpec, DataSpec, ModelSpec, Offline, On
 from penstock.core.errors import DataError, SpecError
 from penstock.core.events import read_events
 from penstock.core.types import Sampling
+from penstock.engine.cache import CachePool
+from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Trainer
+from penstock.models.language_model import LanguageModel
 from penstock.runtime import launch
 from penstock.runtime.listeners import Delivery
 from penstock.runtime.travelling import travelling
+from penstock.train.learner import DeviceLearner
 
 ROWS = [{"prompt": letters, "completion": "b"} for letters in ("ab", "bc", "cd")]
 MODEL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=32)
@@ -142,3 +147,29 @@ def test_a_function_of_this_process_only_is_refused_before_anything_starts(tmp_p
     with pytest.raises(SpecError, match=r"processes that cannot find .*lambda.*define it at the top level of a file"):
         launch(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def living(*kinds: type) -> list[object]:
+    """Objects of these classes that are still in memory, waste that refers to itself included."""
+    return [one for one in gc.get_objects() if type(one) in kinds]
+
+
+def living_classes(package: str) -> list[object]:
+    return [one for one in gc.get_objects() if isinstance(one, type) and str(one.__module__).startswith(package)]
+
+
+def test_a_run_that_is_over_leaves_no_model_and_no_recorded_code_in_memory(tmp_path: Path) -> None:
+    """A process that launches run after run, such as a notebook or a benchmark, does not grow."""
+    rows = penstock.rows([{"prompt": "ab", "answer": "b"}, {"prompt": "bc", "answer": "c"}])
+    run = replace(in_processes(rows), runtime="local", threads=1)
+    launch(run, tmp_path / "first")
+    models = LanguageModel, DeviceLearner, EmbeddedGenerator, CachePool
+    before, classes = {id(one) for one in living(*models)}, len(living_classes("torch.jit"))
+    gc.disable()
+    try:
+        launch(run, tmp_path / "second")
+        assert [one for one in living(*models) if id(one) not in before] == []
+        gc.collect()
+        assert len(living_classes("torch.jit")) == classes
+    finally:
+        gc.enable()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,31 @@ class Forward(nn.Module):
         return draw(logits, uniform, temperature, cuts)
 
 
+def recording(forward: Forward, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """A step as a TorchScript function, recorded on the arguments of one; it reads the live weights.
+
+    ``torch.jit.trace`` would leave a class for every layer, with its code, in a table of the process that nothing is ever taken
+    out of: a process that makes model after model grew by 10 MB and more with each. A graph whose weights are arguments
+    like all others needs no classes, and a function of its own goes when its step does.
+    """
+    weights = [*forward.parameters(), *forward.buffers()]
+
+    def flat(token: Tensor, *parts: Sequence[Tensor]) -> list[Tensor]:
+        return [token, *(tensor for part in parts for tensor in part)]
+
+    def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        rest = iter(tensors)
+        token, *parts = next(rest), *(list(itertools.islice(rest, len(part))) for part in arguments[1:])
+        found: tuple[Tensor, Tensor] = forward(token, *parts)
+        return found
+
+    with quiet_transformers():  # tracing warns of every shape that Python code looked at, and reads every property
+        inputs = (*flat(*arguments), *weights)
+        graph, _ = torch._C._create_graph_by_tracing(run, inputs, lambda tensor: "", True, False)
+    function = torch._C._create_function_from_graph("step", graph)
+    return lambda *given: function(*flat(*given), *weights)
+
+
 class DecodeStep:
     """Advances the running rows by one token.
 
@@ -230,8 +256,7 @@ class DecodeStep:
         """The recorded step; it is recorded at the first call, on the arguments of that step."""
         kind = self._shared, self._shifted
         if kind not in self._traced:
-            with quiet_transformers():  # tracing warns of every shape that Python code looked at, and reads every property
-                self._traced[kind] = torch.jit.trace(self._forward(), arguments, check_trace=False)
+            self._traced[kind] = recording(self._forward(), arguments)
         return self._traced[kind]
 
     def choose(self, rows: Tensor, logits_BV: Tensor, cuts: TokenFilters | None) -> None:
