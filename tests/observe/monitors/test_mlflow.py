@@ -94,6 +94,13 @@ def test_samples_are_a_table(store: str, tmp_path: Path) -> None:
     assert (row["prompt"], row["text"], row["reward"], row["reward/vowels"]) == ("ab|", "line\nline", 0.25, 0.25)
 
 
+def test_a_long_run_sends_samples_to_its_end(store: str, tmp_path: Path) -> None:
+    rows = [{"text": "a", "held_out": True}]
+    assert told(monitor_to(store, tmp_path), [event("samples", step=step, rows=rows) for step in range(200)]) == []
+    client, run = only_run(store)
+    assert len(client.list_artifacts(run.info.run_id, "samples")) == 200
+
+
 def test_a_run_that_has_not_finished_has_failed(store: str, tmp_path: Path) -> None:
     told(monitor_to(store, tmp_path), STORY)
     assert only_run(store)[1].info.status == "FAILED"

@@ -135,6 +135,13 @@ def test_a_run_that_is_refused_leaves_nothing_at_the_service(tmp_path: Path) -> 
     assert monitor.heard == []
 
 
+def test_samples_are_sent_now_and_then_and_evaluations_always(tmp_path: Path) -> None:
+    own, held_out = event("samples", rows=[{"text": "a"}]), event("samples", rows=[{"text": "a", "held_out": True}] * 2)
+    monitor = remembering(tmp_path)
+    told(monitor, [own, own, held_out, own, held_out])
+    assert [one for one in monitor.heard if one[0] == "samples"] == [("samples", 1), ("samples", 2), ("samples", 2)]
+
+
 def test_a_service_that_cannot_be_opened_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = remembering(tmp_path, failing=1)
     (warned,) = told(monitor, [metrics(step, loss=1.0) for step in range(1, 50)])

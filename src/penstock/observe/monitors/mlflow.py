@@ -57,8 +57,9 @@ class MLflow(Monitor):
 
     def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
         if rows:
-            columns = {name: [row[name] for row in rows] for name in rows[0]}
-            self.client.log_table(self.id, columns, f"samples/{at.stage}-{at.step:06d}-{int(at.time)}.json")
+            # As log_table would write it, which also lists every table in one tag of 8,000 characters.
+            table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
+            self.client.log_dict(self.id, table, f"samples/{at.stage}-{at.step:06d}-{int(at.time)}.json")
 
     def alarm(self, at: At, event: Event) -> None:
         self.client.set_tag(self.id, f"alarm.{event['sentinel']}", f"{at.stage} step {at.step}: {event['message']}"[:LETTERS])

@@ -26,6 +26,8 @@ TEXT = 2000
 """Characters of a sample's text that are sent."""
 ROWS = 32
 """Samples of a step that are sent."""
+PAUSE = 30.0
+"""Seconds after which samples are sent again; those of evaluations always are. A table costs services far more than numbers."""
 SECRET = re.compile(r"secret|passw|credential|authorization|api_?key|(^|_)token$", re.IGNORECASE)
 
 
@@ -93,7 +95,7 @@ class Monitor(ABC):
     def __init__(self, run: Watched, name: str, destination: str) -> None:
         """Cheap; anything slow belongs in :meth:`open`. Raises SpecError where the run cannot begin like this."""
         self.run, self.name, self.destination = run, name, destination
-        self._opened, self._retry = False, 0.0
+        self._opened, self._retry, self._sampled = False, 0.0, float("-inf")
 
     def __repr__(self) -> str:
         return self.name
@@ -140,7 +142,10 @@ class Monitor(ABC):
         at = At(event["stage"], event["step"], self.run.stages.get(event["stage"], 0) + event["step"], event["time"])
         if kind == "metrics":
             self.metrics(at, {self.named(at, name): float(value) for name, value in event["values"].items()})
-        elif kind == "samples":
+        elif kind == "samples" and (
+            time.monotonic() - self._sampled >= PAUSE or any(row.get("held_out") for row in event["rows"])
+        ):
+            self._sampled = time.monotonic()
             self.samples(at, table(event["rows"]))
         elif kind == "sentinel" and event.get("state") != "cleared":
             self.alarm(at, event)
