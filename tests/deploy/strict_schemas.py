@@ -69,6 +69,8 @@ def problems(made: dict[str, Any]) -> list[str]:
 
 
 def _core_problems(made: dict[str, Any]) -> list[str]:
+    if "apiVersion" not in made:
+        return [f"{made['kind']}: 'apiVersion' is a required property"]
     try:
         kubernetes_validate.validate(made, KUBERNETES, strict=True)
     except kubernetes_validate.ValidationError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,43 +81,110 @@ def test_what_every_option_adds_passes_too(target: Any) -> None:
         assert all(pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"] for pod in pods(made))
 
 
-def at(path: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def walk(made: dict[str, Any]) -> dict[str, Any]:
-        for part in path.split("/"):
-            made = made[int(part)] if part.isdigit() else made[part]  # type: ignore[index]
-        return made
-
-    return walk
-
-
-TYPOS = {
-    "a field of the job": ("rayjob", "RayJob", "spec", "backoffLimit", "backOffLimit"),
-    "a field of the cluster": ("rayjob", "RayJob", "spec/rayClusterSpec", "headGroupSpec", "headGroup"),
-    "a field of a container": (
-        "rayjob", "RayJob", "spec/rayClusterSpec/headGroupSpec/template/spec/containers/0", "volumeMounts", "volumesMounts",
-    ),
-    "a field of a pod": (
-        "jobset", "JobSet", "spec/replicatedJobs/0/template/spec/template/spec",
-        "terminationGracePeriodSeconds", "terminationGraceSeconds",
-    ),
-    "a label of a pod": (
-        "trainjob", "TrainingRuntime", "spec/template/spec/replicatedJobs/0/template/spec/template/metadata",
-        "labels", "lables",
-    ),
-    "a reference": ("trainjob", "TrainJob", "spec/runtimeRef", "apiGroup", "group"),
-    "a port of the policy": ("jobset", "NetworkPolicy", "spec/egress/1/ports/0", "protocol", "protocoll"),
-    "what is scraped": ("jobset", "PodMonitor", "spec/podMetricsEndpoints/0", "interval", "intervall"),
-    "a rule": ("jobset", "PrometheusRule", "spec/groups/0/rules/0", "expr", "expression"),
+POD = {
+    "rayjob": "spec/rayClusterSpec/headGroupSpec/template",
+    "jobset": "spec/replicatedJobs/0/template/spec/template",
+    "trainjob": "spec/template/spec/replicatedJobs/0/template/spec/template",
+}
+IN_A_POD = {
+    "metadata": ("labels", "lables"),
+    "spec": ("terminationGracePeriodSeconds", "terminationGraceSeconds"),
+    "spec/securityContext": ("runAsNonRoot", "runAsNonroot"),
+    "spec/containers/0": ("volumeMounts", "volumesMounts"),
+    "spec/containers/0/resources": ("limits", "limit"),
+    "spec/containers/0/env/0": ("value", "val"),
+    "spec/volumes/0": ("name", "nam"),
+}
+"""Five typos and more in the pods of each target; what follows are five of each kind."""
+IN_A_KIND: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
+    ("rayjob", "RayJob"): {
+        "spec": ("backoffLimit", "backOffLimit"),
+        "spec/": ("entrypoint", "entryPoint"),
+        "spec/rayClusterSpec": ("headGroupSpec", "headGroup"),
+        "spec/rayClusterSpec/": ("rayVersion", "rayversion"),
+        "spec/rayClusterSpec/workerGroupSpecs/0": ("replicas", "replica"),
+    },
+    ("jobset", "JobSet"): {
+        "": ("spec", "specs"),
+        "spec": ("replicatedJobs", "replicatedJob"),
+        "spec/failurePolicy": ("maxRestarts", "maxRestart"),
+        "spec/replicatedJobs/0": ("replicas", "replica"),
+        "spec/replicatedJobs/0/template/spec": ("completions", "completion"),
+    },
+    ("trainjob", "TrainJob"): {
+        "": ("spec", "specs"),
+        "metadata": ("labels", "lables"),
+        "spec": ("runtimeRef", "runtimeReference"),
+        "spec/runtimeRef": ("apiGroup", "group"),
+        "spec/runtimeRef/": ("kind", "kinds"),
+    },
+    ("trainjob", "TrainingRuntime"): {
+        "": ("spec", "specs"),
+        "spec": ("template", "templates"),
+        "spec/mlPolicy": ("numNodes", "nodes"),
+        "spec/template/spec": ("replicatedJobs", "replicatedJob"),
+        "spec/template/spec/replicatedJobs/0": ("template", "templat"),
+    },
+    ("jobset", "NetworkPolicy"): {
+        "spec": ("podSelector", "podSelectors"),
+        "spec/": ("policyTypes", "policyType"),
+        "spec/egress/1": ("ports", "port"),
+        "spec/egress/1/ports/0": ("protocol", "protocoll"),
+        "spec/ingress/0": ("from", "form"),
+    },
+    ("jobset", "PersistentVolumeClaim"): {
+        "": ("spec", "specs"),
+        "metadata": ("name", "nam"),
+        "spec": ("accessModes", "accessMode"),
+        "spec/": ("resources", "resource"),
+        "spec/resources": ("requests", "request"),
+    },
+    ("jobset", "PodMonitor"): {
+        "": ("spec", "specs"),
+        "spec": ("selector", "select"),
+        "spec/": ("podMetricsEndpoints", "podMetricEndpoints"),
+        "spec/selector": ("matchLabels", "matchLabel"),
+        "spec/podMetricsEndpoints/0": ("interval", "intervall"),
+    },
+    ("jobset", "PrometheusRule"): {
+        "": ("spec", "specs"),
+        "spec": ("groups", "group"),
+        "spec/groups/0": ("rules", "rule"),
+        "spec/groups/0/rules/0": ("expr", "expression"),
+        "spec/groups/0/rules/0/": ("labels", "lables"),
+    },
+    ("volcano", "PodGroup"): {
+        "": ("spec", "specs"),
+        "metadata": ("labels", "lables"),
+        "metadata/": ("name", "nam"),
+        "spec": ("minMember", "minMembers"),
+        "spec/": ("queue", "que"),
+    },
+    ("jobset", "ConfigMap"): {
+        "": ("data", "datas"),
+        "/": ("metadata", "meta"),
+        "//": ("apiVersion", "apiversion"),
+        "metadata": ("name", "nam"),
+        "metadata/": ("labels", "lables"),
+    },
 }  # fmt: skip
+"""By target and kind: the field that is misspelt at a place (slashes at a place's end only tell two typos apart)."""
+JOBS = {"rayjob": "RayJob", "jobset": "JobSet", "trainjob": "TrainingRuntime"}
+TYPOS = [
+    *((target, kind, place, *typo) for (target, kind), typos in IN_A_KIND.items() for place, typo in typos.items()),
+    *((target, JOBS[target], f"{POD[target]}/{place}", *typo) for target in TARGETS for place, typo in IN_A_POD.items()),
+]
 
 
-@pytest.mark.parametrize("typo", TYPOS)
-def test_a_planted_typo_is_caught(typo: str) -> None:
-    target, kind, path, right, wrong = TYPOS[typo]
-    made = copy.deepcopy(of_kind(combined(target, "cuda", "claim", "none"), kind))
-    place = at(path)(made)
+@pytest.mark.parametrize(("target", "kind", "path", "right", "wrong"), TYPOS)
+def test_a_planted_typo_is_caught(target: str, kind: str, path: str, right: str, wrong: str) -> None:
+    gang = "volcano" if target == "volcano" else "none"
+    made = copy.deepcopy(of_kind(combined("jobset" if target == "volcano" else target, "cuda", "claim", gang), kind))
+    place = made
+    for part in filter(None, path.split("/")):
+        place = place[int(part)] if part.isdigit() else place[part]  # type: ignore[index]
     place[wrong] = place.pop(right)
-    assert any(wrong in problem for problem in problems(made))
+    assert any(wrong in problem or f"'{right}' is a required property" in problem for problem in problems(made))
 
 
 @pytest.mark.parametrize("value", ["eight", 8.5, ["8"]])
@@ -238,6 +304,8 @@ REFUSED: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[str, Any], str]]
     "a queue of nobody": ("jobset", (), {"queue": "a"}, "--gang and --queue go together"),
     "a gang without a queue": ("jobset", (), {"gang": "kueue"}, "--gang and --queue go together"),
     "a size of no unit": ("jobset", (), {"memory": "lots"}, "--memory lots is no size"),
+    "a size without a unit, which Slurm takes for megabytes": ("slurm", (), {"memory": "5"}, "--memory 5 is no size"),
+    "a size that Slurm cannot read": ("slurm", (), {"memory": "1.5G"}, "--memory 1.5G is no size"),
     "a secret in a variable": ("jobset", (), {"env": ("WANDB_API_KEY=abc",)}, "put it into a Secret"),
     "a variable without a value": ("jobset", (), {"env": ("A",)}, "write NAME=VALUE"),
     "a grace too short to save": ("jobset", (), {"grace": 5}, "--grace 5; at least 30"),

@@ -24,7 +24,8 @@ def require_no_password(value: Any) -> None:
         shown = _PASSWORD.sub(lambda found: f"{found[1]}…@" if found[1] else f"{found[2]}…", value)
         raise SpecError(
             f"{shown}: a password in a URL would be shown in run folders, reports and logs; leave it out, and put it into "
-            "~/.pgpass or into the file that PGPASSFILE names, mode 0600 (HOST:PORT:DATABASE:USER:PASSWORD)"
+            "~/.pgpass or into the file that PGPASSFILE names, mode 0600 (HOST:PORT:DATABASE:USER:PASSWORD); that of an object "
+            "store into its environment variable, such as AWS_SECRET_ACCESS_KEY"
         )
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         require_no_password(inner)

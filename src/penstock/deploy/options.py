@@ -18,7 +18,7 @@ USUAL_GPUS = 8
 """GPUs of a node, unless it is said how many it has."""
 LONGEST_NAME = 40
 """Characters of a name to which Kubernetes adds its own for pods and services, 63 in all."""
-QUANTITY = re.compile(r"[1-9]\d*(\.\d+)?(Ki|Mi|Gi|Ti|k|M|G|T)?")
+QUANTITY = re.compile(r"[1-9]\d*(Ki|Mi|Gi|Ti|M|G|T)")
 SECRETIVE = re.compile(r"token|secret|password|credential|(?<![a-z])key(?![a-z])|[a-z]_key", re.IGNORECASE)
 
 
