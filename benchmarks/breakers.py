@@ -308,7 +308,11 @@ def picture(records: Path, image: Path) -> None:
             for curve in curves:
                 axis.plot(*zip(*curve, strict=True), color=colour, alpha=0.25, linewidth=1)
             steps = sorted({step for curve in curves for step, _ in curve})
-            middle = [statistics.median(dict(curve)[step] for curve in curves if step in dict(curve)) for step in steps]
+            # a run that has ended has the weights that it ended with
+            held = [
+                [max((point for point in curve if point[0] <= step), default=curve[0])[1] for step in steps] for curve in curves
+            ]
+            middle = [statistics.median(values) for values in zip(*held, strict=True)]
             axis.plot(steps, middle, color=colour, label=label, linewidth=2)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.3)
