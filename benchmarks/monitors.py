@@ -178,6 +178,7 @@ def main() -> None:
     chosen = given.parse_args()
     with contextlib.ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory()))
+        held.enter_context(contextlib.chdir(folder))  # MLflow puts samples next to where it is called
         named = services(chosen.kind, folder, held)
         entries = [named[name] for name in chosen.monitors.split(",")] if chosen.monitors else list(named.values())
         switch = Switch(chosen.steps, chosen.pairs)
