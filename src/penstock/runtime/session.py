@@ -110,21 +110,23 @@ class Session:
                 for number, stage in enumerate(self.run.stages):
                     if stage.name in self.summary["stages"] and self.folder.stage_model(self.run, stage.name).exists():
                         continue
-                    self._carry_out(number, stage, resume)
+                    steps = self._ready(number, stage, resume).execute()
+                    with self.stop.between_saves():
+                        asyncio.run(steps)
+                    self.models.policy = None
                     gc.collect()  # its model, optimizer and caches refer to each other: they would stay while the next one runs
                     if self.stop.asked and stage.name != self.run.stages[-1].name:
                         raise Interrupted(f"stopped after stage {stage.name}; everything is saved")
                 return self._concluded()
 
-    def _carry_out(self, number: int, stage: Stage, resume: bool) -> None:
+    def _ready(self, number: int, stage: Stage, resume: bool) -> StageRun:
+        """A stage where it begins, or goes on; the log has nothing of what comes again."""
         with named(stage.name):
             stage_run = self._prepared(number, stage)
         if resume:  # without a checkpoint the evaluation before the first step comes again as well
             kept = -1 if stage_run.loaded is None else self.step
             self.log.truncate_after(stage.name, kept, open_evaluation(stage_run.loaded))
-        with self.stop.between_saves():
-            asyncio.run(stage_run.execute())
-        self.models.policy = None
+        return stage_run
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
