@@ -90,8 +90,7 @@ def _rank(sample: Sample, name: str) -> float:
     return float(score)
 
 
-def standard_error(groups: Sequence[Group]) -> float:
-    """Of the mean reward of samples, between prompts; 0 where it cannot be known."""
-    scored = ([sample.reward or 0.0 for sample in group.samples if sample.valid] for group in groups)
-    means = [float(np.mean(rewards)) for rewards in scored if rewards]
-    return float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
+def by_prompt(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean reward of each prompt's scored samples, by its key."""
+    scored = {str(group.key): [sample.reward or 0.0 for sample in group.samples if sample.valid] for group in groups}
+    return {key: float(np.mean(rewards)) for key, rewards in scored.items() if rewards}

@@ -26,7 +26,7 @@ from penstock.core.files import write_json
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
-from penstock.loops.evaluate import standard_error
+from penstock.loops.evaluate import by_prompt
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, rows_of
 from penstock.models.files import save_model
@@ -298,7 +298,7 @@ class StageRun:
         self.session.log.metrics(step, metrics)
         if groups:
             self.session.log.samples(step, rows_of(chosen(groups), self.runtime.model.text.decode, evaluated=step))
-        self._tell(self.watcher.evaluated(step, metrics, standard_error(groups)))
+        self._tell(self.watcher.evaluated(step, metrics, by_prompt(groups)))
         self.progressed.last = metrics
         self.score = step, metrics.get("evaluation/reward")
         self.session.saver.rate(self._position(step), self.score[1])
