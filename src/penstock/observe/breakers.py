@@ -165,10 +165,10 @@ def update_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> 
     bound = spike("update_size", history, limits)
     if "update_size" not in metrics or bound == math.inf:
         return None
-    value = metrics["update_size"]
+    value, largest = metrics["update_size"], max(history.of("update_size", limits))
     text = (
-        f"a step moved the weights by {value:.3g} (root mean square; at most {max(history.of('update_size', limits)):.3g} in "
-        f"the latest steps, bound {bound:.3g}): the learning rate or the optimizer's moments broke; look at learner.learning_rate"
+        f"a step moved the weights by {value:.3g} (root mean square; {largest:.3g} at most in the latest steps, bound "
+        f"{bound:.3g}): the learning rate or the optimizer's moments broke; look at learner.learning_rate"
     )
     return Reading(value, bound, not value <= bound, text)
 

@@ -16,7 +16,6 @@ from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteE
 from penstock.core.types import Metrics
 from penstock.train.adam8bit import AdamW8bit
 
-
 SAMPLED = 1024
 """Values of each tensor, about, by which it is measured how far a step moved the weights."""
 
