@@ -83,7 +83,11 @@ def test_the_newest_numbers_go_out_at_every_interval(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(otlp, "EVERY", 0.0)
-    told(monitor_to(collector.url, tmp_path), [metrics(step, loss=float(step)) for step in (1, 2, 3)])
+    monitor = monitor_to(collector.url, tmp_path)
+    for step in (1, 2, 3):
+        monitor(metrics(step, loss=float(step)))
+        monitor.flush()
+    monitor.ended()
     assert [value for _, value in collector.points()["penstock.loss"]][:3] == [1.0, 2.0, 3.0]
 
 
@@ -137,9 +141,11 @@ def test_a_collector_that_comes_back_gets_what_is_new(
     monkeypatch.setattr(otlp, "EVERY", 0.0)
     collector.status[0] = 400
     monitor = monitor_to(collector.url, tmp_path)
+    monitor(metrics(1, loss=1.0))
     with pytest.raises(Exception, match="did not take"):
-        monitor(metrics(1, loss=1.0))
+        monitor.flush()
     collector.status[0] = 200
+    monitor._again = 0.0
     assert told(monitor, [metrics(2, loss=2.0)]) == []
     assert collector.points()["penstock.loss"][-1] == (ABOUT, 2.0)
 

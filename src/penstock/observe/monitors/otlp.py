@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource
 
 from penstock.core.errors import ConnectionLost
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor
+from penstock.observe.monitors.monitor import At, Monitor, Step, merged
 
 EVERY = 10.0
 """Seconds between two requests."""
@@ -55,13 +55,14 @@ class OTLP(Monitor):
         """The stage is an attribute."""
         return name
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        about = {"run": self.run.name, "stage": at.stage}
-        for name, value in {**values, "step": float(at.step)}.items():
-            if name not in self.gauges and len(self.gauges) < MOST:
-                self.gauges[name] = self.meter.create_gauge(f"penstock.{name.replace('/', '.')}")
-            if name in self.gauges:
-                self.gauges[name].set(value, about)
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in merged(steps, lambda at, values: at.stage):
+            about = {"run": self.run.name, "stage": at.stage}
+            for name, value in {**values, "step": float(at.step)}.items():
+                if name not in self.gauges and len(self.gauges) < MOST:
+                    self.gauges[name] = self.meter.create_gauge(f"penstock.{name.replace('/', '.')}")
+                if name in self.gauges:
+                    self.gauges[name].set(value, about)
         if time.monotonic() - self.sent >= EVERY:
             self._send()
 

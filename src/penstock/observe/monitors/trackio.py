@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Any
 
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor, leaves
+from penstock.observe.monitors.monitor import At, Monitor, Step, leaves
 
 
 class Trackio(Monitor):
@@ -27,8 +27,9 @@ class Trackio(Monitor):
             auto_log_cpu=False,
         )
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        self.service.log({**values, "stage": at.stage}, step=at.total)
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in steps:
+            self.service.log({**values, "stage": at.stage}, step=at.total)
 
     def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
         if rows:
