@@ -140,6 +140,12 @@ def test_rows_of_few_values_come_again_more_and_more_without_an_alarm() -> None:
         history.add({REPEATED: share})
 
 
+def test_prompts_that_always_come_again_are_no_alarm() -> None:
+    reading = repeated_prompts({REPEATED: 1.0}, history_of(**{REPEATED: [1.0] * 20}))
+    assert reading is not None
+    assert not reading.bad
+
+
 def group(ordinal: int, text: str, epoch: int = 0) -> Group:
     return Group(Prompt(PromptKey("source", epoch, ordinal), text), ())
 

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.algos.best_of import best_of_k
 from penstock.algos.diversity import distinct_ngrams
 from penstock.core.errors import RewardError
-from penstock.core.types import Group, Metrics, Prompt, Sample
+from penstock.core.types import TOKENS, Group, Metrics, Prompt, Sample
 from penstock.loops.rollout import Rollout
 
 
@@ -47,6 +47,8 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
 
 
 def _diversity(samples: Sequence[Sample]) -> Metrics:
+    if all(TOKENS not in sample.columns for sample in samples):
+        return {}
     answers = [sample.tokens_T[sample.action_T].tolist() for sample in samples]
     longest = max(map(len, answers), default=0)
     return {f"evaluation/distinct_{n}": distinct_ngrams(answers, n) for n in (1, 2, 3) if n <= longest}

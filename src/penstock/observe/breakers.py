@@ -272,7 +272,7 @@ def repeated_prompts(metrics: Metrics, history: History, limits: Limits = LIMITS
         f"{value:.0%} of the batch's prompts were seen before in this pass over the data ({usual:.0%} in the latest batches): "
         "rows are doubled, or the source gives some again"
     )
-    return Reading(value, bound, value >= bound, text)
+    return Reading(value, bound, value >= bound > usual, text)
 
 
 def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
