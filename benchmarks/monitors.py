@@ -2,16 +2,17 @@
 
 One run of the recipe randomwalks with GRPO, whose monitors hear every event for 26 seconds and none for the next 26, by turns,
 so that what else happens on the machine falls on both. Monitors work every 5 seconds, so what was heard in one block is worked
-off at the begin of the next: 6 seconds of each are left out, and 20 are four of theirs. Of the differences within pairs of
-neighbouring blocks: the mean (a median would not see what happens seldom), with a bootstrap interval, as a share of a step
-without monitors; of wall time, of CPU time of the process and its children (W&B works in one), and of both parts of it: the
-learner's thread, whose work differs from step to step, and all else, which is what monitors use. ``--times 7`` makes steps
-longer: batches of seven times as many prompts.
+off at the begin of the next: 6 seconds of each are left out, and 20 are four of theirs. Wall time and CPU time of the learner's
+thread: the mean of the differences within pairs of neighbouring blocks, with a bootstrap interval. CPU time of the monitors:
+that of all threads and processes that they have (W&B works in one) while they hear, nothing subtracted. All are shares of a
+step without monitors, in wall time and in CPU time of the learner's thread; where other programs take the cores, a step lasts
+longer, and the share of CPU time says too much, because monitors work by the second. ``--times 7`` makes steps longer: batches
+of seven times as many prompts.
 
 ``live``: each service in a process of its own or in its local store: Prometheus is scraped every 5 seconds, an OTLP receiver,
-MLflow in SQLite, TensorBoard's files, trackio's store, W&B in offline mode. ``dead``: where nobody listens. ``--monitors none``
-says what all else takes in a run without monitors. That a service is opened, which happens once, and the steps of which MLflow
-is sent all, are not in it. Looks at the machine are timed apart.
+MLflow in SQLite, TensorBoard's files, trackio's store, W&B in offline mode. ``dead``: where nobody listens. That a service is
+opened, which happens once, and the first 200 steps, which services are sent one by one, are not in it. Looks at the machine are
+timed apart.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,19 +34,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import Online, Run
 from penstock.core.events import Event
 from penstock.observe.machine import EVERY, Machine
+from penstock.observe.monitors.monitor import ALL, SPACING
 from penstock.recipes.randomwalks import randomwalks
 from penstock.runtime import launch, launching
 from penstock.runtime.listeners import Delivery
 
 WARM = 45.0
 """Seconds in which services are opened."""
-FEW = 210
-"""Steps before the first block: a monitor may be sent all of the first 200."""
 BLOCK, SKIPPED = 26.0, 6.0
 """Seconds of a block, and those at its begin that are left out."""
 SERVER = """
@@ -76,7 +78,7 @@ class Switch:
     start: tuple[int, np.ndarray] | None = None
     """Step and clocks from which on the block is measured."""
     blocks: list[np.ndarray] = field(default_factory=list)
-    """Seconds a step: wall, CPU, CPU of the learner's thread. Monitors hear of every other block, from the first on."""
+    """Seconds a step: wall, CPU of the learner's thread and of the monitors, which hear of every other block from the first."""
     warm: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -88,7 +90,8 @@ class Switch:
         now = time.perf_counter()
         self.border, self.steps = self.border or now, self.steps + 1
         if not self.warm:
-            if now - self.border >= WARM and self.steps >= FEW:
+            # Services are sent all of the first steps, and later ones as far as they are so long apart.
+            if now - self.border >= WARM and (self.steps > ALL or now - self.border > SPACING * self.steps):
                 self.warm, self.border = self.steps, now
         elif self.start is None:
             if now - self.border >= SKIPPED:
@@ -101,20 +104,21 @@ class Switch:
                 raise KeyboardInterrupt
 
 
+OTHERS = {"MainThread", "rewards", "machine"}
+"""Threads of a run that are not those of its monitors."""
+
+
 def clocks() -> np.ndarray:
-    """Wall, CPU and thread seconds."""
-    return np.array([time.perf_counter(), cpu(), time.thread_time()])
-
-
-def cpu() -> float:
-    """CPU seconds of this process and of those it has started."""
-    import psutil
-
+    """Seconds of wall time, of CPU time of this thread, and of CPU time of the monitors' threads and processes."""
     spent = time.process_time()
+    for thread in threading.enumerate():
+        if thread.name in OTHERS and thread.ident is not None:
+            spent -= time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            spent += sum(child.cpu_times()[:2])
-    return spent
+            if "http.server" not in " ".join(child.cmdline()):  # the service
+                spent += sum(child.cpu_times()[:2])
+    return np.array([time.perf_counter(), time.thread_time(), spent])
 
 
 def watched(run: Run, folder: Path, switch: Switch) -> float:
@@ -170,16 +174,27 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def line(name: str, on: np.ndarray, off: np.ndarray, step: float) -> str:
-    """The mean of the differences, in milliseconds and as a share of ``step``, with its interval of 95% by bootstrap."""
-    differences = on - off
-    draws = np.random.default_rng(0).choice(differences, (10_000, len(differences)))
-    low, high = np.percentile(np.mean(draws, axis=1), [2.5, 97.5])
-    middle = float(np.mean(differences))
-    return (
-        f"{name:<28} step {1e3 * step:8.2f} ms  more by {1e3 * middle:7.3f} ms  "
-        f"{middle / step:7.2%} ({low / step:.2%} to {high / step:.2%})"
-    )
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The mean, and its interval of 95% by bootstrap."""
+    draws = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(axis=1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(values.mean()), float(low), float(high)
+
+
+def report(blocks: np.ndarray) -> None:
+    """Milliseconds a step and shares of it."""
+    on, off = blocks[0::2], blocks[1::2]
+    wall, learner, _ = off.mean(axis=0)
+    print(f"a step without monitors: {1e3 * wall:.1f} ms, {1e3 * learner:.1f} ms of CPU")
+    for name, values, step in (
+        ("wall, more by", on[:, 0] - off[:, 0], wall),
+        ("CPU of the learner's thread, more by", on[:, 1] - off[:, 1], learner),
+        ("CPU of the monitors", on[:, 2], learner),
+        ("the same, of wall time", on[:, 2], wall),
+        ("CPU of the monitors while they hear nothing", off[:, 2], learner),
+    ):
+        mean, low, high = interval(values)
+        print(f"{name:<44} {1e3 * mean:7.3f} ms a step, {mean / step:6.2%} ({low / step:.2%} to {high / step:.2%})")
 
 
 def main() -> None:
@@ -187,28 +202,19 @@ def main() -> None:
     given.add_argument("kind", choices=("live", "dead"))
     given.add_argument("--pairs", type=int, default=8)
     given.add_argument("--times", type=int, default=1, help="how many times as many prompts a step trains on")
-    given.add_argument("--monitors", default="", help="names with commas, or none; all by default")
+    given.add_argument("--monitors", default="", help="names with commas; all by default")
     chosen = given.parse_args()
     with contextlib.ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory()))
         held.enter_context(contextlib.chdir(folder))  # MLflow puts samples next to where it is called
         named = services(chosen.kind, folder, held)
-        names = list(named) if not chosen.monitors else [] if chosen.monitors == "none" else chosen.monitors.split(",")
-        entries = [named[name] for name in names]
+        entries = [named[name] for name in chosen.monitors.split(",")] if chosen.monitors else list(named.values())
         switch = Switch(chosen.pairs)
         ending = watched(task(chosen.times, entries), folder / "run", switch)
         found = np.array(switch.blocks)
         print(json.dumps({"kind": chosen.kind, "monitors": entries, "blocks": len(found), "warm steps": switch.warm}))
-        else_on, else_off = (1e3 * float(np.mean(part[:, 1] - part[:, 2])) for part in (found[0::2], found[1::2]))
-        print(f"CPU of all else a step: {else_on:.3f} ms with monitors, {else_off:.3f} ms without")
         print(f"from the last step to the end {ending:.1f} s; missed {[target.missed for target in switch.targets]} events")
-        for name, seconds in (
-            ("wall", found[:, 0]),
-            ("CPU", found[:, 1]),
-            ("CPU of learner's thread", found[:, 2]),
-            ("CPU of all else", found[:, 1] - found[:, 2]),
-        ):
-            print(line(name, seconds[0::2], seconds[1::2], float(np.median(found[1::2, 1 if name[0] == "C" else 0]))))
+        report(found)
     machine = Machine("learner")
     looks = []
     for _ in range(200):

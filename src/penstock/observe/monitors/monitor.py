@@ -30,6 +30,8 @@ ROWS = 32
 """Samples of a step that are sent."""
 PAUSE = 30.0
 """Seconds after which samples are sent again; those of evaluations always are. A table costs services far more than numbers."""
+ALL, SPACING = 200, 2.0
+"""Where a service is sent fewer steps: so many of a stage are, and of later ones the newest numbers every so many seconds."""
 SECRET = re.compile(r"secret|passw|credential|authorization|api_?key|(^|_)token$", re.IGNORECASE)
 
 
@@ -74,6 +76,12 @@ def merged(steps: Iterable[Step], key: Callable[[At, Mapping[str, float]], Any])
     return list(found.values())
 
 
+def _sent_as_one(at: At, values: Mapping[str, float]) -> Any:
+    """What steps have in common of which only the newest numbers are sent. Evaluations have their own place."""
+    alone = at.step <= ALL or any("evaluation/" in name for name in values)
+    return at if alone else (at.stage, at.time // SPACING)
+
+
 def watched(run: Run, folder: Path) -> Watched:
     """A run and its folder, for monitors."""
     config = without_secrets(plain(run))
@@ -108,6 +116,9 @@ def leaves(values: Any, before: str = "") -> dict[str, Any]:
 
 class Monitor(ABC):
     """Base of the monitors. ``destination`` is what follows the name in ``Run.monitors``; empty: the usual one."""
+
+    spaced = False
+    """Whether later steps are sent as :data:`SPACING` says, because the service keeps each number and that costs."""
 
     def __init__(self, run: Watched, name: str, destination: str) -> None:
         """Cheap; anything slow belongs in :meth:`open`. Raises SpecError where the run cannot begin like this."""
@@ -174,7 +185,7 @@ class Monitor(ABC):
         """Give the service the numbers that have come since the last time; where that fails, they are lost."""
         steps, self._steps = self._steps, []
         if steps:
-            self._reach(lambda: self.metrics(steps))
+            self._reach(lambda: self.metrics(merged(steps, _sent_as_one) if self.spaced else steps))
 
     def _reach(self, call: Callable[[], None]) -> None:
         """Call the service; one that cannot be reached is left alone for a while, longer each time."""

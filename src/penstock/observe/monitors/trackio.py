@@ -13,6 +13,8 @@ from penstock.observe.monitors.monitor import At, Monitor, Step, leaves
 class Trackio(Monitor):
     """``trackio`` or ``trackio:PROJECT``; where it goes is as ``TRACKIO_DIR``, ``TRACKIO_SPACE_ID`` and its others say."""
 
+    spaced = True
+
     def open(self) -> None:
         import trackio
 

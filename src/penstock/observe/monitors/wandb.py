@@ -16,6 +16,8 @@ WAIT = 15.0
 class WeightsAndBiases(Monitor):
     """``wandb``, ``wandb:PROJECT`` or ``wandb:ENTITY/PROJECT``; the key is ``WANDB_API_KEY`` or that of ``wandb login``."""
 
+    spaced = True
+
     def open(self) -> None:
         import wandb
 
