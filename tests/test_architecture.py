@@ -62,6 +62,7 @@ HOME = {
     "yaml": ("deploy/",),
     "datasets": ("data/hub.py",),
     "sklearn": ("recipes/digits.py",),
+    "PIL": ("data/pictures.py",),
     "reasoning_gym": ("data/gym.py",),
     "math_verify": ("rewards/math.py",),
     "msgpack": ("net/wire.py",),

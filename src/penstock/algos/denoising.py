@@ -21,6 +21,9 @@ from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError
 from penstock.core.types import FloatArray, Metrics, Row, Unit
 
+STATES = "state_TD"
+"""The column of a diffusion policy: the states of a trajectory, the last of which is the picture."""
+
 
 @spec
 class Denoise(FromData):
@@ -44,7 +47,7 @@ class Denoise(FromData):
             raise DataError('a row has no column "picture"; give uint8 [height, width] or [height, width, channels]')
         state_1D = values_of(np.asarray(example["picture"]))[None]
         prompt_1C = np.asarray(tokenizer.prompt(example["prompt"]), np.int32)[None]
-        return (Row({"state_TD": state_1D, "time_T": np.zeros(1, np.float32), "prompt_TC": prompt_1C}, np.ones(1, bool)),)
+        return (Row({STATES: state_1D, "time_T": np.zeros(1, np.float32), "prompt_TC": prompt_1C}, np.ones(1, bool)),)
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The mean squared error of the batch's pictures."""
@@ -66,7 +69,7 @@ def values_of(picture: NDArray[Any]) -> FloatArray:
 
 def picture_of(sample: Any) -> NDArray[np.uint8]:
     """The picture that a trajectory of a denoiser ended with, ``[H, W, C]``, for rewards and for people."""
-    last = sample.columns["state_TD"][-1]
+    last = sample.columns[STATES][-1]
     return ((np.clip(last, -1, 1) + 1) * 127.5).round().astype(np.uint8).transpose(1, 2, 0)
 
 
