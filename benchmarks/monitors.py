@@ -1,8 +1,8 @@
 """What monitors cost a step: ``python benchmarks/monitors.py live | dead [--pairs 8] [--times 1] [--monitors otlp,mlflow]``.
 
-One run of the recipe randomwalks with GRPO, whose monitors hear every event for 26 seconds and none for the next 26, by turns,
-so that what else happens on the machine falls on both. Monitors work every 5 seconds, so what was heard in one block is worked
-off at the begin of the next: 6 seconds of each are left out, and 20 are four of theirs. Wall time and CPU time of the learner's
+One run of the recipe randomwalks with GRPO, whose monitors hear every event for 31 seconds and none for the next 31, by turns,
+so that what else happens on the machine falls on both. Monitors work every 10 seconds, so what was heard in one block is worked
+off at the begin of the next: 11 seconds of each are left out, and 20 are two of theirs. Wall time and CPU time of the learner's
 thread: the mean of the differences within pairs of neighbouring blocks, with a bootstrap interval. CPU time of the monitors:
 that of all threads and processes that they have (W&B works in one) while they hear, nothing subtracted. All are shares of a
 step without monitors, in wall time and in CPU time of the learner's thread; where other programs take the cores, a step lasts
@@ -47,7 +47,7 @@ from penstock.runtime.listeners import Delivery
 
 WARM = 45.0
 """Seconds in which services are opened."""
-BLOCK, SKIPPED = 26.0, 6.0
+BLOCK, SKIPPED = 31.0, 11.0
 """Seconds of a block, and those at its begin that are left out."""
 SERVER = """
 import http.server, sys, threading, time, urllib.request

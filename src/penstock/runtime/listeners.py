@@ -23,7 +23,7 @@ CAPACITY = 10_000
 """Events that wait for one listener; those beyond it never hear of."""
 DRAINING = 10.0
 """Seconds in which a listener may take what still waits when the run is over."""
-PAUSE = 5.0
+PAUSE = 10.0
 """Seconds that the thread of a monitor sleeps between two batches: waking up at each step would cost more than the work."""
 
 

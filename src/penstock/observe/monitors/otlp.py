@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from penstock.core.errors import ConnectionLost
 from penstock.core.events import Event
 from penstock.observe.monitors.monitor import At, Monitor, Step, merged
 
-EVERY = 10.0
-"""Seconds between two requests."""
 WAIT = 5.0
 """Seconds in which the collector must answer."""
 MOST = 500
@@ -49,7 +46,6 @@ class OTLP(Monitor):
         self.meter = self.provider.get_meter("penstock")
         self.gauges: dict[str, Any] = {}
         self.alarms = self.meter.create_counter("penstock.alarms", description="alarms of sentinels")
-        self.sent = time.monotonic()
 
     def named(self, at: At, name: str) -> str:
         """The stage is an attribute."""
@@ -63,11 +59,9 @@ class OTLP(Monitor):
                     self.gauges[name] = self.meter.create_gauge(f"penstock.{name.replace('/', '.')}")
                 if name in self.gauges:
                     self.gauges[name].set(value, about)
-        if time.monotonic() - self.sent >= EVERY:
-            self._send()
+        self._send()
 
     def _send(self) -> None:
-        self.sent = time.monotonic()
         self.provider.force_flush(int(WAIT * 1000))
         if self.exporter.failed:
             raise ConnectionLost("the collector did not take the metrics; look at OTEL_EXPORTER_OTLP_ENDPOINT and …_HEADERS")
