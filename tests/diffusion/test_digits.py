@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.algos.denoising import picture_of, values_of
+from penstock.algos.diversity import mean_distance
 from penstock.core.errors import DataError
 from penstock.core.events import read_events
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
@@ -56,6 +57,12 @@ def test_a_blank_picture_compresses_best():
     assert blank > random
 
 
+def test_the_distance_between_pictures_is_the_mean_over_pairs_by_hand():
+    """Of 0, 1 and 3: distances 1, 3 and 2."""
+    assert mean_distance(np.array([[0.0, 0.0], [1.0, 1.0], [3.0, 3.0]])) == pytest.approx(2.0)
+    assert mean_distance(np.zeros((1, 2))) == 0.0
+
+
 def test_half_of_the_labels_are_wrong():
     rows, (_, labels) = digits.mislabelled(seed=0), digits.half(0)
     right = np.mean([row["digit"] == str(label) for row, label in zip(rows, labels, strict=True)])
@@ -87,4 +94,6 @@ def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
     values = [event["values"] for event in events if event["kind"] == "metrics"]
     gaps = [found["mismatch/max"] for found in values if "mismatch/max" in found]
     assert max(gaps) < 1e-5, "the generator's log-probs are the learner's"
-    assert re.search(r'<img alt="what the policy made" src="data:image/png;base64', write_report(tmp_path / "run").read_text())
+    page = write_report(tmp_path / "run").read_text()
+    assert re.search(r'<img alt="what the policy made" src="data:image/png;base64', page)
+    assert "img-src data:" in page, "or a browser shows none of them"

@@ -241,7 +241,7 @@ class StageRun:
         """The held-out reward of the weights that were evaluated last, and their step."""
         self.spans = session.recorder.role("learner")
         self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
-        self.watcher, self.blobs = runtime.watcher, Blobs(session.folder.path / BLOBS)
+        self.watcher, self.decode, self.blobs = runtime.watcher, runtime.model.text.decode, Blobs(session.folder.path / BLOBS)
         self.watcher.restore = self._go_back
 
     async def execute(self) -> None:
@@ -298,8 +298,7 @@ class StageRun:
     def _measured(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.session.log.metrics(step, metrics)
         if groups:
-            seen = pictured(chosen(groups), self.blobs)
-            self.session.log.samples(step, rows_of(seen, self.runtime.model.text.decode, evaluated=step))
+            self.session.log.samples(step, rows_of(pictured(chosen(groups), self.blobs), self.decode, evaluated=step))
         self._tell(self.watcher.evaluated(step, metrics, by_prompt(groups)))
         self.progressed.last = metrics
         self.score = step, metrics.get("evaluation/reward")
@@ -335,7 +334,7 @@ class StageRun:
         self.progressed.metrics = step.metrics
         if step.groups and due(done, total):
             seen = pictured(step.seen or chosen(step.groups), self.blobs)
-            self.session.log.samples(done, rows_of(seen, self.runtime.model.text.decode))
+            self.session.log.samples(done, rows_of(seen, self.decode))
         await self._evaluate_if_due(done)
         every, asked = (
             self.session.run.checkpoint.every,
