@@ -13,6 +13,10 @@ of seven times as many prompts.
 MLflow in SQLite, TensorBoard's files, trackio's store, W&B in offline mode. ``dead``: where nobody listens. That a service is
 opened, which happens once, and the first 200 steps, which services are sent one by one, are not in it. Looks at the machine are
 timed apart.
+
+``--pace 0.15`` has no learner: monitors are fed a step of 40 numbers and four samples every 0.15 seconds, and their CPU time is
+measured in as many blocks of 20 seconds. That is the measure for a machine whose cores others take, where a real step lasts
+several times as long as its work.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import Online, Run
 from penstock.core.events import Event
 from penstock.observe.machine import EVERY, Machine
+from penstock.observe.monitors import monitors_of
 from penstock.observe.monitors.monitor import ALL, SPACING
 from penstock.recipes.randomwalks import randomwalks
 from penstock.runtime import launch, launching
@@ -149,6 +154,29 @@ def task(times: int, monitors: Sequence[str]) -> Run:
     return replace(run, stages=(stage,), monitors=tuple(monitors), checkpoint=CheckpointSpec(every=0), headline="", threads=1)
 
 
+def fed(run: Run, folder: Path, pace: float, blocks: int) -> np.ndarray:
+    """CPU seconds of the monitors a step by block, where a step comes every ``pace`` seconds."""
+    folder.mkdir()
+    draw, names, found = np.random.default_rng(0), [f"numbers/of-{place}" for place in range(40)], []
+    rows = [{"prompt": "0 1 2", "text": "0 4 7 2", "reward": 0.5, "rewards": {"walk": 0.5}, "length": 4}] * 4
+    with launching.delivering([], monitors_of(run, folder)) as targets:
+        step, before = ALL, np.zeros(3)
+        for block in range(blocks + 1):  # the first is for opening
+            count, end = 0, time.perf_counter() + (BLOCK - SKIPPED if block else WARM)
+            while time.perf_counter() < end:
+                step, count = step + 1, count + 1
+                about = {"time": time.time(), "stage": run.stages[0].name, "step": step}
+                values = dict(zip(names, draw.random(len(names)).tolist(), strict=True))
+                for target in targets:
+                    target({"kind": "metrics", "values": values, **about})
+                    target({"kind": "samples", "rows": rows, **about})
+                time.sleep(pace)
+            now = clocks()
+            found.append((now - before)[2] / count)
+            before = now
+    return np.array(found[1:])
+
+
 def services(kind: str, folder: Path, held: contextlib.ExitStack) -> dict[str, str]:
     """The monitors by name as a run names them, their servers started, their environment set."""
     port = free_port()
@@ -202,6 +230,7 @@ def main() -> None:
     given.add_argument("kind", choices=("live", "dead"))
     given.add_argument("--pairs", type=int, default=8)
     given.add_argument("--times", type=int, default=1, help="how many times as many prompts a step trains on")
+    given.add_argument("--pace", type=float, default=0.0, help="seconds between steps of no learner")
     given.add_argument("--monitors", default="", help="names with commas; all by default")
     chosen = given.parse_args()
     with contextlib.ExitStack() as held:
@@ -209,6 +238,11 @@ def main() -> None:
         held.enter_context(contextlib.chdir(folder))  # MLflow puts samples next to where it is called
         named = services(chosen.kind, folder, held)
         entries = [named[name] for name in chosen.monitors.split(",")] if chosen.monitors else list(named.values())
+        if chosen.pace:
+            mean, low, high = interval(fed(task(1, entries), folder / "run", chosen.pace, chosen.pairs))
+            shares = f"{mean / chosen.pace:.2%} ({low / chosen.pace:.2%} to {high / chosen.pace:.2%})"
+            print(f"CPU of the monitors {1e3 * mean:.3f} ms in each step of {chosen.pace} s, {shares}")
+            return
         switch = Switch(chosen.pairs)
         ending = watched(task(chosen.times, entries), folder / "run", switch)
         found = np.array(switch.blocks)
