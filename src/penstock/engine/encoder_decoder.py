@@ -19,13 +19,17 @@ from penstock.core.types import IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
+from penstock.engine.vision import SeeingGenerator
 from penstock.models.attention import Runs, Segments
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys
 from penstock.models.language_model import LanguageModel
+from penstock.models.vision_language import VisionLanguageModel
 
 
 def embedded_generator(model: LanguageModel, **options: Any) -> EmbeddedGenerator:
     """The embedded generator for a model's kind; ``options`` are those of :class:`EmbeddedGenerator`."""
+    if isinstance(model, VisionLanguageModel):
+        return SeeingGenerator(model, **options)
     kind = EncoderDecoderGenerator if isinstance(model, EncoderDecoderModel) else EmbeddedGenerator
     return kind(model, **options)
 

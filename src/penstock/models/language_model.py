@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from penstock.core.errors import ModelError, TrainingError
 from penstock.models.architecture import Slot, check_architecture, slots_of
-from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
+from penstock.models.attention import AttentionPlan, PackedPlan, attend_by_plan, quiet_transformers, register
 from penstock.models.heads import OWN, made_head
 from penstock.models.lora import adapter_weights, merged
 from penstock.models.packing import TokenBatch
@@ -56,7 +56,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         register()
         with quiet_transformers():
-            network.set_attn_implementation(NAME)
+            attend_by_plan(network)
         for module in network.modules():  # log-probs must not depend on a mask that the generator never saw
             rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
             for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
