@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from penstock.config.spec import require, spec
 
+MARK = "<image>"
+"""Where a picture stands in the text of a prompt."""
+
 
 @spec
 class Vision:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.core.errors import GenerationError
-from penstock.core.types import FloatArray, IntArray, Version, WeightUpdate
+from penstock.core.types import FloatArray, IntArray
 from penstock.engine.cache import PrefillPlan
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Before, Prefix, Sequence
@@ -36,13 +36,6 @@ class SeeingGenerator(EmbeddedGenerator):
     """
 
     model: VisionLanguageModel
-
-    async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights; those of the tower may be among them, so pictures are encoded again unless it is frozen."""
-        version = await super().load(update)
-        if not self.model.frozen:
-            self.model.forget()
-        return version
 
     async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
         """As of any generator, for text. Raises GenerationError for tokens that show a picture, which nobody has given."""

@@ -189,6 +189,9 @@ class LanguageModel(nn.Module):
         """(name, tensor) of the low-rank adapters alone, by peft's names; none where there are none."""
         yield from adapter_weights(self.network)
 
+    def changed(self) -> None:
+        """Weights have changed, so that what was computed of them alone is computed anew."""
+
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """What a generator caches of each token, by the calls of attention in a pass."""

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penstock.config.vision import MARK
 from penstock.core.blobs import Blob
 from penstock.core.errors import DataError, ModelError
 from penstock.core.types import IntArray
@@ -24,8 +25,6 @@ from penstock.models.text import PictureStore, Text
 
 PICTURES = "picture_T"
 """The column: the number of the picture that each token shows a part of, 0 for text."""
-MARK = "<image>"
-"""Where a picture stands in the text of a prompt."""
 ROOM = 1 << 28
 """Bytes of patches that are kept at most: 256 MiB."""
 

@@ -82,3 +82,4 @@ def switch(model: LanguageModel, tensors: Mapping[str, Tensor], owned: bool) -> 
         else:
             own[name].copy_(tensor)
     cast_again(model)
+    model.changed()

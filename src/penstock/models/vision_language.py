@@ -84,9 +84,13 @@ class VisionLanguageModel(LanguageModel):
             self.forbidden = self.forbidden.to(self.device)
         return self
 
+    def changed(self) -> None:
+        if not self.frozen:
+            self.forget()
+
     def forget(self) -> None:
-        """Forget encoded pictures: the tower's weights have changed."""
-        self._features.clear()
+        """Forget encoded pictures."""
+        self._features = {}
 
     def logits(self, hidden_AH: Tensor) -> Tensor:
         logits_AV = super().logits(hidden_AH)
@@ -146,7 +150,8 @@ class VisionLanguageModel(LanguageModel):
     def encoded(self, names: Sequence[int]) -> list[Tensor]:
         """Pictures as the decoder reads them, ``[tokens, H]`` each, by the tower's present weights.
 
-        Without gradient each is encoded once for all who ask, until a weight of the tower changes.
+        Without gradient each is encoded once for all who ask, until weights of the tower change: who steps, loads or copies
+        says so (:meth:`changed`, for fused optimizers leave no trace) or leaves its trace on the parameters.
         """
         if torch.is_grad_enabled() and not self.frozen:
             return self._encode([self.text.sight.of(name) for name in names])
@@ -156,12 +161,13 @@ class VisionLanguageModel(LanguageModel):
             self._stamp = stamp
         if len(self._features) + len(names) > MOST:
             self.forget()
-        lacking = [name for name in names if name not in self._features]
+        known = self._features  # of this moment: another thread may forget meanwhile
+        lacking = [name for name in names if name not in known]
         if lacking:
             with torch.no_grad():
                 made = self._encode([self.text.sight.of(name) for name in lacking])
-            self._features.update(zip(lacking, made, strict=True))
-        return [self._features[name] for name in names]
+            known.update(zip(lacking, made, strict=True))
+        return [known[name] for name in names]
 
     def _encode(self, pictures: Sequence[Patches]) -> list[Tensor]:
         values = torch.cat([picture.values_PD for picture in pictures]).to(self.device, self.tower.dtype)

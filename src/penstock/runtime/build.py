@@ -22,6 +22,7 @@ from penstock.core.errors import DataError, RewardError, SpecError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample
+from penstock.data.pictures import Pictures
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, prompts, row_name
@@ -61,6 +62,8 @@ class Models:
         self.seed = seed
         self.policy: LanguageModel | None = None
         """The model that is being trained; what is loaded with it may share its frozen part."""
+        self.blobs: Path | None = None
+        """The run's folder of blobs; None: pictures are held in memory."""
         self.compute: Dtype = "float32"
         """Arithmetic of reward models: the learner's, once a stage has said what that is."""
 
@@ -70,10 +73,10 @@ class Models:
     def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> LanguageModel:
         """The model of a spec; ``corpus`` fits the tokenizer of one that is built from scratch."""
         if spec.path:
-            self.policy = load_model(self.path(spec.path), head).to(self.device)
+            self.policy = load_model(self.path(spec.path), head, vision=spec.vision).to(self.device)
         else:
             self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
-        return self.policy
+        return seeing(self.policy, spec, self.blobs)
 
     def reference(self, stage: Offline | Online, start: LanguageModel, temperature: float = 1.0) -> LanguagePolicy:
         """The frozen policy of a stage: where it starts unless the stage names another. Call it before the learner is made.
@@ -117,6 +120,13 @@ class Models:
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)
         return Scoring(LanguagePolicy(model))
+
+
+def seeing(model: LanguageModel, spec: ModelSpec, blobs: Path | None) -> LanguageModel:
+    """A model with the pictures of a run at hand, if its spec says that it sees."""
+    if spec.vision is not None:
+        model.text.store = Pictures(blobs)
+    return model
 
 
 def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
@@ -164,10 +174,10 @@ def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | N
         SpecError: the function of the spec is not there, or cannot be called as an environment.
     """
     dialogue = None if spec is None else dialogue_of(spec, text, base)
-    known: dict[tuple[PromptKey, str], IntArray] = {}
+    known: dict[tuple[Any, ...], IntArray] = {}
 
     def make(prompt: Prompt) -> Env:
-        name = prompt.key, prompt.text  # two data sets may share a name, and so keys
+        name = prompt.key, prompt.text, prompt.blobs  # two data sets may share a name, and so keys
         if name not in known:
             if len(known) >= 1024:
                 known.pop(next(iter(known)))
