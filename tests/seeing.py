@@ -98,3 +98,8 @@ def transformers_logits(model: VisionLanguageModel, tokens_T: np.ndarray, blobs:
     with torch.no_grad(), eager_attention(model.network):
         model.network.model.rope_deltas = None
         return model.network(input_ids=tokens, use_cache=False, **more).logits[0]
+
+
+def tiny_text() -> Any:
+    """A tokenizer of a model that reads text alone."""
+    return train_tokenizer(tiny_models.CORPUS, 300)

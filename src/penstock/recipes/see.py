@@ -81,7 +81,7 @@ def asked(pictures: Kind, held_out: bool = False) -> DataSpec:
     )
 
 
-def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 30, steps: int = 160) -> Run:
+def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 16, steps: int = 240) -> Run:
     """A small vision-language model from scratch reads handwritten digits (or drawn shapes); minutes on a CPU.
 
     Args:
@@ -112,7 +112,7 @@ def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 30, steps: int
                 data=asked(pictures),
                 rewards=(RewardSpec(function="exact_match"),),
                 algorithm=GRPO(clip=(0.2, 0.28)),
-                learner=LearnerSpec(learning_rate=1e-4, warmup=5, token_budget=8192),
+                learner=LearnerSpec(learning_rate=2e-4, schedule="linear_with_min_lr", warmup=5, token_budget=8192),
                 sampling=Sampling(max_new_tokens=4),
                 samples=8,
                 batch=32,
