@@ -14,7 +14,7 @@ from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.pictures import PICTURES
 from penstock.models.scratch import build_model
-from penstock.train.learner import LearnerPlan, Scoring, DeviceLearner
+from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_an_optimizer_step_of_the_tower_changes_what_is_seen_at_once():
 
 def test_tokens_of_media_have_no_probability(model):
     hidden_AH = torch.randn(3, model.config.hidden_size)
-    probability_AV = model.logits(hidden_AH).softmax(-1)
+    probability_AV = model.logits(hidden_AH).softmax(-1).detach()
     assert float(probability_AV[:, sorted(model.text.media)].max()) == 0.0
     assert len(model.text.media) == 2
 
@@ -167,7 +167,7 @@ def test_tokens_of_media_have_no_probability(model):
 def test_an_action_that_stands_for_a_part_of_a_picture_is_refused(model):
     row = seeing.row(model, "what?", [50])
     row.columns["tokens_T"][-1] = model.network.config.image_token_id
-    with pytest.raises(TrainingError, match="row 0: an action stands for a part of a picture"):
+    with pytest.raises(TrainingError, match="row 0: an action shows a part of a picture"):
         Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))
 
 
@@ -215,7 +215,7 @@ def test_the_size_of_the_model_from_scratch():
     [
         ("what?", 1, "has 1 pictures and 0 marks <image>"),
         ("<image>what?", 0, "has 0 pictures and 1 marks <image>"),
-        ("<image> <|image_pad|>", 1, "the text spells <|image_pad|>"),
+        ("<image> <|image_pad|>", 1, "the text spells <|image_pad|>, which is a part of a picture"),
     ],
 )
 def test_prompts_whose_marks_and_pictures_differ_are_refused(model, text, pictures, message):
@@ -227,7 +227,7 @@ def test_prompts_whose_marks_and_pictures_differ_are_refused(model, text, pictur
 def test_tokens_that_are_not_those_of_the_pictures_are_refused(model):
     one, other = seeing.shown(model, seeing.picture((24, 24)), seeing.picture((8, 16)))
     tokens_T = np.asarray(model.text.showing((one,)).prompt("<image>"), np.int32)
-    with pytest.raises(ModelError, match="9 picture tokens stand for pictures of 2"):
+    with pytest.raises(ModelError, match="9 tokens show pictures, and the pictures have 2"):
         model.text.pictured(tokens_T, (other,))
 
 

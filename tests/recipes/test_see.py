@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import DataError
-from penstock.recipes.see import DIGITS, SHAPES, SIDE, drawn, questions, see
+from penstock.recipes.see import DIGITS, SHAPES, SIDE, questions, see, shapes
 from penstock.runtime import launch
 
 
@@ -29,7 +29,7 @@ def test_every_fifth_picture_is_held_out():
 
 
 def test_shapes_are_grey_pictures_of_all_kinds():
-    pictures, names = drawn(40, seed=0)
+    pictures, names = shapes(40, seed=0)
     assert pictures.shape == (40, SIDE, SIDE)
     assert pictures.dtype == np.uint8
     assert set(names) == set(SHAPES)

@@ -47,7 +47,9 @@ class ModelSpec:
             self.architecture == "decoder" or not self.initializer_range,
             "an encoder-decoder starts from T5's own first weights; leave initializer_range=0",
         )
-        require(self.vision is None or isinstance(self.vision, Vision), "model.vision is no Vision; use Vision() or leave it out")
+        require(
+            self.vision is None or isinstance(self.vision, Vision), "model.vision is no Vision; use Vision() or leave it out"
+        )
         require(
             self.vision is None or self.architecture == "decoder",
             "pictures are read by decoders; leave model.vision out, or set architecture=decoder",

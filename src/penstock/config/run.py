@@ -14,8 +14,8 @@ from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import Dtype, LearnerSpec
 from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
-from penstock.config.vision import MARK
 from penstock.config.stage import OTHER, SIGNALS, Stage
+from penstock.config.vision import MARK
 from penstock.core.algorithm import Algorithm
 from penstock.core.sentinels import SentinelMode
 from penstock.core.types import CachePolicy, Sampling
@@ -57,14 +57,17 @@ def require_sight(stage: Any) -> None:
     """Refuse pictures that the model of a stage cannot see, and what is not done with a model that can."""
     name, model, learner = stage.name, stage.model, stage.learner
     shown = MARK in stage.data.prompt
-    require(not shown or model.vision is not None, f"{name}: {MARK} stands in the prompt; set model.vision=Vision(), or leave it out")
+    require(
+        not shown or model.vision is not None,
+        f"{name}: {MARK} is in the prompt, and the model reads text alone; set model.vision=Vision()",
+    )
     if model.vision is None:
         return
     ours = learner.strategy.ranks == 1 and learner.lora is None and learner.unfrozen_layers < 0 and learner.dtype != "mixed"
     require(
         ours and learner.critic in ("none", "shared") and not learner.replay_routes,
-        f"{name}: a model that sees is trained whole on one device (Vision.frozen leaves its tower out), with no critic or one on "
-        "its trunk: leave learner.strategy, lora, unfrozen_layers and replay_routes as they are, dtype float32 or bfloat16",
+        f"{name}: a model that sees is trained whole on one device (vision.frozen leaves its tower out), with no critic or "
+        "one on its trunk, in float32 or bfloat16: leave learner.strategy, lora, unfrozen_layers and replay_routes as they are",
     )
 
 

@@ -1,11 +1,11 @@
-"""How a model sees: a model whose spec has it reads pictures where ``<image>`` stands in prompts."""
+"""How a model sees: a model whose spec has it reads pictures where ``<image>`` is in prompts."""
 
 from __future__ import annotations
 
 from penstock.config.spec import require, spec
 
 MARK = "<image>"
-"""Where a picture stands in the text of a prompt."""
+"""Where a picture is in the text of a prompt."""
 
 
 @spec

@@ -68,7 +68,9 @@ class Pictures:
             if name not in self._numbers:
                 raise DataError(f"picture {name:015x} is not in memory; nobody has read the row that it belongs to")
             return self._held[self._numbers[name].hash]
-        found = list(self.blobs.folder.glob(f"{name:015x}*"))  # blobs that came from another process are known by the folder alone
+        found = list(
+            self.blobs.folder.glob(f"{name:015x}*")
+        )  # blobs that came from another process are known by the folder alone
         if len(found) != 1:
             raise DataError(f"picture {name:015x} is {len(found)} times in {self.blobs.folder}, not once")
         return found[0].read_bytes()
@@ -111,7 +113,9 @@ def _decoded(given: bytes | NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
     try:
         with image.open(io.BytesIO(given)) as opened:
             if max(opened.size) > LARGEST_SIDE:
-                raise DataError(f"{where}: a picture of {opened.size[0]} x {opened.size[1]} pixels; make it smaller than {LARGEST_SIDE}")
+                raise DataError(
+                    f"{where}: a picture of {opened.size[0]} x {opened.size[1]} pixels; make it smaller than {LARGEST_SIDE}"
+                )
             return np.asarray(opened.convert("RGB"), np.uint8)
     except DataError:
         raise

@@ -29,7 +29,7 @@ class Tokenizer(Encoder, Protocol):
         ...
 
     def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
-        """Columns of tokens in which these pictures stand."""
+        """Columns of tokens that show these pictures."""
         ...
 
     def render_chat(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:

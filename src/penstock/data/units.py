@@ -65,7 +65,9 @@ class Units:
             rows = self.algorithm.rows(texts, reader(prompt, self.text))
             if not prompt.blobs:
                 return rows
-            return tuple(replace(one, columns={**one.columns, **self.text.pictured(one.tokens_T, prompt.blobs)}) for one in rows)
+            return tuple(
+                replace(one, columns={**one.columns, **self.text.pictured(one.tokens_T, prompt.blobs)}) for one in rows
+            )
         except ModelError as error:
             raise DataError(f"{self.spec.source} row {row + self.spec.skip}: {error}") from error
 

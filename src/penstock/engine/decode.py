@@ -108,12 +108,14 @@ class Forward(nn.Module):
         self, token_B: Tensor, lengths: tuple[Tensor, Tensor, Tensor], draws: tuple[Tensor, Tensor, Tensor],
         cells: tuple[Tensor, Tensor], windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """``lengths`` of prefix and own cache, and by how much a position is more; ``draws`` uniform number, temperature and beta;
-        each per row."""
+        """``lengths`` of prefix and own cache, and by how much a position is more than both; ``draws`` uniform number,
+        temperature and beta; each per row."""
         model, prefixes, own = self._parts
         views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
         plan = DecodePlan(*views, cells, lengths[:2], windows, self.shared)
-        position = (lengths[0] + lengths[1] + lengths[2]).clamp(max=model.context - 1)[:, None]  # idle rows go on beyond their end
+        position = (lengths[0] + lengths[1] + lengths[2]).clamp(max=model.context - 1)[
+            :, None
+        ]  # idle rows go on beyond their end
         hidden = model.hidden(token_B[:, None], position, plan)
         uniform, temperature, beta = draws
         logits = model.logits(hidden[:, 0])

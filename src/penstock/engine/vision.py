@@ -18,7 +18,7 @@ from penstock.models.vision_language import Seen, VisionLanguageModel
 
 
 class BeforeSeen(Before):
-    """Tokens that are read before a sequence draws, some of which show pictures: the same tokens of other pictures are others."""
+    """Tokens that are read before a sequence draws, some of which show pictures; of other pictures the same are others."""
 
     def __init__(self, tokens: IntArray, picture_T: Names, model: VisionLanguageModel) -> None:
         super().__init__(tokens)

@@ -1,4 +1,4 @@
-"""What a model that sees makes of pictures: patches, how many tokens stand for them, and where these are (M-RoPE).
+"""What a model that sees makes of pictures: patches, how many tokens they are, and where these are (M-RoPE).
 
 A token that shows a part of a picture carries the picture's number (:attr:`penstock.core.blobs.Blob.number`) in the column
 ``picture_T``; all else follows from it. Pixels are in no sample.
@@ -77,12 +77,14 @@ class Sight:
         try:
             made = self.processor(images=[pixels_HWC], return_tensors="np", input_data_format="channels_last")
         except ValueError as error:
-            raise DataError(f"a picture of {pixels_HWC.shape[1]} x {pixels_HWC.shape[0]} pixels cannot be read: {error}") from error
+            raise DataError(
+                f"a picture of {pixels_HWC.shape[1]} x {pixels_HWC.shape[0]} pixels cannot be read: {error}"
+            ) from error
         time, height, width = (int(count) for count in made["image_grid_thw"][0])
         return Patches(torch.from_numpy(np.ascontiguousarray(made["pixel_values"], np.float32)), (time, height, width))
 
     def tokens(self, name: int) -> int:
-        """How many tokens stand for a picture."""
+        """How many tokens a picture has."""
         return int(np.prod(self.of(name).grid)) // self.merge**2
 
     def keep(self, name: int, patches: Patches) -> None:
@@ -116,16 +118,14 @@ class Sight:
 
 
 class SeeingText(Text):
-    """A tokenizer that writes as many picture tokens where :data:`MARK` stands as the model reads for the picture.
+    """A tokenizer that writes as many picture tokens at each :data:`MARK` as the model reads for the picture.
 
     Args:
-        marks: the token that stands for a part of a picture, and those before and after a picture.
-        media: all tokens that stand for media; no text spells them and none is ever generated.
+        marks: the token of each part of a picture, and those before and after a picture.
+        media: all tokens of media; no text spells them and none is ever generated.
     """
 
-    def __init__(
-        self, plain: Text, sight: Sight, marks: tuple[int, int, int], media: frozenset[int]
-    ) -> None:
+    def __init__(self, plain: Text, sight: Sight, marks: tuple[int, int, int], media: frozenset[int]) -> None:
         self.sight, self.marks_around, self.media = sight, marks, media
         super().__init__(plain.tokenizer, plain.ends)
         self.blobs: tuple[Blob, ...] = ()
@@ -136,7 +136,7 @@ class SeeingText(Text):
         return self.sight.store
 
     @store.setter
-    def store(self, store: PictureStore) -> None:
+    def store(self, store: PictureStore | None) -> None:
         self.sight.store = store
 
     def showing(self, blobs: Sequence[Blob]) -> Text:
@@ -145,11 +145,11 @@ class SeeingText(Text):
         return view
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of plain text. Raises ModelError where it spells a token that stands for media."""
+        """Tokens of plain text. Raises ModelError where it spells a token of media."""
         tokens = super().encode(text)
         if self.media.intersection(tokens):
             token = self.tokenizer.decode([next(token for token in tokens if token in self.media)])
-            raise ModelError(f"the text spells {token}, which stands for a part of a picture; write {MARK} where a picture is")
+            raise ModelError(f"the text spells {token}, which is a part of a picture; write {MARK} where a picture is")
         return tokens
 
     def prompt(self, text: str) -> list[int]:
@@ -161,7 +161,7 @@ class SeeingText(Text):
         parts = text.split(MARK)
         if len(parts) - 1 != len(self.blobs):
             raise ModelError(
-                f"the prompt has {len(self.blobs)} pictures and {len(parts) - 1} marks {MARK}; write one where each stands "
+                f"the prompt has {len(self.blobs)} pictures and {len(parts) - 1} marks {MARK}; write one where each is "
                 f"(columns image: a picture or a list of them)"
             )
         pad, start, end = self.marks_around
@@ -174,15 +174,16 @@ class SeeingText(Text):
         return [*before, *tokens] or [self.end]
 
     def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
-        """The column :data:`PICTURES` of tokens in which these pictures stand in this order.
+        """The column :data:`PICTURES` of tokens that show these pictures in this order.
 
         Raises:
             ModelError: the tokens have places for more or fewer.
         """
         places = np.isin(tokens_T, sorted(self.media))
         names = [np.full(self.sight.tokens(blob.number), blob.number, np.int64) for blob in blobs]
-        if int(places.sum()) != sum(map(len, names)):
-            raise ModelError(f"{int(places.sum())} picture tokens stand for pictures of {sum(map(len, names))}; they do not belong together")
+        found, wanted = int(places.sum()), sum(map(len, names))
+        if found != wanted:
+            raise ModelError(f"{found} tokens show pictures, and the pictures have {wanted}; they do not belong together")
         if not names:
             return {}
         picture_T = np.zeros(len(tokens_T), np.int64)
@@ -192,4 +193,3 @@ class SeeingText(Text):
     def save(self, folder: Path) -> None:
         super().save(folder)
         self.sight.processor.save_pretrained(folder)
-

@@ -43,7 +43,7 @@ def build_model(
     if spec.architecture == "encoder-decoder":
         return _build_encoder_decoder(spec, seed, head, text)
     if spec.vision is not None:
-        return _build_vision_language(spec, seed, head, text)
+        return _build_vision_language(spec, spec.vision, seed, head, text)
     rotary = {"rope_type": "default", "rope_theta": 10.0 * spec.context}
     config = Qwen2Config(**_decoder(spec, text), rope_parameters=rotary)
     config.num_labels = 1
@@ -68,13 +68,14 @@ def _decoder(spec: ModelSpec, text: Text) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _build_vision_language(spec: ModelSpec, seed: int, head: Head, text: Text) -> VisionLanguageModel:
+def _build_vision_language(spec: ModelSpec, vision: Vision, seed: int, head: Head, text: Text) -> VisionLanguageModel:
     """Qwen2.5-VL's shape (arXiv:2502.13923) with a tower of half the decoder's width: two layers, the first within windows of
     16 pixels, on patches of 4 x 4, of which 2 x 2 are one token. The decoder is that of a model that reads text alone."""
     shape, width = PRESETS[spec.preset], PRESETS[spec.preset].width // 2
     head_width = shape.width // shape.heads
     sections = [head_width // 8, head_width * 3 // 16, head_width * 3 // 16]  # Qwen's shares of time, height and width
-    ids = {f"{name}_token_id": text.encode(mark)[0] for name, mark in zip(VISION_NAMES, VISION_MARKS, strict=True)}
+    ids: dict[str, Any] = {"eos_token_id": text.end, "pad_token_id": text.pad}
+    ids |= {f"{name}_token_id": text.encode(mark)[0] for name, mark in zip(VISION_NAMES, VISION_MARKS, strict=True)}
     config = Qwen2_5_VLConfig(
         text_config={
             **_decoder(spec, text), "rope_parameters": {
@@ -86,13 +87,12 @@ def _build_vision_language(spec: ModelSpec, seed: int, head: Head, text: Text) -
             "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
             "initializer_range": width**-0.5,
         },
-        tie_word_embeddings=True, eos_token_id=text.end, pad_token_id=text.pad, **ids,
+        tie_word_embeddings=True, **ids,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=24 * 24)
-    vision: Vision = spec.vision
     return VisionLanguageModel(network.eval(), dressed(text, processor, vision, config), head, vision.frozen)
 
 

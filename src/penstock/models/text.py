@@ -87,7 +87,7 @@ class Text:
     def showing(self, blobs: Sequence[Blob]) -> Text:
         """The tokenizer for a prompt with these pictures. Raises ModelError: the model reads text alone."""
         if blobs:
-            raise ModelError("the prompt has pictures and the model reads text alone; load it as one that sees: model.vision=Vision()")
+            raise ModelError("the prompt has pictures and the model reads text alone; to let it see, set model.vision=Vision()")
         return self
 
     def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Models of the Qwen2.5-VL kind behind the face of a language model: a tower encodes pictures, the decoder reads them as tokens.
+"""Models of the Qwen2.5-VL kind behind the face of a language model: a tower encodes pictures for the decoder to read.
 
 Positions are explicit, ``[3, N]``: what a pass reads says where it is, and nothing is remembered on the module.
 """
@@ -56,13 +56,13 @@ class VisionLanguageModel(LanguageModel):
         kind = network.config.model_type
         if kind not in MODEL_TYPES or head != "lm":
             raise ModelError(
-                f'pictures are read by language models of the types {", ".join(MODEL_TYPES)}, not by a '
+                f"pictures are read by language models of the types {', '.join(MODEL_TYPES)}, not by a "
                 f'{"reward" if head != "lm" else "language"} model of type "{kind}"; leave model.vision out to read text alone'
             )
         super().__init__(network, text, head)
         self.tower.requires_grad_(not frozen)
         self.forbidden: Tensor | None = torch.tensor(sorted(text.media), device=self.device)
-        """Tokens that stand for media, which no distribution contains: of generators and of learners."""
+        """Tokens of media, which no distribution contains: of generators and of learners."""
         self._features: dict[int, Tensor] = {}
         self._stamp: tuple[int, ...] = ()
 
@@ -108,7 +108,9 @@ class VisionLanguageModel(LanguageModel):
         plain = super().plan(batch)
         media = np.isin(batch.target_A, sorted(self.text.media))
         if media.any():
-            raise TrainingError(f"row {batch.row_ids[batch.row_A[int(media.argmax())]]}: an action stands for a part of a picture")
+            raise TrainingError(
+                f"row {batch.row_ids[batch.row_A[int(media.argmax())]]}: an action shows a part of a picture"
+            )
         if batch.picture_N is None:
             return plain
         plan = SeeingPlan(batch.gather_BT, batch.scatter_N, batch.length_B, self.device)
@@ -229,7 +231,7 @@ def seeing_text(path: str, text: Text, vision: Vision, config: Any, **place: Any
     """
     if config.model_type not in MODEL_TYPES:
         raise ModelError(
-            f'{path}: pictures of a model of type "{config.model_type}" are not supported, those of {", ".join(MODEL_TYPES)} are; '
+            f'{path}: pictures of type "{config.model_type}" are not supported, those of {", ".join(MODEL_TYPES)} are; '
             "leave model.vision out to read its text alone"
         )
     try:

@@ -16,12 +16,13 @@ from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.learner import Dtype
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
+from penstock.config.vision import Vision
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample
+from penstock.core.types import Group, IntArray, Prompt, Row, Sample
 from penstock.data.pictures import Pictures
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
@@ -56,13 +57,13 @@ stuck in calls that passed their deadline before the run stops."""
 class Models:
     """Finds and loads the models a run names. ``@stage`` is the folder where that stage's model was saved."""
 
-    def __init__(self, stage_folder: Callable[[str], Path], device: Any, seed: int) -> None:
+    def __init__(self, stage_folder: Callable[[str], Path], device: Any, seed: int, blobs: Path | None = None) -> None:
         self.stage_folder = stage_folder
         self.device = device
         self.seed = seed
         self.policy: LanguageModel | None = None
         """The model that is being trained; what is loaded with it may share its frozen part."""
-        self.blobs: Path | None = None
+        self.blobs = blobs
         """The run's folder of blobs; None: pictures are held in memory."""
         self.compute: Dtype = "float32"
         """Arithmetic of reward models: the learner's, once a stage has said what that is."""
@@ -76,7 +77,7 @@ class Models:
             self.policy = load_model(self.path(spec.path), head, vision=spec.vision).to(self.device)
         else:
             self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
-        return seeing(self.policy, spec, self.blobs)
+        return seeing(self.policy, spec.vision, self.blobs)
 
     def reference(self, stage: Offline | Online, start: LanguageModel, temperature: float = 1.0) -> LanguagePolicy:
         """The frozen policy of a stage: where it starts unless the stage names another. Call it before the learner is made.
@@ -122,9 +123,9 @@ class Models:
         return Scoring(LanguagePolicy(model))
 
 
-def seeing(model: LanguageModel, spec: ModelSpec, blobs: Path | None) -> LanguageModel:
+def seeing(model: LanguageModel, vision: Vision | None, blobs: Path | None) -> LanguageModel:
     """A model with the pictures of a run at hand, if its spec says that it sees."""
-    if spec.vision is not None:
+    if vision is not None:
         model.text.store = Pictures(blobs)
     return model
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.config.engines import VLLM, Embedded, Served, SGLang
 from penstock.config.learner import Dtype
-from penstock.config.parts import ModelSpec
+from penstock.config.vision import Vision
 from penstock.core.errors import SpecError
 from penstock.models.text import Text
 
@@ -43,8 +43,8 @@ class EngineStart:
     """Arithmetic of an embedded engine, the learner's."""
     routes: bool = False
     """Whether it notes the experts of each token."""
-    model: ModelSpec = ModelSpec()
-    """What the stage says of the model; whether it sees."""
+    vision: Vision | None = None
+    """Whether and how the model sees, the pictures in the folder ``blobs``."""
     blobs: Path | None = None
 
 
@@ -67,8 +67,8 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
     from penstock.runtime.build import seeing
     from penstock.weights.snapshot import sums_of
 
-    model = load_model(str(start.folder), dtype=start.dtype, vision=start.model.vision).to(start.device)
-    seeing(model, start.model, start.blobs)
+    model = load_model(str(start.folder), dtype=start.dtype, vision=start.vision).to(start.device)
+    seeing(model, start.vision, start.blobs)
 
     async def sums() -> list[str]:
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]

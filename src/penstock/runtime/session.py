@@ -29,7 +29,6 @@ from penstock.core.types import Group, Metrics
 from penstock.loops.evaluate import standard_error
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, rows_of
-from penstock.data.blobs import BLOBS
 from penstock.models.files import save_model
 from penstock.observe.first_rows import remarks_on_behaviour, remarks_on_rows, remarks_on_samples
 from penstock.runtime.bootstrap import Bootstrap
@@ -158,8 +157,7 @@ class Session:
         check_stages(self.run, self.base)
         handle = self.folder.lock() if resume else self.folder.begin(self.run)
         try:
-            self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
-            self.models.blobs = self.folder.path / BLOBS
+            self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed, self.folder.blobs)
             self.store = CheckpointStore(
                 self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report, fence=self.folder.fence
             )

@@ -32,7 +32,7 @@ async def run(bootstrap: Bootstrap) -> None:
     folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
     device = set_up(run.device, bootstrap.threads)
     model = load_model(str(bootstrap.stage_start(stage.name)), dtype=stage.learner.dtype, vision=stage.model.vision)
-    seeing(model.to(device), stage.model, bootstrap.folder / BLOBS)
+    seeing(model.to(device), stage.model.vision, bootstrap.folder / BLOBS)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
     models.compute = stage.learner.dtype
     rewards = StageRewards(stage.rewards, models, model.text, base)
