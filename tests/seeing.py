@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoModelForImageTextToText, Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen3VLConfig
 
 import tiny_models
 from penstock.config.run import ModelSpec
@@ -16,9 +17,9 @@ from penstock.config.vision import Vision
 from penstock.core.blobs import Blob
 from penstock.core.types import Request, Row, Sampling
 from penstock.data.pictures import Pictures
-from penstock.models.scratch import build_model
+from penstock.models.scratch import VISION_MARKS, VISION_NAMES, build_model
 from penstock.models.text import train_tokenizer
-from penstock.models.vision_language import VisionLanguageModel
+from penstock.models.vision_language import VisionLanguageModel, dressed
 
 SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 """Heights and widths of pictures; a token stands for 8 x 8 pixels, so they are 9, 6, 2 and 3 tokens."""
@@ -26,8 +27,7 @@ SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 
 @functools.cache
 def _tokenizer():
-    marks = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
-    return train_tokenizer(tiny_models.CORPUS, 300, marks)
+    return train_tokenizer(tiny_models.CORPUS, 300, VISION_MARKS)
 
 
 def built(frozen: bool = True, context: int = 128) -> VisionLanguageModel:
@@ -39,6 +39,34 @@ def built(frozen: bool = True, context: int = 128) -> VisionLanguageModel:
         model.network.get_input_embeddings().weight.mul_(0.5)
     model.text.store = Pictures()
     model.forget()
+    return model
+
+
+def of_kind(kind: str) -> VisionLanguageModel:
+    """A tiny model of another type of transformers."""
+    text = _tokenizer()
+    names = zip(VISION_NAMES, VISION_MARKS, strict=True)
+    ids = {f"{name}_token_id": text.encode(mark)[0] for name, mark in names}
+    decoder = {
+        "vocab_size": len(text), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 16, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
+    }  # fmt: skip
+    both = {"num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    towers: dict[str, Any] = {
+        "qwen2_vl": (Qwen2VLConfig, {"depth": 2, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}),
+        "qwen3_vl": (Qwen3VLConfig, {
+            "depth": 3, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64, "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1],
+        }),
+    }  # fmt: skip
+    make, tower = towers[kind]
+    config = make(text_config=decoder, vision_config=both | tower, tie_word_embeddings=True, **ids)
+    network = AutoModelForImageTextToText.from_config(config).eval()
+    tiny_models.randomise(network)
+    processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=576)
+    model = VisionLanguageModel(network, dressed(text, processor, Vision(), config))
+    model.text.store = Pictures()
     return model
 
 

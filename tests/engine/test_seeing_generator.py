@@ -39,6 +39,20 @@ def test_log_probs_are_those_of_transformers(model):
         np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
+def test_other_types_give_the_learners_log_probs_and_those_of_transformers(kind):
+    """Qwen3-VL's decoder also reads pictures in its first layers."""
+    model = seeing.of_kind(kind)
+    model.check()
+    for sample in run(embedded_generator(model, max_running=4, chunk=7), seeing.ragged(model)):
+        at = np.flatnonzero(sample.action_T)
+        np.testing.assert_allclose(sample.logp_T[at], learner_logp(model, sample), atol=1e-4)
+        logits_TV = seeing.transformers_logits(model, sample.tokens_T, sample.blobs)
+        logits_TV[:, sorted(model.text.media)] = -torch.inf
+        wanted = logits_TV.log_softmax(-1)[at - 1, sample.tokens_T[at].astype(np.int64)]
+        np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
+
+
 def test_who_shares_the_batch_changes_nothing(model):
     """Text that is decoded next to a picture, or after one, has positions of its own."""
     together = run(embedded_generator(model, max_running=3), seeing.ragged(model, max_new_tokens=20))

@@ -200,7 +200,7 @@ def test_a_folder_is_read_as_text_alone_where_nobody_wants_to_see(model, tmp_pat
 
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
     save_model(tiny(), tmp_path / "saved")
-    with pytest.raises(ModelError, match='"qwen2" are not supported, those of qwen2_5_vl, qwen2_vl are'):
+    with pytest.raises(ModelError, match='"qwen2" are not supported, those of qwen2_5_vl, qwen2_vl, qwen3_vl are'):
         load_model(str(tmp_path / "saved"), vision=Vision())
 
 

@@ -23,7 +23,7 @@ from penstock.models.packing import TokenBatch
 from penstock.models.pictures import Names, Patches, SeeingText, Sight
 from penstock.models.text import Text
 
-MODEL_TYPES = ("qwen2_5_vl", "qwen2_vl")
+MODEL_TYPES = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl")
 """Types of transformers whose pictures are read here."""
 NEVER = -1e9
 """The logit of a token that is never generated: its probability is exactly 0, and no difference of log-probs is undefined."""
@@ -108,9 +108,7 @@ class VisionLanguageModel(LanguageModel):
         plain = super().plan(batch)
         media = np.isin(batch.target_A, sorted(self.text.media))
         if media.any():
-            raise TrainingError(
-                f"row {batch.row_ids[batch.row_A[int(media.argmax())]]}: an action shows a part of a picture"
-            )
+            raise TrainingError(f"row {batch.row_ids[batch.row_A[int(media.argmax())]]}: an action shows a part of a picture")
         if batch.picture_N is None:
             return plain
         plan = SeeingPlan(batch.gather_BT, batch.scatter_N, batch.length_B, self.device)
@@ -131,26 +129,30 @@ class VisionLanguageModel(LanguageModel):
     def read(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, seen: Seen | None) -> Tensor:
         """Last hidden states of tokens, of which some show pictures."""
         embedded_BNH = self.network.get_input_embeddings()(tokens_BN)
-        position = position_BN[None].expand(3, -1, -1)
+        position, deeper = position_BN[None].expand(3, -1, -1), dict[str, Any]()
         if seen is not None:
             position = seen.position_3N[:, None]
             where = np.flatnonzero(seen.picture_N)
             if len(where):
-                part_MH = self.parts(seen.picture_N[where], seen.part_N[where])
+                part_MH, *deep = self.parts(seen.picture_N[where], seen.part_N[where]).split(self.config.hidden_size, -1)
                 index = torch.from_numpy(where).to(self.device)
                 embedded_BNH = embedded_BNH.index_copy(1, index, part_MH[None].to(embedded_BNH.dtype))
+                if deep:  # added after the first layers (DeepStack, arXiv:2406.04334)
+                    shown = torch.from_numpy(seen.picture_N > 0).to(self.device)[None]
+                    deeper = {"visual_pos_masks": shown, "deepstack_visual_embeds": deep}
         run = self.network.model.language_model
-        return run(inputs_embeds=embedded_BNH, position_ids=position, use_cache=False, plan=plan).last_hidden_state
+        return run(inputs_embeds=embedded_BNH, position_ids=position, use_cache=False, plan=plan, **deeper).last_hidden_state
 
     def parts(self, picture_M: Names, part_M: NDArray[np.int64]) -> Tensor:
-        """What the decoder reads ``[M, H]`` in place of tokens that show a part of a picture each."""
+        """What the decoder reads ``[M, H]`` in place of tokens that show a part of a picture each; of towers that are also read
+        by later layers, what these read is next to it."""
         names, inverse_M = np.unique(picture_M, return_inverse=True)
         features = self.encoded(names.tolist())
         start = np.cumsum([0, *(len(one) for one in features[:-1])])
         return torch.cat(features).index_select(0, torch.from_numpy(start[inverse_M] + part_M).to(self.device))
 
     def encoded(self, names: Sequence[int]) -> list[Tensor]:
-        """Pictures as the decoder reads them, ``[tokens, H]`` each, by the tower's present weights.
+        """Pictures as the decoder reads them, a row a token, by the tower's present weights.
 
         Without gradient each is encoded once for all who ask, until weights of the tower change: who steps, loads or copies
         says so (:meth:`changed`, for fused optimizers leave no trace) or leaves its trace on the parameters.
@@ -174,7 +176,9 @@ class VisionLanguageModel(LanguageModel):
     def _encode(self, pictures: Sequence[Patches]) -> list[Tensor]:
         values = torch.cat([picture.values_PD for picture in pictures]).to(self.device, self.tower.dtype)
         grids = torch.tensor([picture.grid for picture in pictures], device=self.device)
-        return list(self.network.model.get_image_features(values, grids, return_dict=True).pooler_output)
+        made = self.network.model.get_image_features(values, grids, return_dict=True)
+        layers = [made.pooler_output, *made.get("deepstack_features", ())]
+        return [torch.cat(parts, -1) for parts in zip(*layers, strict=True)]
 
     # ---- as transformers does it
 
