@@ -12,6 +12,7 @@ from penstock.config.parts import Truncate
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, SpecError
 from penstock.data.pictures import Pictures, illustrated
+from penstock.data.texts import prompt_tokens
 from penstock.data.units import Units, prompts_of
 from penstock.models.pictures import PICTURES
 
@@ -106,6 +107,16 @@ def test_a_row_may_have_several_pictures(tmp_path):
     two = change(type(prompt)(prompt.key, "<image><image>", columns={"image": [PIXELS, seeing.picture()]}))
     assert len(two.blobs) == 2
     assert two.columns["image"] == [blob.hash for blob in two.blobs]
+
+
+def test_a_chat_shows_pictures_where_its_message_says(tmp_path):
+    model = seeing.built()
+    prompt = prompts_of(spec(chat=True), tmp_path, 0, model.text)(0)
+    tokens_T = prompt_tokens(prompt, model.text)
+    assert model.text.pictured(tokens_T, prompt.blobs)[PICTURES].astype(bool).sum() == 9
+    assert model.text.tokenizer.decode(tokens_T[:3]).startswith("<|im_start|>")
+    (row,) = Units(spec(chat=True), tmp_path, 0, SFT(), model.text, model.context)(0)
+    np.testing.assert_array_equal(row.tokens_T[: len(tokens_T)], tokens_T)
 
 
 def test_a_row_without_a_picture_stays_as_it_is(tmp_path):

@@ -198,6 +198,11 @@ def test_a_folder_is_read_as_text_alone_where_nobody_wants_to_see(model, tmp_pat
         blind.text.showing(seeing.shown(model, seeing.picture()))
 
 
+def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model, tiny):
+    with pytest.raises(TrainingError, match="rows show pictures to a model that reads text alone"):
+        Scoring(LanguagePolicy(tiny())).score([(rows_of(model)[1],)], frozenset({"logp"}))
+
+
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
     save_model(tiny(), tmp_path / "saved")
     with pytest.raises(ModelError, match='"qwen2" are not supported, those of qwen2_5_vl, qwen2_vl, qwen3_vl are'):

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,9 @@ class LanguageModel(nn.Module):
     trained of it, above the frozen blocks ("branch"). ``border`` is set where blocks are frozen, ``adapter``
     (peft's description) where low-rank adapters are added to frozen matrices.
     """
+
+    sees: ClassVar[bool] = False
+    """Whether it reads pictures."""
 
     def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:
         super().__init__()
@@ -131,8 +134,10 @@ class LanguageModel(nn.Module):
         """How a packed batch is read: the plan that :meth:`hidden` takes.
 
         Raises:
-            TrainingError: a row is longer than the context.
+            TrainingError: a row is longer than the context, or shows a picture to a model that reads text alone.
         """
+        if batch.picture_N is not None and not self.sees:
+            raise TrainingError("rows show pictures to a model that reads text alone; set its vision=Vision()")
         longest = int(batch.length_B.max())
         if longest > self.context:
             row = batch.row_ids[int(batch.length_B.argmax())]

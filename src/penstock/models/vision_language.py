@@ -51,6 +51,7 @@ class VisionLanguageModel(LanguageModel):
     """
 
     text: SeeingText
+    sees = True
 
     def __init__(self, network: Any, text: SeeingText, head: Head = "lm", frozen: bool = True) -> None:
         kind = network.config.model_type

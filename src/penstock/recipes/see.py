@@ -83,7 +83,7 @@ def asked(pictures: Kind, held_out: bool = False) -> DataSpec:
     )
 
 
-def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 16, steps: int = 240) -> Run:
+def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 20, steps: int = 240) -> Run:
     """A small vision-language model from scratch reads handwritten digits (or shapes); minutes on a CPU.
 
     Args:
@@ -114,7 +114,7 @@ def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 16, steps: int
                 data=asked(pictures),
                 rewards=right,
                 algorithm=GRPO(clip=(0.2, 0.28)),
-                learner=LearnerSpec(learning_rate=2e-4, schedule="linear_with_min_lr", warmup=5, token_budget=8192),
+                learner=LearnerSpec(learning_rate=1e-4, warmup=5, token_budget=8192),
                 sampling=Sampling(max_new_tokens=4),
                 samples=8,
                 batch=32,

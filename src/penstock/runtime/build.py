@@ -88,7 +88,7 @@ class Models:
         spec, compute = stage.reference, stage.learner.dtype
         other = None
         if spec is not None and (spec.path != stage.model.path or not spec.path):
-            other = self._frozen(spec.path, compute)
+            other = self._frozen(spec, compute)
         if stage.learner.lora is not None and other is None:
             return AdapterOffPolicy(start, temperature)
         if stage.learner.unfrozen_layers < 0:
@@ -104,14 +104,16 @@ class Models:
     def reference_alone(self, stage: Online, corpus: Iterable[str]) -> Scoring:
         """The frozen model of a stage, in a process that trains nothing."""
         spec = stage.reference or stage.model
-        model = load_model(self.path(spec.path)).to(self.device) if spec.path else self.load(stage.model, corpus)
+        if spec.path:
+            return Scoring(LanguagePolicy(self._frozen(spec, stage.learner.dtype), stage.sampling.temperature))
+        model = self.load(stage.model, corpus)
         to_compute_type(model, stage.learner.dtype)
         return Scoring(LanguagePolicy(model.requires_grad_(False), stage.sampling.temperature))
 
-    def _frozen(self, path: str, compute: Dtype) -> LanguageModel:
-        model = load_model(self.path(path)).to(self.device).requires_grad_(False)
+    def _frozen(self, spec: ModelSpec, compute: Dtype) -> LanguageModel:
+        model = load_model(self.path(spec.path), vision=spec.vision).to(self.device).requires_grad_(False)
         to_compute_type(model, compute)
-        return model
+        return seeing(model, spec.vision, self.blobs)
 
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from penstock.core.errors import Superseded
 from penstock.core.spans import Spans
-from penstock.data.blobs import BLOBS
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
@@ -32,8 +31,8 @@ async def run(bootstrap: Bootstrap) -> None:
     folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
     device = set_up(run.device, bootstrap.threads)
     model = load_model(str(bootstrap.stage_start(stage.name)), dtype=stage.learner.dtype, vision=stage.model.vision)
-    seeing(model.to(device), stage.model.vision, bootstrap.folder / BLOBS)
-    models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed)
+    seeing(model.to(device), stage.model.vision, folder.blobs)
+    models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed, folder.blobs)
     models.compute = stage.learner.dtype
     rewards = StageRewards(stage.rewards, models, model.text, base)
     sampling = replace(stage.sampling, seed=seed_of(run.seed, stage.name))
