@@ -157,6 +157,35 @@ def test_an_optimizer_step_of_the_tower_changes_what_is_seen_at_once():
     torch.testing.assert_close(after, fresh)
 
 
+def test_a_step_on_text_alone_leaves_a_tower_that_is_trained_as_it_was():
+    model = seeing.built(frozen=False)
+    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=1e-2), LearnerPlan(total_steps=2))
+    before = model.tower.patch_embed.proj.weight.detach().clone()
+    (batch,) = learner.policy.lay_out([(seeing.row(model, "what?", [50, 51]),)], 4096)
+    (-learner.policy.outputs(batch, frozenset({"logp"}))["logp"].sum()).backward()
+    learner.masters.step(1e-2, 1e9)
+    torch.testing.assert_close(model.tower.patch_embed.proj.weight, before, atol=0, rtol=0)
+
+
+def test_blocks_that_are_computed_twice_give_the_same_gradient():
+    found = []
+    for again in (False, True):
+        model = seeing.built(frozen=False)
+        (blob,) = seeing.shown(model, seeing.picture())
+        spec = LearnerSpec(gradient_checkpointing=again)
+        policy = DeviceLearner(LanguagePolicy(model), spec, LearnerPlan(total_steps=1)).policy
+        (batch,) = policy.lay_out([(seeing.row(model, "<image>what?", [50, 51], (blob,)),)], 4096)
+        policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
+        found.append(model.tower.patch_embed.proj.weight.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_a_critic_with_a_trunk_of_its_own_is_refused(model):
+    one = torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(ModelError, match=r"set learner\.critic=shared or none"):
+        model.hidden(one, one, None, torch.nn.Identity())
+
+
 def test_tokens_of_media_have_no_probability(model):
     hidden_AH = torch.randn(3, model.config.hidden_size)
     probability_AV = model.logits(hidden_AH).softmax(-1).detach()

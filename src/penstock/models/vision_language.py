@@ -99,11 +99,6 @@ class VisionLanguageModel(LanguageModel):
 
     # ---- passes
 
-    def seen(self, rows: Sequence[Names]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions ``[3, M]`` and parts ``[M]`` of the tokens of rows, row after row; every row begins at 0."""
-        found = [self.text.sight.places(picture_T) for picture_T in rows]
-        return np.concatenate([place for place, _ in found], 1), np.concatenate([part for _, part in found])
-
     def plan(self, batch: TokenBatch) -> Any:
         """How a packed batch is read. Raises TrainingError where a row is too long or an action is a token of media."""
         plain = super().plan(batch)
@@ -124,7 +119,9 @@ class VisionLanguageModel(LanguageModel):
 
     def hidden(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, trunk: nn.Module | None = None) -> Tensor:
         """Last hidden states ``[B, N, H]``. A position is one for time, height and width, but for tokens of a
-        :class:`SeeingPlan`, which says where they are."""
+        :class:`SeeingPlan`, which says where they are. Raises ModelError for a ``trunk`` of its own."""
+        if trunk is not None:
+            raise ModelError("a critic with a trunk of its own sees no pictures; set learner.critic=shared or none")
         return self.read(tokens_BN, position_BN, plan, plan.seen if isinstance(plan, SeeingPlan) else None)
 
     def read(self, tokens_BN: Tensor, position_BN: Tensor, plan: AttentionPlan, seen: Seen | None) -> Tensor:

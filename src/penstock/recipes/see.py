@@ -83,7 +83,7 @@ def asked(pictures: Kind, held_out: bool = False) -> DataSpec:
     )
 
 
-def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 20, steps: int = 240) -> Run:
+def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 20, steps: int = 160) -> Run:
     """A small vision-language model from scratch reads handwritten digits (or shapes); minutes on a CPU.
 
     Args:
