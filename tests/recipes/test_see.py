@@ -78,6 +78,6 @@ def test_a_short_run_in_processes_has_the_same_log_probs_in_generator_and_learne
 @pytest.mark.slow
 def test_grpo_takes_over_where_imitation_ended(tmp_path):
     pytest.importorskip("sklearn")
-    result = launch(see(imitated=16, steps=60), tmp_path / "run")
+    result = launch(see(steps=60), tmp_path / "run")
     stages = result.summary["stages"]
-    assert stages["grpo"]["last"]["evaluation/reward"] > stages["sft"]["last"]["evaluation/reward"] + 0.15
+    assert stages["grpo"]["last"]["evaluation/reward"] > stages["sft"]["last"]["evaluation/reward"] + 0.1
