@@ -45,7 +45,7 @@ def test_digits_are_enlarged_handwriting():
 
 def test_without_scikit_learn_the_message_says_what_to_do(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'penstock\[vision\]', or --pictures shapes"):
+    with pytest.raises(DataError, match=r"pip install 'penstock\[digits\]', or --pictures shapes"):
         questions("digits", False)
 
 

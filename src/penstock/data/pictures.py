@@ -1,4 +1,5 @@
-"""Pictures of data rows as blobs: decoded once, named by what they show, kept in the run's folder or in memory."""
+"""Pictures as files and as blobs: those of data rows are decoded once, named by what they show, kept in the run's folder or in
+memory. The only file that imports PIL."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ COLUMN = "image"
 bytes."""
 KIND = "image/png"
 LARGEST_SIDE = 1 << 14
+SMALLEST = 96
+"""Pixels that a picture of a sample has along its shorter side at least, so that people see something."""
 
 
 class Pictures:
@@ -92,6 +95,22 @@ def illustrated(store: Pictures, base: Path) -> Callable[[Prompt], Prompt]:
     return change
 
 
+def png(picture: NDArray[np.uint8]) -> bytes:
+    """A picture ``[H, W, 1 or 3]`` of a sample as a PNG; a small one is enlarged by a whole number.
+
+    Raises:
+        DataError: Pillow is not installed, or the picture has another number of channels.
+    """
+    image = _pillow("pictures of samples")
+    if picture.ndim != 3 or picture.shape[2] not in (1, 3):
+        raise DataError(f"a picture of shape {picture.shape} cannot be shown; give [height, width, 1 or 3]")
+    times = -(-SMALLEST // min(picture.shape[:2]))
+    larger: Any = np.repeat(np.repeat(picture, times, 0), times, 1)
+    found = io.BytesIO()
+    image.fromarray(larger[..., 0] if larger.shape[2] == 1 else larger).save(found, "PNG")
+    return found.getvalue()
+
+
 def _given(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint8]:
     if isinstance(value, bytes):
         return value
@@ -133,5 +152,5 @@ def _pillow(where: str) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(f"{where}: pictures need the package pillow: pip install 'penstock[vision]'") from error
+        raise DataError(f"{where}: pictures need the package pillow: pip install 'penstock[media]'") from error
     return Image

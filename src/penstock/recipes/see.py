@@ -33,7 +33,7 @@ def handwritten() -> tuple[NDArray[np.uint8], list[str]]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError(
-            "handwritten digits come with scikit-learn: pip install 'penstock[vision]', or --pictures shapes"
+            "handwritten digits come with scikit-learn: pip install 'penstock[digits]', or --pictures shapes"
         ) from error
     found = load_digits()
     pixels = np.minimum(np.asarray(found.images) * 16, 255).astype(np.uint8)

@@ -15,7 +15,7 @@ from penstock.core.errors import SpecError
 from penstock.core.types import Group, Metrics, Version
 from penstock.data.resolve import resolve
 from penstock.loops.learn import Step, Watcher
-from penstock.models.language_model import LanguageModel
+from penstock.models.families import Model
 from penstock.observe.first_rows import FirstRow
 from penstock.observe.rules import EXACT, Thresholds
 from penstock.runtime.build import Models
@@ -41,7 +41,7 @@ class Evaluations(Protocol):
 class StageRuntime(ABC):
     """A stage that can be stepped through. What the session asks of one; each member but ``steps`` has a default."""
 
-    model: LanguageModel
+    model: Model
     """What later stages start from, once all steps are done."""
     holders: Mapping[str, Holder]
     """Everything that a checkpoint must hold."""
