@@ -28,6 +28,11 @@ class Characters:
     def pair(self, prompt, completion):
         return self.encode(prompt), self.encode(completion)
 
+    store = None
+
+    def showing(self, blobs):
+        return self
+
 
 def units(tmp_path, algorithm, rule, rows=ROWS, context=64, **fields):
     file = tmp_path / "rows.jsonl"

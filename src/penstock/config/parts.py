@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from penstock.config.denoising import Pictures
 from penstock.config.spec import AnySpec, require, spec
+from penstock.config.vision import Vision
 
 TEMPLATE_OWN = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "return_dict", "tokenize"}
@@ -37,6 +38,8 @@ class ModelSpec:
     """Pieces of the tokenizer that is trained on the stage's data, for a model built from scratch."""
     context: int = 1024
     """Longest sequence of a model built from scratch."""
+    vision: AnySpec | None = None
+    """A ``Vision``: the model reads pictures too; of a folder, its tower is loaded. None: text alone."""
 
     def __post_init__(self) -> None:
         require(self.vocabulary >= 259, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 259")
@@ -50,6 +53,13 @@ class ModelSpec:
         require(
             self.architecture == "decoder" or not self.initializer_range,
             "an encoder-decoder starts from T5's own first weights; leave initializer_range=0",
+        )
+        require(
+            self.vision is None or isinstance(self.vision, Vision), "model.vision is no Vision; use Vision() or leave it out"
+        )
+        require(
+            self.vision is None or self.architecture == "decoder",
+            "pictures are read by decoders; leave model.vision out, or set architecture=decoder",
         )
 
 

@@ -39,6 +39,11 @@ class Blob:
         if not 0 < self.size <= LARGEST:
             raise DataError(f"blob {self.hash[:12]} has {self.size} bytes; it must have 1 to {LARGEST:,}: make it smaller")
 
+    @property
+    def number(self) -> int:
+        """The name as a number of 60 bits, for columns of arrays; 0 is none."""
+        return int(self.hash[:15], 16)
+
     @staticmethod
     def of(content: bytes, kind: str) -> Blob:
         """The name of some bytes."""

@@ -233,6 +233,7 @@ class Request:
     resume: Sample | None = None
     keep: bool = False
     """Whether a request of this key may follow that begins with this one's sample: its cache is kept, until an ``abort``."""
+    blobs: tuple[Blob, ...] = ()  # what its tokens show, in order
 
 
 @dataclass(frozen=True)

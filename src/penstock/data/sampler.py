@@ -54,6 +54,12 @@ class Sampler(Generic[Item]):
         """Draws in one epoch."""
         return len(self.rows)
 
+    def mapped(self, change: Callable[[Item], Item]) -> Sampler[Item]:
+        """A sampler of the same draws, each after ``change``."""
+        found, make = copy.copy(self), self._make
+        found._make = lambda key, row, index: change(make(key, row, index))
+        return found
+
     def where(self, keep: Callable[[Item, int], bool]) -> Sampler[Item]:
         """A sampler over the rows that ``keep`` (of the item and its row) says yes to; all are looked at, in order.
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.core.algorithm import Encoder
+from penstock.core.blobs import Blob
 from penstock.core.types import IntArray, Prompt
 from penstock.data.render import ARGUMENTS, Message
 
@@ -15,9 +16,20 @@ from penstock.data.render import ARGUMENTS, Message
 class Tokenizer(Encoder, Protocol):
     """A tokenizer with a chat template."""
 
+    store: Any
+    """Where pictures are kept, if the model reads any."""
+
     @property
-    def rendered(self) -> Encoder:
+    def rendered(self) -> Tokenizer:
         """The tokenizer for what the chat template has written."""
+        ...
+
+    def showing(self, blobs: Sequence[Blob]) -> Tokenizer:
+        """The tokenizer for a prompt with these pictures."""
+        ...
+
+    def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
+        """Columns of tokens that show these pictures."""
         ...
 
     def render_chat(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
@@ -49,7 +61,7 @@ def answer_text(prompt: Prompt, answer: Message, text: Tokenizer) -> str:
 
 def reader(prompt: Prompt, text: Tokenizer) -> Encoder:
     """The tokenizer for the texts of a prompt: one that adds nothing where a chat template has written them."""
-    return text.rendered if prompt.messages else text
+    return (text.rendered if prompt.messages else text).showing(prompt.blobs)
 
 
 def prompt_tokens(prompt: Prompt, text: Tokenizer) -> IntArray:

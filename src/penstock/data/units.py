@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from penstock.config.run import DataSpec
 from penstock.core.algorithm import FromData
 from penstock.core.errors import DataError, ModelError, SpecError
 from penstock.core.types import Metrics, Prompt, Row, Unit
+from penstock.data.pictures import illustrated
 from penstock.data.sampler import Sampler, examples, pairs, prompts, row_name
 from penstock.data.texts import Tokenizer, example_texts, prompt_tokens, reader
 
@@ -31,11 +33,13 @@ class Units:
         self.spec, self.algorithm, self.text, rule = spec, algorithm, text, spec.too_long
         self.limit = min(rule.tokens or context, context)
         self.bound = "data.too_long.tokens" if self.limit < context else "the model's context"
-        self.sampler = KINDS[algorithm.data](spec, base, seed)
+        self.sampler = with_pictures(KINDS[algorithm.data](spec, base, seed), text, base)
         self.counts: Metrics = {}
         """How many rows of the data were dropped and truncated; none where they are refused."""
         if rule.cuts and not algorithm.truncates:
             raise SpecError(f"a row of {type(algorithm).__name__} means nothing without its end; set data.too_long=Drop")
+        if rule.cuts and text.store is not None:
+            raise SpecError("half a picture shows nothing, so rows of a model that sees are not cut; set data.too_long=Drop")
         if rule.cuts or rule.drops:
             rows, self.cut = len(self.sampler), 0
             self.sampler = self.sampler.where(self._stays)
@@ -58,9 +62,14 @@ class Units:
         prompt = item if isinstance(item, Prompt) else item.prompt
         try:
             texts = example_texts(item, self.text, self.algorithm.every_turn)
+            rows = self.algorithm.rows(texts, reader(prompt, self.text))
+            if not prompt.blobs:
+                return rows
+            return tuple(
+                replace(one, columns={**one.columns, **self.text.pictured(one.tokens_T, prompt.blobs)}) for one in rows
+            )
         except ModelError as error:
             raise DataError(f"{self.spec.source} row {row + self.spec.skip}: {error}") from error
-        return self.algorithm.rows(texts, reader(prompt, self.text))
 
     def _first(self, rows: Unit) -> Iterator[Row]:
         """What is kept of rows, of those that have an action left."""
@@ -79,13 +88,21 @@ class Units:
         return stays
 
 
+def with_pictures(sampler: Sampler[Any], text: Tokenizer, base: Path) -> Sampler[Any]:
+    """A sampler whose prompts have the pictures of their rows as blobs, for a model that sees."""
+    if text.store is None:
+        return sampler
+    change = illustrated(text.store, base)
+    return sampler.mapped(lambda item: change(item) if isinstance(item, Prompt) else replace(item, prompt=change(item.prompt)))
+
+
 def prompts_of(spec: DataSpec, base: Path, seed: int, text: Tokenizer) -> Sampler[Prompt]:
     """The prompts of a spec that are to be answered, without those that it drops.
 
     Raises:
         SpecError: they are to be truncated, or to be dropped and no length is named.
     """
-    sampler, rule = prompts(spec, base, seed), spec.too_long
+    sampler, rule = with_pictures(prompts(spec, base, seed), text, base), spec.too_long
     if rule.cuts or (rule.drops and not rule.tokens):
         raise SpecError(
             f"data.too_long={type(rule).__name__}({rule.tokens}): a prompt without its end is another question; "

@@ -27,6 +27,7 @@ class DecodeState:
         self.token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.prefix_length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.own_length = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
         self.generated = torch.zeros(rows, dtype=torch.int64, device=device)
         self.temperature = torch.ones(rows, device=device)
         self.beta = torch.zeros(rows, device=device)
@@ -58,7 +59,7 @@ class DecodeState:
     def copy(self, source: int, target: int) -> None:
         """Move a row's state: the last row takes the place of a finished one."""
         for tensor in (
-            self.token, self.prefix_length, self.own_length, self.generated,
+            self.token, self.prefix_length, self.own_length, self.shift, self.generated,
             self.temperature, self.beta, self.uniform, self.logp,
         ):  # fmt: skip
             tensor[target] = tensor[source]
@@ -104,14 +105,17 @@ class Forward(nn.Module):
         self._parts = (model, prefixes, own)
 
     def forward(
-        self, token_B: Tensor, lengths: tuple[Tensor, Tensor], draws: tuple[Tensor, Tensor, Tensor],
+        self, token_B: Tensor, lengths: tuple[Tensor, Tensor, Tensor], draws: tuple[Tensor, Tensor, Tensor],
         cells: tuple[Tensor, Tensor], windows: tuple[Tensor, Tensor], caches: list[Tensor], cuts: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """``lengths`` of prefix and own cache; ``draws`` uniform number, temperature and beta; each per row."""
+        """``lengths`` of prefix and own cache, and by how much a position is more than both; ``draws`` uniform number,
+        temperature and beta; each per row."""
         model, prefixes, own = self._parts
         views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
-        plan = DecodePlan(*views, cells, lengths, windows, self.shared)
-        position = (lengths[0] + lengths[1]).clamp(max=model.context - 1)[:, None]  # idle rows go on beyond their end
+        plan = DecodePlan(*views, cells, lengths[:2], windows, self.shared)
+        position = (lengths[0] + lengths[1] + lengths[2]).clamp(max=model.context - 1)[
+            :, None
+        ]  # idle rows go on beyond their end
         hidden = model.hidden(token_B[:, None], position, plan)
         uniform, temperature, beta = draws
         logits = model.logits(hidden[:, 0])
@@ -231,7 +235,7 @@ class DecodeStep:
         uniform = state.uniform[:count].gather(1, generated.clamp(max=state.uniform.shape[1] - 1)[:, None]).squeeze(1)
         arguments = (
             state.token[:count],
-            (state.prefix_length[:count], own_length),
+            (state.prefix_length[:count], own_length, state.shift[:count]),
             (uniform, state.temperature[:count], state.beta[:count]),
             cells,
             (self._positions[: windows[0]], self._positions[: windows[1]]),

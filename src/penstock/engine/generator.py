@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.core.errors import GenerationError
+from penstock.core.errors import GenerationError, ModelError
 from penstock.core.types import (
     CachePolicy,
     FloatArray,
@@ -128,6 +128,10 @@ class EmbeddedGenerator(Engine):
     def sequence(self, request: Request) -> Sequence:
         """A request that has been looked at, not under way yet. Raises GenerationError for one that cannot be answered."""
         require_room(request, self.model.context)
+        try:
+            columns = self.text.pictured(request.tokens_T, request.blobs)
+        except ModelError as error:
+            raise GenerationError(f"{request.key}: {error}") from error
         if request.sampling.beta and self.model.q_heads is None:
             raise GenerationError(f"{request.key}: beta={request.sampling.beta} needs Q heads, which ILQL trains; use beta=0")
         if len(self.waiting) >= self.queue:
@@ -144,6 +148,7 @@ class EmbeddedGenerator(Engine):
             limit=limit,
             future=asyncio.get_running_loop().create_future(),
             stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
+            prompt_columns=columns,
         )
 
     @property

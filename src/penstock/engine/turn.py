@@ -93,7 +93,7 @@ class Engine(Driver):
         promised = len(self.running) + sum(len(p.members) for p in self.prefixes)
         while self.waiting:
             first = self.waiting[0]
-            first.before = first.before or Before(self._tokens_before(first))
+            first.before = first.before or self._before(first)
             prefix = known.get(first.before.key)
             if prefix is None:
                 if promised and not promised < self._most_rows(0, first.before.tokens):
@@ -102,6 +102,9 @@ class Engine(Driver):
                 self.prefixes.append(prefix)
             prefix.members.append(self.waiting.popleft())
             promised += 1
+
+    def _before(self, sequence: Sequence) -> Before:
+        return Before(self._tokens_before(sequence))
 
     def _tokens_before(self, sequence: Sequence) -> IntArray:
         """The tokens that are read before a sequence draws: its prompt, and what it drew before an interruption."""
@@ -159,7 +162,7 @@ class Engine(Driver):
         tokens = torch.from_numpy(tokens_N.astype(np.int64)).to(device)
         plan = PrefillPlan(self.prefix_cache, [p.row for p, _ in parts], [p.done for p, _ in parts], counts)
         with recorded(self.routers) as chosen:
-            hidden = self.model.hidden(tokens[None], plan.position_N[None], plan)[0]
+            hidden = self._read(tokens, plan, parts)
         routes = np.split(routes_of(chosen), np.cumsum(counts)[:-1]) if chosen else []
         ends = torch.tensor(np.cumsum(counts) - 1, device=device)
         last = hidden.index_select(0, ends)
@@ -173,6 +176,10 @@ class Engine(Driver):
                 prefix.logits_V = logits[i]
                 prefix.advantage_V = None if advantages is None else advantages[i]
         self.prefilled_tokens += len(tokens)
+
+    def _read(self, tokens_N: Tensor, plan: PrefillPlan, parts: list[tuple[Prefix, int]]) -> Tensor:
+        """Hidden states ``[N, H]`` of the next tokens of prefixes, so many of each."""
+        return self.model.hidden(tokens_N[None], plan.position_N[None], plan)[0]
 
     def _continue(self, prefix: Prefix) -> None:
         """Begin a prefix with what was kept of its conversation, if anything was."""
@@ -229,6 +236,7 @@ class Engine(Driver):
         self.state.start(rows, [s.request.sampling for s in new], streams, [len(s.tokens) for s in new])
         index = torch.tensor(rows, device=self.model.device)
         self.state.prefix_length[index] = torch.tensor([len(p.tokens) for p in sources], device=self.model.device)
+        self.state.shift[index] = torch.tensor([p.before.shift for p in sources], device=self.model.device)
         return index
 
     def _collect(self, tokens: list[int], logps: list[float]) -> None:

@@ -55,7 +55,7 @@ class Rollout:
         episode that has filled the context is over: cut at its longest length, and scored as it is.
         """
         env = self.make_env(prompt)
-        request = replace(Request(key, env.reset(), sampling), keep=env.more)
+        request = replace(Request(key, env.reset(), sampling, blobs=prompt.blobs), keep=env.more)
         sample = await self._answer(request)
         turn = 0
         try:

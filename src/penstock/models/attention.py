@@ -126,6 +126,13 @@ def register() -> None:
     AttentionInterface.register(NAME, _attention)
 
 
+def attend_by_plan(network: Any) -> None:
+    """Let a network's tokens attend as a plan says; the tower of a model that sees attends by transformers' own function."""
+    own = network.config
+    seeing = not own.is_encoder_decoder and own.get_text_config() is not own
+    network.set_attn_implementation({"text_config": NAME, "vision_config": "sdpa"} if seeing else NAME)
+
+
 @contextmanager
 def eager_attention(network: Any) -> Iterator[None]:
     """Within it a network attends by transformers' own functions; our name means nothing to who reads its configuration."""
@@ -134,7 +141,7 @@ def eager_attention(network: Any) -> Iterator[None]:
         try:
             yield
         finally:
-            network.set_attn_implementation(NAME)
+            attend_by_plan(network)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -28,6 +29,7 @@ from transformers import (
 )
 
 from penstock.config.learner import Dtype
+from penstock.config.vision import Vision
 from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
@@ -39,6 +41,7 @@ from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
 from penstock.models.text import Text
 from penstock.models.text_part import has_text_part, load_text_part
+from penstock.models.vision_language import VisionLanguageModel, seeing_text
 
 VALUE_HEAD = "value_head.safetensors"
 ADAPTER_FOLDER = "adapter"
@@ -127,11 +130,12 @@ def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]
     return ends, encoder
 
 
-def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Any:
+def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", vision: Vision | None = None) -> Any:
     """A model from a local folder or a hub name: a :class:`LanguageModel`, or the :class:`DenoisingModel` of our own folders.
 
     A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
-    decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``.
+    decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``. With ``vision`` it reads pictures;
+    else, of a model that can, the text part alone is loaded.
 
     Raises:
         ModelError: no such folder or name, pickled weights, no tokenizer, or an architecture that is not supported.
@@ -146,8 +150,10 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Any:
     if local and is_denoiser(folder):
         return load_denoiser(folder, text)
     stored = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-    network = _load_network(str(folder) if local else path, head, stored, text)
-    model = _made(path, network, text, head)
+    network = _load_network(str(folder) if local else path, head, stored, text, vision is not None)
+    if vision is not None:
+        text = seeing_text(str(folder) if local else path, text, vision, network.config, **_place(path))
+    model = _made(path, network, text, head, vision)
     if dtype == "mixed":
         to_compute_type(model, dtype)
     if not local:
@@ -162,7 +168,7 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Any:
     return model
 
 
-def _made(path: str, network: Any, text: Text, head: Head) -> LanguageModel:
+def _made(path: str, network: Any, text: Text, head: Head, vision: Vision | None = None) -> LanguageModel:
     """A network as a language model that computes what the network does. Raises ModelError, whatever is in its way."""
     if len(text) > network.get_input_embeddings().weight.shape[0]:
         raise ModelError(
@@ -170,7 +176,7 @@ def _made(path: str, network: Any, text: Text, head: Head) -> LanguageModel:
             f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
         )
     try:
-        model = faced(network, text, head)
+        model = VisionLanguageModel(network, text, head, vision.frozen) if vision is not None else faced(network, text, head)  # type: ignore[arg-type]
         model.check()
     except ModelError:
         raise
@@ -236,7 +242,7 @@ def config_of(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder, **NO_CODE)
 
 
-def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
+def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, seeing: bool = False) -> Any:
     factory: Any = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     place = _place(path)
     try:
@@ -249,7 +255,9 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text) -> Any:
     elif head == "score":
         config.num_labels = 1
         config.pad_token_id = text.pad
-    load = partial(load_text_part, head=head) if has_text_part(config) else factory.from_pretrained
+    if seeing and has_text_part(config):
+        factory = AutoModelForImageTextToText
+    load = partial(load_text_part, head=head) if has_text_part(config) and not seeing else factory.from_pretrained
     try:
         with quiet_transformers(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # a new score head is the same every time
@@ -293,7 +301,7 @@ def _write(model: LanguageModel, temporary: Path, adapted: bool) -> None:
             state = dict(merged(model.network, state, adapted))
             save_adapter(model.network, model.adapter, temporary / ADAPTER_FOLDER)
         model.network.save_pretrained(temporary, state_dict=state, safe_serialization=True)
-        model.text.tokenizer.save_pretrained(temporary)
+        model.text.save(temporary)
     for file, head in _own_heads(model).items():
         save_file(head.state_dict(), temporary / file)
     for name, head in model.heads.items():

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from penstock.core.errors import ModelError, TrainingError
 from penstock.models.architecture import Slot, check_architecture, slots_of
-from penstock.models.attention import NAME, AttentionPlan, PackedPlan, quiet_transformers, register
+from penstock.models.attention import AttentionPlan, PackedPlan, attend_by_plan, quiet_transformers, register
 from penstock.models.heads import OWN, made_head
 from penstock.models.lora import adapter_weights, merged
 from penstock.models.packing import TokenBatch
@@ -52,11 +52,14 @@ class LanguageModel(nn.Module):
     (peft's description) where low-rank adapters are added to frozen matrices.
     """
 
+    sees: ClassVar[bool] = False
+    """Whether it reads pictures."""
+
     def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:
         super().__init__()
         register()
         with quiet_transformers():
-            network.set_attn_implementation(NAME)
+            attend_by_plan(network)
         for module in network.modules():  # log-probs must not depend on a mask that the generator never saw
             rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
             for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
@@ -131,8 +134,10 @@ class LanguageModel(nn.Module):
         """How a packed batch is read: the plan that :meth:`hidden` takes.
 
         Raises:
-            TrainingError: a row is longer than the context.
+            TrainingError: a row is longer than the context, or shows a picture to a model that reads text alone.
         """
+        if batch.picture_N is not None and not self.sees:
+            raise TrainingError("rows show pictures to a model that reads text alone; set its vision=Vision()")
         longest = int(batch.length_B.max())
         if longest > self.context:
             row = batch.row_ids[int(batch.length_B.argmax())]
@@ -188,6 +193,9 @@ class LanguageModel(nn.Module):
     def adapter_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the low-rank adapters alone, by peft's names; none where there are none."""
         yield from adapter_weights(self.network)
+
+    def changed(self) -> None:
+        """Weights have changed, so that what was computed of them alone is computed anew."""
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

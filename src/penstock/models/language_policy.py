@@ -125,6 +125,7 @@ class LanguagePolicy(Policy):
     def stepped(self, updates: int) -> None:
         """What follows the trained parameters moves."""
         cast_again(self.model)
+        self.model.changed()
         for head in self._heads().values():
             if head.used:
                 head.follow(updates)

@@ -8,54 +8,92 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    Qwen2_5_VLConfig,
     Qwen2Config,
+    Qwen2VLImageProcessorPil,
     T5Config,
 )
 
 from penstock.config.run import ModelSpec
+from penstock.config.vision import Vision
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.presets import PRESETS, preset_shape
 from penstock.models.text import Text, train_tokenizer
+from penstock.models.vision_language import VisionLanguageModel, dressed
 
 RELATIVE_RANGE = 3.0
 """Standard deviation of the first relative biases. T5's own, one over the root of the width, hardly tells positions apart, and
 nothing else in these models does: small ones then learn order several times slower (docs/log.md)."""
 
 
+VISION_NAMES = ("vision_start", "image", "vision_end", "video")
+VISION_MARKS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
+"""Qwen's marks of media, one token each."""
+
+
 def build_model(
     spec: ModelSpec, corpus: Iterable[str], seed: int, head: Head = "lm", text: Text | None = None
 ) -> LanguageModel:
     """A model of ``spec.preset`` with random weights (a pure function of ``seed``) and a tokenizer fitted to ``corpus``."""
-    text = text if text is not None else train_tokenizer(corpus, spec.vocabulary)
+    text = text if text is not None else train_tokenizer(corpus, spec.vocabulary, VISION_MARKS if spec.vision else ())
     if spec.architecture == "encoder-decoder":
         return _build_encoder_decoder(spec, seed, head, text)
-    shape = PRESETS[spec.preset]
-    config = Qwen2Config(
-        vocab_size=len(text),
-        hidden_size=shape.width,
-        intermediate_size=shape.hidden,
-        num_hidden_layers=spec.layers or shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        max_position_embeddings=spec.context,
-        # Defaults are made for widths in the thousands and contexts as long: small models learn several times faster with
-        # weights of unit scale and rotary wavelengths of the order of their context (docs/log.md).
-        initializer_range=spec.initializer_range or shape.width**-0.5,
-        rope_parameters={"rope_type": "default", "rope_theta": 10.0 * spec.context},
-        tie_word_embeddings=True,
-        eos_token_id=text.end,
-        pad_token_id=text.pad,
-        bos_token_id=None,
-    )
+    if spec.vision is not None:
+        return _build_vision_language(spec, spec.vision, seed, head, text)
+    rotary = {"rope_type": "default", "rope_theta": 10.0 * spec.context}
+    config = Qwen2Config(**_decoder(spec, text), rope_parameters=rotary)
     config.num_labels = 1
     factory = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = factory.from_config(config, dtype=torch.float32)
     return LanguageModel(network, text, head)
+
+
+def _decoder(spec: ModelSpec, text: Text) -> dict[str, Any]:
+    """A preset's decoder, but for its rotary embedding."""
+    shape = PRESETS[spec.preset]
+    return {
+        "vocab_size": len(text), "hidden_size": shape.width, "intermediate_size": shape.hidden,
+        "num_hidden_layers": spec.layers or shape.layers, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_value_heads, "max_position_embeddings": spec.context,
+        # Defaults are made for widths in the thousands and contexts as long: small models learn several times faster with
+        # weights of unit scale and rotary wavelengths of the order of their context (docs/log.md).
+        "initializer_range": spec.initializer_range or shape.width**-0.5,
+        "tie_word_embeddings": True, "eos_token_id": text.end, "pad_token_id": text.pad, "bos_token_id": None,
+    }  # fmt: skip
+
+
+def _build_vision_language(spec: ModelSpec, vision: Vision, seed: int, head: Head, text: Text) -> VisionLanguageModel:
+    """Qwen2.5-VL's shape (arXiv:2502.13923) with a tower of half the decoder's width: two layers, the first within windows of
+    16 pixels, on patches of 4 x 4, of which 2 x 2 are one token. The decoder is that of a model that reads text alone."""
+    shape, width = PRESETS[spec.preset], PRESETS[spec.preset].width // 2
+    head_width = shape.width // shape.heads
+    sections = [head_width // 8, head_width * 3 // 16, head_width * 3 // 16]  # Qwen's shares of time, height and width
+    ids: dict[str, Any] = {"eos_token_id": text.end, "pad_token_id": text.pad}
+    ids |= {f"{name}_token_id": text.encode(mark)[0] for name, mark in zip(VISION_NAMES, VISION_MARKS, strict=True)}
+    config = Qwen2_5_VLConfig(
+        text_config={
+            **_decoder(spec, text), "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10.0 * spec.context, "mrope_section": sections,
+            },
+        },
+        vision_config={
+            "depth": 2, "hidden_size": width, "intermediate_size": 2 * width, "num_heads": 4, "out_hidden_size": shape.width,
+            "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
+            "initializer_range": width**-0.5,
+        },
+        tie_word_embeddings=True, **ids,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=24 * 24)
+    return VisionLanguageModel(network.eval(), dressed(text, processor, vision, config), head, vision.frozen)
 
 
 def _build_encoder_decoder(spec: ModelSpec, seed: int, head: Head, text: Text) -> EncoderDecoderModel:

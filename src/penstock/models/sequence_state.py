@@ -84,4 +84,5 @@ class SequenceState:
             version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),
             finish=finish,
             text=decoded[: min(cuts, default=None)],
+            blobs=self.request.blobs,
         )

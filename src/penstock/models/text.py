@@ -5,12 +5,17 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 from transformers import Qwen2Tokenizer
 
+from penstock.core.blobs import Blob
 from penstock.core.errors import ModelError
+from penstock.core.types import IntArray
 
 PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
 
@@ -23,6 +28,14 @@ Message = Mapping[str, Any]
 NONE: Message = {}
 
 
+class PictureStore(Protocol):
+    """Pictures by name."""
+
+    def pixels(self, name: int) -> NDArray[np.uint8]:
+        """The picture ``[height, width, 3]``. Raises DataError where there is none of this name."""
+        ...
+
+
 class Text:
     """Encodes and decodes with a Hugging Face tokenizer; ``end`` closes a completion, ``pad`` fills what is never read.
 
@@ -30,6 +43,9 @@ class Text:
         ends: further tokens at which an answer ends; ``self.ends`` are all of them.
         encoder: whether an encoder of its own reads prompts, so that a prompt is a whole sequence to the tokenizer.
     """
+
+    store: PictureStore | None = None
+    """Where the pictures of a model that sees are kept; None: it reads text alone."""
 
     def __init__(self, tokenizer: Any, ends: Iterable[int] = (), encoder: bool = False) -> None:
         if tokenizer.eos_token_id is None:
@@ -67,6 +83,21 @@ class Text:
         view = copy.copy(self)
         view.before, view.after = [], []
         return view
+
+    def showing(self, blobs: Sequence[Blob]) -> Text:
+        """The tokenizer for a prompt with these pictures. Raises ModelError: the model reads text alone."""
+        if blobs:
+            raise ModelError("the prompt has pictures and the model reads text alone; to let it see, set model.vision=Vision()")
+        return self
+
+    def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
+        """The columns that say which picture each token shows; none without pictures."""
+        self.showing(blobs)
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files."""
+        self.tokenizer.save_pretrained(folder)
 
     def prompt(self, text: str) -> list[int]:
         """Tokens of a text that begins a sequence, with what the tokenizer puts before it, unless the text spells that itself.
@@ -148,8 +179,8 @@ def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
     raise ModelError(f"the tokenizer reads a text in another way with its special tokens ({whole}) than without ({bare})")
 
 
-def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Text:
-    """A byte-level BPE of at most ``vocabulary`` pieces fitted to a corpus.
+def train_tokenizer(corpus: Iterable[str], vocabulary: int, marks: Sequence[str] = ()) -> Text:
+    """A byte-level BPE of at most ``vocabulary`` pieces fitted to a corpus, with further ``marks`` that are a token each.
 
     It is a Qwen2 tokenizer (each digit is a token, so numbers keep their places) with Qwen2's marks, because loaders choose
     the tokenizer class by the model's type and would otherwise split text in another way than it was trained.
@@ -158,7 +189,7 @@ def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Text:
     made = blank.train_new_from_iterator(
         corpus,
         vocabulary,
-        new_special_tokens=[END, START],
+        new_special_tokens=[END, START, *marks],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -82,3 +82,4 @@ def switch(model: Any, tensors: Mapping[str, Tensor], owned: bool) -> None:
         else:
             own[name].copy_(tensor)
     cast_again(model)
+    model.changed()

@@ -305,7 +305,7 @@ class PromptMemory:
         count = 0
         for group in groups:
             key = group.key
-            place = (key.source, key.epoch, hash((group.prompt.text, str(group.prompt.messages))))
+            place = (key.source, key.epoch, hash((group.prompt.text, str(group.prompt.messages), group.prompt.blobs)))
             count += self._seen.get(place, key.ordinal) != key.ordinal
             self._seen.setdefault(place, key.ordinal)
         while len(self._seen) > PROMPTS_REMEMBERED:

@@ -16,12 +16,14 @@ from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.learner import Dtype
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
+from penstock.config.vision import Vision
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.types import Group, IntArray, Prompt, PromptKey, Row, Sample
+from penstock.core.types import Group, IntArray, Prompt, Row, Sample
+from penstock.data.pictures import Pictures
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, prompts, row_name
@@ -55,12 +57,14 @@ stuck in calls that passed their deadline before the run stops."""
 class Models:
     """Finds and loads the models a run names. ``@stage`` is the folder where that stage's model was saved."""
 
-    def __init__(self, stage_folder: Callable[[str], Path], device: Any, seed: int) -> None:
+    def __init__(self, stage_folder: Callable[[str], Path], device: Any, seed: int, blobs: Path | None = None) -> None:
         self.stage_folder = stage_folder
         self.device = device
         self.seed = seed
         self.policy: LanguageModel | None = None
         """The model that is being trained; what is loaded with it may share its frozen part."""
+        self.blobs = blobs
+        """The run's folder of blobs; None: pictures are held in memory."""
         self.compute: Dtype = "float32"
         """Arithmetic of reward models: the learner's, once a stage has said what that is."""
 
@@ -70,11 +74,11 @@ class Models:
     def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> Any:
         """The model of a spec, a :data:`Model`; ``corpus`` fits the tokenizer of one that is built from scratch."""
         if spec.path:
-            model = load_model(self.path(spec.path), head).to(self.device)
+            model = load_model(self.path(spec.path), head, vision=spec.vision).to(self.device)
         else:
             model = built(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
         self.policy = model if isinstance(model, LanguageModel) else None
-        return model
+        return seeing(model, spec.vision, self.blobs)
 
     def reference(self, stage: Offline | Online, start: Any, temperature: float = 1.0) -> Any:
         """The frozen policy of a stage: where it starts unless the stage names another. Call it before the learner is made.
@@ -85,7 +89,7 @@ class Models:
         spec, compute = stage.reference, stage.learner.dtype
         other = None
         if spec is not None and (spec.path != stage.model.path or not spec.path):
-            other = self._frozen(spec.path, compute)
+            other = self._frozen(spec, compute)
         if stage.learner.lora is not None and other is None:
             return AdapterOffPolicy(start, temperature)
         if stage.learner.unfrozen_layers < 0:
@@ -100,12 +104,13 @@ class Models:
     def reference_alone(self, stage: Online, corpus: Iterable[str]) -> Scoring:
         """The frozen model of a stage, in a process that trains nothing."""
         spec = stage.reference or stage.model
-        model = load_model(self.path(spec.path)).to(self.device) if spec.path else self.load(stage.model, corpus)
+        model = self._frozen(spec, stage.learner.dtype) if spec.path else self.load(stage.model, corpus)
         drawing(computing(model, stage.learner.dtype), stage.denoising)
         return Scoring(policy_of(model.requires_grad_(False), stage.sampling.temperature))
 
-    def _frozen(self, path: str, compute: Dtype) -> Any:
-        return computing(load_model(self.path(path)).to(self.device).requires_grad_(False), compute)
+    def _frozen(self, spec: ModelSpec, compute: Dtype) -> Any:
+        model = load_model(self.path(spec.path), vision=spec.vision).to(self.device).requires_grad_(False)
+        return seeing(computing(model, compute), spec.vision, self.blobs)
 
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
@@ -115,6 +120,13 @@ class Models:
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)
         return Scoring(LanguagePolicy(model))
+
+
+def seeing(model: LanguageModel, vision: Vision | None, blobs: Path | None) -> LanguageModel:
+    """A model with the pictures of a run at hand, if its spec says that it sees."""
+    if vision is not None:
+        model.text.store = Pictures(blobs)
+    return model
 
 
 def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
@@ -162,10 +174,10 @@ def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | N
         SpecError: the function of the spec is not there, or cannot be called as an environment.
     """
     dialogue = None if spec is None else dialogue_of(spec, text, base)
-    known: dict[tuple[PromptKey, str], IntArray] = {}
+    known: dict[tuple[Any, ...], IntArray] = {}
 
     def make(prompt: Prompt) -> Env:
-        name = prompt.key, prompt.text  # two data sets may share a name, and so keys
+        name = prompt.key, prompt.text, prompt.blobs  # two data sets may share a name, and so keys
         if name not in known:
             if len(known) >= 1024:
                 known.pop(next(iter(known)))

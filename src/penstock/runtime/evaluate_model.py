@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.config.run import ModelSpec, Run
+from penstock.config.run import Run
 from penstock.config.stage import Stage
 from penstock.core.errors import SpecError
 from penstock.runtime.build import Models
@@ -34,7 +34,7 @@ def measure(stage: Stage, made: Run, folder: Path, model: str) -> tuple[dict[str
     """Metrics and groups of one evaluation."""
     device = set_up(made.device, made.threads)
     models = Models(lambda name: RunFolder(folder).stage_model(made, name), device, made.seed)
-    ready = prepare(replace(cast(Any, stage), model=ModelSpec(path=model)), in_one_process(made), models, Path.cwd())
+    ready = prepare(replace(cast(Any, stage), model=replace(stage.model, path=model)), in_one_process(made), models, Path.cwd())
 
     async def once() -> tuple[dict[str, float], Sequence[Any]]:
         try:

@@ -14,6 +14,7 @@ from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.core.files import write_json
+from penstock.data.blobs import BLOBS
 from penstock.data.resolve import load_modules
 
 
@@ -38,6 +39,7 @@ class RunFolder:
         self.model = path / "model"
         self.spans = path / "spans"
         self.schedule = path / "schedule"
+        self.blobs = path / BLOBS
         self._lock = path / ".lock"
         self.attempt = path / "attempt.json"
         self._made: list[Path] = []

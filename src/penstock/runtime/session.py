@@ -158,7 +158,7 @@ class Session:
         check_stages(self.run, self.base)
         handle = self.folder.lock() if resume else self.folder.begin(self.run)
         try:
-            self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed)
+            self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed, self.folder.blobs)
             self.store = CheckpointStore(
                 self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report, fence=self.folder.fence
             )

@@ -76,6 +76,9 @@ class DenoisingModel(nn.Module):
 
     plain_weights = policy_weights
 
+    def changed(self) -> None:
+        """Weights have changed; nothing that was computed of them alone is kept here."""
+
     def save(self, folder: Path) -> None:
         """Write weights, configuration and tokenizer into a folder that is there."""
         save_file({name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}, folder / WEIGHTS)

@@ -11,6 +11,7 @@ from penstock.config.engine_choice import sends_adapters
 from penstock.core.algorithm import FromSamples
 from penstock.core.spans import Spans
 from penstock.core.tape import Tape
+from penstock.data.blobs import BLOBS
 from penstock.data.units import prompts_of
 from penstock.loops.rollout import Rollout, rollout
 from penstock.runtime.bootstrap import Bootstrap
@@ -38,6 +39,8 @@ async def run(bootstrap: Bootstrap) -> None:
         sends_adapters(run, stage),
         stage.learner.dtype,
         stage.replays_routes,
+        stage.model.vision,
+        bootstrap.folder / BLOBS,
     )
     async with opened(run.roles.engine, start) as found:
         await generate(bootstrap, found)

@@ -24,7 +24,7 @@ async def run(bootstrap: Bootstrap) -> None:
     """
     made, stage, folder = bootstrap.run, bootstrap.online, RunFolder(bootstrap.folder)
     device = set_up(made.device, bootstrap.threads)
-    models = Models(lambda earlier: folder.stage_model(made, earlier), device, made.seed)
+    models = Models(lambda earlier: folder.stage_model(made, earlier), device, made.seed, folder.blobs)
     scorer = models.reference_alone(stage, corpus_of(stage.data, bootstrap.base))
     spans = Spans(folder.spans / f"{bootstrap.name}.jsonl", bootstrap.name)
 

@@ -1,0 +1,173 @@
+"""Generation with pictures: the learner's numbers, one prefill and one encoding, positions that belong to the sequence."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+import seeing
+from engine_examples import learner_logp, run, started
+from penstock.core.errors import GenerationError
+from penstock.core.types import Request, WeightUpdate
+from penstock.engine.encoder_decoder import embedded_generator
+from penstock.engine.vision import SeeingGenerator
+from penstock.models.pictures import PICTURES
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Shared, so never to be changed."""
+    return seeing.built()
+
+
+@pytest.mark.parametrize("chunk", [5, 2048])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_are_the_learners_with_and_without_pictures(model, temperature, chunk):
+    generator = embedded_generator(model, max_running=4, chunk=chunk)
+    assert isinstance(generator, SeeingGenerator)
+    for sample in run(generator, seeing.ragged(model, temperature=temperature)):
+        np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample, temperature), atol=1e-4)
+
+
+def test_log_probs_are_those_of_transformers(model):
+    for sample in run(embedded_generator(model), seeing.ragged(model)):
+        logits_TV = seeing.transformers_logits(model, sample.tokens_T, sample.blobs)
+        logits_TV[:, sorted(model.text.media)] = -torch.inf
+        at = np.flatnonzero(sample.action_T)
+        wanted = logits_TV.log_softmax(-1)[at - 1, sample.tokens_T[at].astype(np.int64)]
+        np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
+def test_other_types_give_the_learners_log_probs_and_those_of_transformers(kind):
+    """Qwen3-VL's decoder also reads pictures in its first layers."""
+    model = seeing.of_kind(kind)
+    model.check()
+    for sample in run(embedded_generator(model, max_running=4, chunk=7), seeing.ragged(model)):
+        at = np.flatnonzero(sample.action_T)
+        np.testing.assert_allclose(sample.logp_T[at], learner_logp(model, sample), atol=1e-4)
+        logits_TV = seeing.transformers_logits(model, sample.tokens_T, sample.blobs)
+        logits_TV[:, sorted(model.text.media)] = -torch.inf
+        wanted = logits_TV.log_softmax(-1)[at - 1, sample.tokens_T[at].astype(np.int64)]
+        np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
+
+
+def test_who_shares_the_batch_changes_nothing(model):
+    """Text that is decoded next to a picture, or after one, has positions of its own."""
+    together = run(embedded_generator(model, max_running=3), seeing.ragged(model, max_new_tokens=20))
+    for one, sample in zip(seeing.ragged(model, max_new_tokens=20), together, strict=True):
+        (alone,) = run(embedded_generator(model), [one])
+        np.testing.assert_array_equal(alone.tokens_T, sample.tokens_T)
+        np.testing.assert_allclose(alone.logp_T, sample.logp_T, atol=5e-5)
+
+
+def test_sixteen_samples_share_a_prefill_an_encoding_and_a_blob(model):
+    (blob,) = seeing.shown(model, seeing.picture(seed=3))
+    requests = [seeing.request(model, "<image>what is it?", (blob,), sample=n) for n in range(16)]
+    generator, encoded = embedded_generator(model), []
+    hook = model.tower.register_forward_pre_hook(lambda module, given: encoded.append(len(given[0])))
+    samples = run(generator, requests)
+    hook.remove()
+    assert generator.prefilled_tokens == len(requests[0].tokens_T)
+    assert encoded == [36]
+    assert {sample.blobs for sample in samples} == {(blob,)}
+    held = sum(array.nbytes for sample in samples for array in sample.columns.values())
+    assert held == sum(len(sample.action_T) * (4 + 8) for sample in samples), "a token and a number each, and no pixel"
+
+
+def test_the_same_tokens_of_another_picture_are_another_prompt(model):
+    one, other = seeing.shown(model, seeing.picture(seed=4), seeing.picture(seed=5))
+    requests = [seeing.request(model, "<image>what?", (blob,), temperature=0.0) for blob in (one, other, one)]
+    first, second, third = run(embedded_generator(model), requests)
+    assert np.array_equal(requests[0].tokens_T, requests[1].tokens_T)
+    np.testing.assert_array_equal(first.logp_T, third.logp_T)
+    at = len(requests[0].tokens_T)
+    assert abs(float(first.logp_T[at] - second.logp_T[at])) > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_tokens_of_media_are_never_sampled(temperature):
+    """Even where the head wants nothing else."""
+    model = seeing.built()
+    (blob,) = seeing.shown(model, seeing.picture())
+    with torch.no_grad():
+        head = model.network.get_output_embeddings().weight
+        head[sorted(model.text.media)] = 10 * model.network.model.language_model.norm.weight
+    requests = [seeing.request(model, "<image>", (blob,), sample=n, temperature=temperature) for n in range(8)]
+    for sample in run(embedded_generator(model), requests):
+        assert not np.isin(sample.tokens_T[sample.action_T], sorted(model.text.media)).any()
+
+
+def test_a_later_turn_has_the_same_picture_tokens(model):
+    (blob,) = seeing.shown(model, seeing.picture(seed=6))
+    first = seeing.request(model, "<image>what?", (blob,))
+    generator = embedded_generator(model)
+    (sample,) = run(generator, [first])
+    more = np.concatenate([sample.tokens_T, model.text.encode(" and 3 + 4?")]).astype(np.int32)
+    (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(blob,))])
+    np.testing.assert_array_equal(second.tokens_T[: len(sample.tokens_T)], sample.tokens_T)
+    assert (second.columns[PICTURES] == blob.number).sum() == 9
+    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
+
+
+def test_a_kept_conversation_goes_on_at_its_own_positions(model):
+    (blob,) = seeing.shown(model, seeing.picture(seed=7))
+    first = seeing.request(model, "<image>what?", (blob,))
+    generator = embedded_generator(model)
+    (sample,) = run(generator, [Request(first.key, first.tokens_T, first.sampling, keep=True, blobs=(blob,))])
+    before = generator.prefilled_tokens
+    more = np.concatenate([sample.tokens_T, model.text.encode(" 3 + 4?")]).astype(np.int32)
+    (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(blob,))])
+    assert generator.prefilled_tokens - before < len(more) - 9
+    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_new_weights_of_the_tower_are_seen_by_the_next_request(frozen):
+    """vllm#44910: features that are kept by the picture alone are those of older weights."""
+    model = seeing.built(frozen=False)
+    (blob,) = seeing.shown(model, seeing.picture())
+    generator = embedded_generator(model)
+    one = seeing.request(model, "<image>what?", (blob,), temperature=0.0)
+    run(generator, [one])
+    weights = {name: tensor.detach().clone() for name, tensor in model.policy_weights()}
+    weights["model.visual.patch_embed.proj.weight"] += 0.5
+    asyncio.run(generator.load(WeightUpdate(1, weights.items(), owned=frozen)))
+    (sample,) = run(generator, [one])
+    np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample), atol=1e-4)
+    logits_TV = seeing.transformers_logits(model, sample.tokens_T, (blob,))
+    logits_TV[:, sorted(model.text.media)] = -torch.inf
+    at = int(np.flatnonzero(sample.action_T)[0])
+    assert sample.logp_T[at] == pytest.approx(float(logits_TV[at - 1].log_softmax(-1)[int(sample.tokens_T[at])]), abs=1e-4)
+
+
+def test_sequences_go_on_after_their_cache_was_computed_again(model):
+    one = seeing.ragged(model, max_new_tokens=16)[1:3]
+
+    async def interrupted():
+        generator = embedded_generator(model)
+        tasks = await started(generator, one, 8)
+        generator._renew_cache("recompute")
+        return [await task for task in tasks]
+
+    for sample, whole in zip(asyncio.run(interrupted()), run(embedded_generator(model), one), strict=True):
+        np.testing.assert_array_equal(sample.tokens_T, whole.tokens_T)
+        np.testing.assert_allclose(sample.logp_T, whole.logp_T, atol=1e-4)
+
+
+def test_a_model_that_reads_text_alone_refuses_pictures(tiny, model):
+    one = seeing.ragged(model)[1]
+    with pytest.raises(GenerationError, match="the model reads text alone"):
+        run(embedded_generator(tiny()), [one])
+
+
+def test_picture_tokens_without_their_picture_are_refused(model):
+    one = seeing.ragged(model)[1]
+    with pytest.raises(GenerationError, match="9 tokens show pictures, and the pictures have 0"):
+        run(embedded_generator(model), [Request(one.key, one.tokens_T, one.sampling)])
+
+
+def test_tokens_that_show_a_picture_are_not_scored_without_it(model):
+    with pytest.raises(GenerationError, match="cannot be scored without it"):
+        asyncio.run(embedded_generator(model).score(seeing.ragged(model)[1].tokens_T))

@@ -1,0 +1,280 @@
+"""Models that see: positions by hand, one pass for pictures and text, towers that learn or stay, folders of transformers."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+import seeing
+from penstock.config.learner import LearnerSpec
+from penstock.config.run import ModelSpec
+from penstock.config.vision import Vision
+from penstock.core.errors import DataError, ModelError, TrainingError
+from penstock.models.files import load_model, save_model
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.pictures import PICTURES
+from penstock.models.scratch import build_model
+from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Shared, so never to be changed."""
+    return seeing.built()
+
+
+def rows_of(model):
+    """Ragged rows with and without pictures."""
+    large, small = seeing.shown(model, seeing.picture((24, 24)), seeing.picture((8, 16)))
+    answer = [40, 41, 42, 43, 44]
+    return [
+        seeing.row(model, "what is the sum?", answer),
+        seeing.row(model, "<image>what is it?", answer[:3], (large,)),
+        seeing.row(model, "3 + <image> or <image> 4", answer, (small, large)),
+        seeing.row(model, "<image>", answer[:1], (small,)),
+    ]
+
+
+def logps(model, units, budget=4096):
+    policy = LanguagePolicy(model)
+    found = {}
+    for batch in policy.lay_out(units, budget, coupled=False):
+        with torch.no_grad():
+            logp_A = policy.outputs(batch, frozenset({"logp"}))["logp"].numpy()
+        for place, row in enumerate(batch.row_ids):
+            found[row] = logp_A[batch.row_A == place]
+    return [found[row] for row in sorted(found)]
+
+
+def test_positions_by_hand(model):
+    """Two tokens of text, a picture of 2 x 3 tokens, text: in it height and width count, after it text goes on from 2 + 3."""
+    (blob,) = seeing.shown(model, seeing.picture((16, 24)))
+    position_3T, part_T = model.text.sight.places(np.array([0, 0, *[blob.number] * 6, 0, 0]))
+    assert position_3T[0].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 5, 6]
+    assert position_3T[1].tolist() == [0, 1, 2, 2, 2, 3, 3, 3, 5, 6]
+    assert position_3T[2].tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5, 6]
+    assert part_T.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 0, 0]
+
+
+def test_positions_of_text_alone_count_its_tokens(model):
+    position_3T, _ = model.text.sight.places(np.zeros(5, np.int64))
+    assert position_3T.tolist() == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_a_picture_stands_for_its_grid_over_the_square_of_the_merge(model):
+    for size, tokens in zip(seeing.SIZES, (9, 6, 2, 3), strict=True):
+        (blob,) = seeing.shown(model, seeing.picture(size))
+        grid = model.text.sight.of(blob.number).grid
+        assert model.text.sight.tokens(blob.number) == np.prod(grid) // 4 == tokens
+        made = model.text.showing((blob,)).prompt("a<image>b")
+        assert made.count(model.network.config.image_token_id) == tokens
+
+
+def test_packed_rows_give_transformers_log_probs(model):
+    for row, logp_A in zip(rows_of(model), logps(model, [(row,) for row in rows_of(model)]), strict=True):
+        names = row.columns.get(PICTURES, np.zeros(0, np.int64))
+        runs = [int(name) for at, name in enumerate(names) if name and (at == 0 or names[at - 1] != name)]
+        blobs = [model.text.store._numbers[name] for name in runs]
+        logits_TV = seeing.transformers_logits(model, row.tokens_T, blobs)
+        logits_TV[:, sorted(model.text.media)] = -torch.inf
+        at = np.flatnonzero(row.action_T)
+        wanted = logits_TV.log_softmax(-1)[at - 1, row.tokens_T[at].astype(np.int64)]
+        np.testing.assert_allclose(logp_A, wanted, atol=5e-5)
+
+
+def test_rows_packed_together_give_the_log_probs_of_each_alone(model):
+    rows = rows_of(model)
+    together = logps(model, [(row,) for row in rows])
+    for row, logp_A in zip(rows, together, strict=True):
+        np.testing.assert_allclose(logp_A, logps(model, [(row,)])[0], atol=5e-5)
+
+
+def test_a_shared_prefix_with_its_picture_is_packed_once_and_changes_nothing(model):
+    (blob,) = seeing.shown(model, seeing.picture())
+    rows = tuple(seeing.row(model, "<image>what?", [50 + n, 60], (blob,)) for n in range(4))
+    (shared,), (split,) = LanguagePolicy(model).lay_out([rows], 4096), LanguagePolicy(model, 1.0, False).lay_out([rows], 4096)
+    assert (shared.picture_N == blob.number).sum() == 9
+    assert (split.picture_N == blob.number).sum() == 36
+    apart = np.concatenate(logps(model, [(row,) for row in rows]))
+    np.testing.assert_allclose(np.concatenate(logps(model, [rows])), apart, atol=5e-5)
+
+
+def test_rows_that_show_other_pictures_share_only_what_is_before_them(model):
+    one, other = seeing.shown(model, seeing.picture(seed=1), seeing.picture(seed=2))
+    rows = tuple(seeing.row(model, "<image>what?", [50], (blob,)) for blob in (one, other))
+    (batch,) = LanguagePolicy(model).lay_out([rows], 4096)
+    assert len(batch.tokens_N) == sum(len(row.tokens_T) for row in rows) - 1
+    assert abs(np.subtract(*logps(model, [rows]))).max() > 1e-3
+
+
+def test_a_frozen_tower_gets_no_gradient_and_one_that_is_not_does():
+    for frozen in (True, False):
+        model = seeing.built(frozen)
+        (blob,) = seeing.shown(model, seeing.picture())
+        policy = LanguagePolicy(model)
+        (batch,) = policy.lay_out([(seeing.row(model, "<image>what?", [50, 51], (blob,)),)], 4096)
+        policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
+        grown = [parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.tower.parameters()]
+        assert any(grown) is not frozen
+        assert model.network.get_input_embeddings().weight.grad is not None
+
+
+def test_the_gradient_of_the_tower_is_that_of_transformers():
+    model = seeing.built(frozen=False)
+    (blob,) = seeing.shown(model, seeing.picture())
+    policy, row = LanguagePolicy(model), seeing.row(model, "<image>what?", [50], (blob,))
+    (batch,) = policy.lay_out([(row,)], 4096)
+    policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
+    ours = model.tower.patch_embed.proj.weight.grad.clone()
+    model.network.zero_grad()
+    seen = model.text.sight.of(blob.number)
+    tokens = torch.from_numpy(row.tokens_T.astype(np.int64))[None]
+    model.network.set_attn_implementation("eager")
+    logits = model.network(
+        input_ids=tokens, pixel_values=seen.values_PD, image_grid_thw=torch.tensor([seen.grid]), use_cache=False,
+        mm_token_type_ids=(tokens == model.network.config.image_token_id).int(),
+    ).logits[0, -2]  # fmt: skip
+    logits[sorted(model.text.media)] = -1e9
+    logits.log_softmax(-1)[50].backward()
+    torch.testing.assert_close(ours, model.tower.patch_embed.proj.weight.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_an_optimizer_step_of_the_tower_changes_what_is_seen_at_once():
+    """The fused optimizer leaves no trace on the parameters, so features kept from before a step must be given up by name."""
+    model = seeing.built(frozen=False)
+    (blob,) = seeing.shown(model, seeing.picture())
+    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=1e-2), LearnerPlan(total_steps=2))
+    with torch.no_grad():
+        (before,) = model.encoded([blob.number])
+    for parameter in model.tower.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    learner.masters.step(1e-2, 1e9)
+    learner.policy.stepped(1)
+    with torch.no_grad():
+        (after,) = model.encoded([blob.number])
+        (fresh,) = model._encode([model.text.sight.of(blob.number)])
+    assert float((after - before).abs().max()) > 1e-3
+    torch.testing.assert_close(after, fresh)
+
+
+def test_a_step_on_text_alone_leaves_a_tower_that_is_trained_as_it_was():
+    model = seeing.built(frozen=False)
+    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=1e-2), LearnerPlan(total_steps=2))
+    before = model.tower.patch_embed.proj.weight.detach().clone()
+    (batch,) = learner.policy.lay_out([(seeing.row(model, "what?", [50, 51]),)], 4096)
+    (-learner.policy.outputs(batch, frozenset({"logp"}))["logp"].sum()).backward()
+    learner.masters.step(1e-2, 1e9)
+    torch.testing.assert_close(model.tower.patch_embed.proj.weight, before, atol=0, rtol=0)
+
+
+def test_blocks_that_are_computed_twice_give_the_same_gradient():
+    found = []
+    for again in (False, True):
+        model = seeing.built(frozen=False)
+        (blob,) = seeing.shown(model, seeing.picture())
+        spec = LearnerSpec(gradient_checkpointing=again)
+        policy = DeviceLearner(LanguagePolicy(model), spec, LearnerPlan(total_steps=1)).policy
+        (batch,) = policy.lay_out([(seeing.row(model, "<image>what?", [50, 51], (blob,)),)], 4096)
+        policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
+        found.append(model.tower.patch_embed.proj.weight.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_a_critic_with_a_trunk_of_its_own_is_refused(model):
+    one = torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(ModelError, match=r"set learner\.critic=shared or none"):
+        model.hidden(one, one, None, torch.nn.Identity())
+
+
+def test_tokens_of_media_have_no_probability(model):
+    hidden_AH = torch.randn(3, model.config.hidden_size)
+    probability_AV = model.logits(hidden_AH).softmax(-1).detach()
+    assert float(probability_AV[:, sorted(model.text.media)].max()) == 0.0
+    assert len(model.text.media) == 2
+
+
+def test_an_action_that_stands_for_a_part_of_a_picture_is_refused(model):
+    row = seeing.row(model, "what?", [50])
+    row.columns["tokens_T"][-1] = model.network.config.image_token_id
+    with pytest.raises(TrainingError, match="row 0: an action shows a part of a picture"):
+        Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))
+
+
+def test_a_folder_loads_with_transformers_own_class_and_gives_the_same_logits(model, tmp_path):
+    save_model(model, tmp_path / "saved")
+    whole = AutoModelForImageTextToText.from_pretrained(tmp_path / "saved").eval()
+    loaded = load_model(str(tmp_path / "saved"), vision=Vision())
+    loaded.text.store = model.text.store
+    (blob,) = seeing.shown(model, seeing.picture((16, 24)))
+    tokens_T = np.asarray(loaded.text.showing((blob,)).prompt("what <image> is it?"), np.int32)
+    seen = loaded.text.sight.of(blob.number)
+    tokens = torch.from_numpy(tokens_T.astype(np.int64))[None]
+    with torch.no_grad():
+        theirs = whole(
+            input_ids=tokens, pixel_values=seen.values_PD, image_grid_thw=torch.tensor([seen.grid]),
+            mm_token_type_ids=(tokens == whole.config.image_token_id).int(),
+        ).logits[0]  # fmt: skip
+    torch.testing.assert_close(seeing.transformers_logits(loaded, tokens_T, (blob,)), theirs, atol=2e-4, rtol=1e-4)
+    again = seeing.row(loaded, "what <image> is it?", [50, 51], (blob,))
+    np.testing.assert_array_equal(logps(loaded, [(again,)])[0], logps(model, [(again,)])[0])
+
+
+def test_a_folder_is_read_as_text_alone_where_nobody_wants_to_see(model, tmp_path):
+    save_model(model, tmp_path / "saved")
+    blind = load_model(str(tmp_path / "saved"))
+    assert type(blind.network).__name__ == "Qwen2ForCausalLM"
+    with pytest.raises(ModelError, match=r"reads text alone; .*model.vision=Vision\(\)"):
+        blind.text.showing(seeing.shown(model, seeing.picture()))
+
+
+def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model, tiny):
+    with pytest.raises(TrainingError, match="rows show pictures to a model that reads text alone"):
+        Scoring(LanguagePolicy(tiny())).score([(rows_of(model)[1],)], frozenset({"logp"}))
+
+
+def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
+    save_model(tiny(), tmp_path / "saved")
+    with pytest.raises(ModelError, match='"qwen2" are not supported, those of qwen2_5_vl, qwen2_vl, qwen3_vl are'):
+        load_model(str(tmp_path / "saved"), vision=Vision())
+
+
+def test_the_size_of_the_model_from_scratch():
+    model = build_model(ModelSpec(layers=3, vocabulary=320, context=64, vision=Vision()), ["which digit?"], 0)
+    assert 0.7e6 < sum(parameter.numel() for parameter in model.network.parameters()) < 0.9e6
+    model.check()
+
+
+@pytest.mark.parametrize(
+    ("text", "pictures", "message"),
+    [
+        ("what?", 1, "has 1 pictures and 0 marks <image>"),
+        ("<image>what?", 0, "has 0 pictures and 1 marks <image>"),
+        ("<image> <|image_pad|>", 1, "the text spells <|image_pad|>, which is a part of a picture"),
+    ],
+)
+def test_prompts_whose_marks_and_pictures_differ_are_refused(model, text, pictures, message):
+    with pytest.raises(ModelError) as refused:
+        model.text.showing(seeing.shown(model, *[seeing.picture()] * pictures)).prompt(text)
+    assert message in str(refused.value)
+
+
+def test_tokens_that_are_not_those_of_the_pictures_are_refused(model):
+    one, other = seeing.shown(model, seeing.picture((24, 24)), seeing.picture((8, 16)))
+    tokens_T = np.asarray(model.text.showing((one,)).prompt("<image>"), np.int32)
+    with pytest.raises(ModelError, match="9 tokens show pictures, and the pictures have 2"):
+        model.text.pictured(tokens_T, (other,))
+
+
+def test_what_the_processor_made_is_kept_by_picture_and_settings(model):
+    sight, (blob,) = seeing.built().text.sight, seeing.shown(model, seeing.picture((24, 24), seed=9))
+    sight.store = model.text.store
+    first = sight.of(blob.number)
+    assert sight.of(blob.number) is first
+    sight.processor.size = {"shortest_edge": 64, "longest_edge": 16 * 16}
+    assert sight.of(blob.number).grid == (1, 4, 4)
+    assert len(sight._kept) == 2
+
+
+def test_a_picture_that_nobody_has_is_an_error(model):
+    with pytest.raises(DataError, match="picture 000000000000005 is not in memory"):
+        model.text.sight.of(5)
