@@ -43,6 +43,16 @@ class Stage:
         """How its learner's model is spread over processes."""
         return OneDevice()
 
+    @property
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """(what, value) for ``penstock explain``; empty: those of a language model's stage."""
+        return ()
+
+    @property
+    def sources(self) -> tuple[DataSpec, ...]:
+        """The data that it reads."""
+        return (self.data, self.evaluation.data) if self.evaluation else (self.data,)
+
     def dtype_in(self, stages: Sequence[Stage]) -> Dtype:
         """Arithmetic of what it computes, as one of a run's ``stages``."""
         return "float32"

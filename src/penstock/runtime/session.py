@@ -29,7 +29,6 @@ from penstock.core.types import Group, Metrics
 from penstock.loops.evaluate import standard_error
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, rows_of
-from penstock.models.files import save_model
 from penstock.observe.first_rows import remarks_on_behaviour, remarks_on_rows, remarks_on_samples
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models
@@ -264,7 +263,7 @@ class StageRun:
         folder = session.folder.stage_model(session.run, self.stage.name)
         session.folder.fence.check()
         with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
-            save_model(self.runtime.model, folder)  # a full disk comes as one of many errors
+            self.runtime.save(folder)  # a full disk comes as one of many errors
         session.finished(self.stage, self.progressed)
         session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
 

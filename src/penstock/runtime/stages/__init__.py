@@ -15,6 +15,7 @@ from penstock.core.errors import SpecError
 from penstock.core.types import Group, Metrics, Version
 from penstock.data.resolve import resolve
 from penstock.loops.learn import Step, Watcher
+from penstock.models.files import save_model
 from penstock.models.language_model import LanguageModel
 from penstock.observe.first_rows import FirstRow
 from penstock.observe.rules import EXACT, Thresholds
@@ -69,6 +70,10 @@ class StageRuntime(ABC):
     def first_rows(self, count: int, scored: bool = False) -> list[FirstRow]:
         """The first rows of the data, ``scored`` by the model as it is; none where the stage makes its own."""
         return []
+
+    def save(self, folder: Path) -> None:
+        """Write the model that later stages start from; the folder is replaced whole."""
+        save_model(self.model, folder)
 
     def acknowledge(self, version: Version | None = None) -> None:
         """A checkpoint of the weights of ``version`` is durable, or of all that was trained so far."""
