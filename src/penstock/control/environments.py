@@ -8,16 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.control.stage import EnvironmentsSpec
 from penstock.core.errors import SpecError, blame
 from penstock.core.types import BoolArray, FloatArray, IntArray
 from penstock.data.resolve import is_reference, resolve
+
+try:
+    import gymnasium
+    from gymnasium.spaces import Box, Discrete, MultiDiscrete
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+except ImportError as error:
+    raise SpecError("a Control stage needs the gymnasium package; run: pip install 'penstock[control]'") from error
 
 FLATTEN = "wrap it in gymnasium.wrappers.FlattenObservation, in a function that makes it (environments.id=FILE.py:FUNCTION)"
 

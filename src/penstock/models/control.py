@@ -59,15 +59,15 @@ class StepsRow(Row):
 
     def taken(self, chosen: IntArray, environments: IntArray | None = None) -> StepsRow:
         """The row's ``chosen`` steps; of a policy with a memory, all steps of the ``environments``."""
-        place = np.cumsum(self.action_T) - 1
-        kept = place[chosen[self.action_T[chosen]]]
-        fields = {name: value[kept] if isinstance(value, np.ndarray) else value for name, value in self.fields.items()}
-        columns = {name: column[chosen] for name, column in self.columns.items()}
+        action = self.action_T.take(chosen)
+        kept = chosen
+        if not self.action_T.all():
+            kept = (np.cumsum(self.action_T) - 1)[chosen[action]]
+        fields = {name: value.take(kept) if isinstance(value, np.ndarray) else value for name, value in self.fields.items()}
+        columns = {name: column.take(chosen, 0) for name, column in self.columns.items()}  # half the time of indexing
         width = len(chosen) if environments is None else len(environments)
         state_NS = None if self.state_NS is None or environments is None else self.state_NS[environments]
-        return replace(
-            self, columns=columns, action_T=self.action_T[chosen], fields=fields, environments=width, state_NS=state_NS
-        )
+        return replace(self, columns=columns, action_T=action, fields=fields, environments=width, state_NS=state_NS)
 
 
 @dataclass(frozen=True, kw_only=True)

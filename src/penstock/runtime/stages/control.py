@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,17 @@ from penstock.core.errors import SpecError
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
 from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy, save_policy
+from penstock.observe import breakers
 from penstock.observe.machine import seen
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime.build import Models, seed_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.stages import Evaluation, StageRuntime
 from penstock.train.learner import DeviceLearner, LearnerPlan
+
+LIMITS = replace(breakers.LIMITS, gradient_times=math.inf)
+"""A critic's error, and its gradient, grows with the returns of a policy that gets better, and the norm is clipped: only one
+that is not finite is too large."""
 
 
 @dataclass
@@ -133,7 +139,7 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     policy = policy_of(stage, environments, models, seed_of(run.seed, "model"))
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
-    trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels))
+    trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
     passes = Passes(stage.epochs, stage.minibatches, seed_of(seed, "minibatches"))
     labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
     return ControlRuntime(stage, seed, base, context, Actor(environments, policy, stage.fragment, seed), labeller, trainer)
