@@ -163,8 +163,8 @@ def doubled(begin: int, end: int) -> Any:
 ALWAYS = 10**9
 FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
     "rate x 30": (
-        "reward fall, held-out fall, entropy jump, entropy collapse, gradient norm, reference KL, step KL",
-        12,
+        "update size, reward fall, held-out fall, entropy jump, entropy collapse, gradient norm, reference KL, step KL",
+        2,
         lambda: rate(AT, ALWAYS),
     ),
     "rewards x 1,000": ("reward range", 1, lambda: rewards(lambda s: 1000 * s.reward, AT, ALWAYS)),
@@ -174,7 +174,7 @@ FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
     "generator is stuck": ("log-prob gap", 12, lambda: weights(AT, ALWAYS, 0.0)),
     "prompts come double": ("repeated prompts", 4, lambda: doubled(AT, ALWAYS)),
     "loss not finite": ("non-finite", 1, lambda: not_finite(AT, ALWAYS)),
-    "reward pays for length": ("gold", 60, lambda: rewards(paid_for_length, HACKED, ALWAYS)),
+    "reward pays for length": ("gold", 75, lambda: rewards(paid_for_length, HACKED, ALWAYS)),
 }
 """What breakers answer to it, within how many steps, and how it is put in."""
 

@@ -1,14 +1,22 @@
-"""What monitors cost a step: ``python benchmarks/monitors.py live | dead [--pairs 30] [--steps 20] [--monitors otlp,mlflow]``.
+"""What monitors cost a step: ``python benchmarks/monitors.py live | dead [--pairs 8] [--times 1] [--monitors otlp,mlflow]``.
 
-One run of the recipe randomwalks with GRPO, whose monitors hear every event in one block of steps and none in the next, by
-turns, so that what else happens on the machine falls on both. A pair is two neighbouring blocks, of which the first step is
-left out. Of the differences within pairs: the median, with a bootstrap interval, as a share of a step without monitors; of
-wall time, of CPU time of the process and its children (W&B works in one), and of both parts of it: the learner's thread, whose
-work differs from step to step, and all else, which is what monitors use.
+One run of the recipe randomwalks with GRPO, whose monitors hear every event for 31 seconds and none for the next 31, by turns,
+so that what else happens on the machine falls on both. Monitors work every 10 seconds, so what was heard in one block is worked
+off at the begin of the next: 11 seconds of each are left out, and 20 are two of theirs. Wall time and CPU time of the learner's
+thread: the mean of the differences within pairs of neighbouring blocks, with a bootstrap interval. CPU time of the monitors:
+that of all threads and processes that they have (W&B works in one) while they hear, nothing subtracted. All are shares of a
+step without monitors, in wall time and in CPU time of the learner's thread; where other programs take the cores, a step lasts
+longer, and the share of CPU time says too much, because monitors work by the second. ``--times 7`` makes steps longer: batches
+of seven times as many prompts.
 
 ``live``: each service in a process of its own or in its local store: Prometheus is scraped every 5 seconds, an OTLP receiver,
 MLflow in SQLite, TensorBoard's files, trackio's store, W&B in offline mode. ``dead``: where nobody listens. That a service is
-opened, which happens once, is not in it; its seconds are printed. Looks at the machine are timed apart.
+opened, which happens once, and the first 200 steps, which services are sent one by one, are not in it. Looks at the machine are
+timed apart.
+
+``--pace 0.15`` has no learner: monitors are fed a step of 40 numbers and four samples every 0.15 seconds, and their CPU time is
+measured in as many blocks of 20 seconds. That is the measure for a machine whose cores others take, where a real step lasts
+several times as long as its work.
 """
 
 from __future__ import annotations
@@ -22,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,17 +38,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import Online, Run
 from penstock.core.events import Event
 from penstock.observe.machine import EVERY, Machine
+from penstock.observe.monitors import monitors_of
+from penstock.observe.monitors.monitor import ALL, SPACING
 from penstock.recipes.randomwalks import randomwalks
 from penstock.runtime import launch, launching
 from penstock.runtime.listeners import Delivery
 
-WARM = 40.0
+WARM = 45.0
 """Seconds in which services are opened."""
+BLOCK, SKIPPED = 31.0, 11.0
+"""Seconds of a block, and those at its begin that are left out."""
 SERVER = """
 import http.server, sys, threading, time, urllib.request
 class Takes(http.server.BaseHTTPRequestHandler):
@@ -59,55 +73,61 @@ while True:
 
 @dataclass
 class Switch:
-    """Hears each event before the monitors do, passes it on or not, and measures the time between steps."""
+    """Hears each event before the monitors do, passes it on or not, and measures blocks of steps."""
 
-    block: int
     pairs: int
     targets: Sequence[Delivery] = ()
-    began: float = 0.0
+    steps: int = 0
+    border: float = 0.0
+    """When the block began; until the first does, when the run did."""
+    start: tuple[int, np.ndarray] | None = None
+    """Step and clocks from which on the block is measured."""
+    blocks: list[np.ndarray] = field(default_factory=list)
+    """Seconds a step: wall, CPU of the learner's thread and of the monitors, which hear of every other block from the first."""
     warm: int = 0
-    """Steps in which services are opened."""
-    marks: list[tuple[float, float, float]] = field(default_factory=list)
-    """Wall, CPU and thread seconds at each step after those."""
-
-    def on(self) -> bool:
-        return (len(self.marks) // self.block) % 2 == 0
 
     def __call__(self, event: Event) -> None:
-        if self.on():
+        if len(self.blocks) % 2 == 0:
             for target in self.targets:
                 target(event)
         if event["kind"] != "metrics":
             return
         now = time.perf_counter()
-        self.began = self.began or now
-        if now - self.began < WARM and not self.marks:
-            self.warm += 1
-            return
-        self.marks.append((now, cpu(), time.thread_time()))
-        if len(self.marks) > 2 * self.block * self.pairs:
-            raise KeyboardInterrupt
+        self.border, self.steps = self.border or now, self.steps + 1
+        if not self.warm:
+            # Services are sent all of the first steps, and later ones as far as they are so long apart.
+            if now - self.border >= WARM and (self.steps > ALL or now - self.border > SPACING * self.steps):
+                self.warm, self.border = self.steps, now
+        elif self.start is None:
+            if now - self.border >= SKIPPED:
+                self.start = self.steps, clocks()
+        elif now - self.border >= BLOCK:
+            step, before = self.start
+            self.blocks.append((clocks() - before) / (self.steps - step))
+            self.start, self.border = None, now
+            if len(self.blocks) == 2 * self.pairs:
+                raise KeyboardInterrupt
 
-    def blocks(self) -> np.ndarray:
-        """Seconds a step by block and kind of time."""
-        whole = (len(self.marks) - 1) // (2 * self.block) * 2 * self.block
-        marks = np.array(self.marks[:whole]).reshape(-1, self.block, 3)
-        return (marks[:, -1] - marks[:, 1]) / (self.block - 2)
+
+OTHERS = {"MainThread", "rewards", "machine"}
+"""Threads of a run that are not those of its monitors."""
 
 
-def cpu() -> float:
-    """CPU seconds of this process and of those it has started."""
-    import psutil
-
+def clocks() -> np.ndarray:
+    """Seconds of wall time, of CPU time of this thread, and of CPU time of the monitors' threads and processes."""
     spent = time.process_time()
+    for thread in threading.enumerate():
+        if thread.name in OTHERS and thread.ident is not None:
+            spent -= time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            spent += sum(child.cpu_times()[:2])
-    return spent
+            if "http.server" not in " ".join(child.cmdline()):  # the service
+                spent += sum(child.cpu_times()[:2])
+    return np.array([time.perf_counter(), time.thread_time(), spent])
 
 
 def watched(run: Run, folder: Path, switch: Switch) -> float:
-    """Carry the run out with the switch before its monitors; gives the seconds until its end from the last step on."""
+    """Carry the run out with the switch before its monitors; gives the seconds from its last block to its end."""
     delivering = launching.delivering
 
     @contextlib.contextmanager
@@ -121,15 +141,40 @@ def watched(run: Run, folder: Path, switch: Switch) -> float:
             launch(run, folder)
     finally:
         launching.delivering = delivering
-    return time.perf_counter() - switch.marks[-1][0]
+    return time.perf_counter() - switch.border
 
 
-def task(steps: int, monitors: Sequence[str]) -> Run:
+def task(times: int, monitors: Sequence[str]) -> Run:
     """GRPO of randomwalks from random weights; neither checkpoints nor evaluations are between the steps."""
     run = randomwalks("grpo")
     stage = next(stage for stage in run.stages if isinstance(stage, Online))
-    stage = replace(stage, model=run.stages[0].model, evaluation=None, reference=None, steps=steps)
+    stage = replace(
+        stage, model=run.stages[0].model, evaluation=None, reference=None, steps=1_000_000, batch=times * stage.batch
+    )
     return replace(run, stages=(stage,), monitors=tuple(monitors), checkpoint=CheckpointSpec(every=0), headline="", threads=1)
+
+
+def fed(run: Run, folder: Path, pace: float, blocks: int) -> np.ndarray:
+    """CPU seconds of the monitors a step by block, where a step comes every ``pace`` seconds."""
+    folder.mkdir()
+    draw, names, found = np.random.default_rng(0), [f"numbers/of-{place}" for place in range(40)], []
+    rows = [{"prompt": "0 1 2", "text": "0 4 7 2", "reward": 0.5, "rewards": {"walk": 0.5}, "length": 4}] * 4
+    with launching.delivering([], monitors_of(run, folder)) as targets:
+        step, before = ALL, np.zeros(3)
+        for block in range(blocks + 1):  # the first is for opening
+            count, end = 0, time.perf_counter() + (BLOCK - SKIPPED if block else WARM)
+            while time.perf_counter() < end:
+                step, count = step + 1, count + 1
+                about = {"time": time.time(), "stage": run.stages[0].name, "step": step}
+                values = dict(zip(names, draw.random(len(names)).tolist(), strict=True))
+                for target in targets:
+                    target({"kind": "metrics", "values": values, **about})
+                    target({"kind": "samples", "rows": rows, **about})
+                time.sleep(pace)
+            now = clocks()
+            found.append((now - before)[2] / count)
+            before = now
+    return np.array(found[1:])
 
 
 def services(kind: str, folder: Path, held: contextlib.ExitStack) -> dict[str, str]:
@@ -157,23 +202,35 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def line(name: str, on: np.ndarray, off: np.ndarray, step: float) -> str:
-    """The median of the differences, in milliseconds and as a share of ``step``, with its interval of 95% by bootstrap."""
-    differences = on - off
-    draws = np.random.default_rng(0).choice(differences, (10_000, len(differences)))
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    middle = float(np.median(differences))
-    return (
-        f"{name:<28} step {1e3 * step:8.2f} ms  more by {1e3 * middle:7.3f} ms  "
-        f"{middle / step:7.2%} ({low / step:.2%} to {high / step:.2%})"
-    )
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The mean, and its interval of 95% by bootstrap."""
+    draws = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(axis=1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(values.mean()), float(low), float(high)
+
+
+def report(blocks: np.ndarray) -> None:
+    """Milliseconds a step and shares of it."""
+    on, off = blocks[0::2], blocks[1::2]
+    wall, learner, _ = off.mean(axis=0)
+    print(f"a step without monitors: {1e3 * wall:.1f} ms, {1e3 * learner:.1f} ms of CPU")
+    for name, values, step in (
+        ("wall, more by", on[:, 0] - off[:, 0], wall),
+        ("CPU of the learner's thread, more by", on[:, 1] - off[:, 1], learner),
+        ("CPU of the monitors", on[:, 2], learner),
+        ("the same, of wall time", on[:, 2], wall),
+        ("CPU of the monitors while they hear nothing", off[:, 2], learner),
+    ):
+        mean, low, high = interval(values)
+        print(f"{name:<44} {1e3 * mean:7.3f} ms a step, {mean / step:6.2%} ({low / step:.2%} to {high / step:.2%})")
 
 
 def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("kind", choices=("live", "dead"))
-    given.add_argument("--pairs", type=int, default=30)
-    given.add_argument("--steps", type=int, default=20, help="steps of a block")
+    given.add_argument("--pairs", type=int, default=8)
+    given.add_argument("--times", type=int, default=1, help="how many times as many prompts a step trains on")
+    given.add_argument("--pace", type=float, default=0.0, help="seconds between steps of no learner")
     given.add_argument("--monitors", default="", help="names with commas; all by default")
     chosen = given.parse_args()
     with contextlib.ExitStack() as held:
@@ -181,18 +238,17 @@ def main() -> None:
         held.enter_context(contextlib.chdir(folder))  # MLflow puts samples next to where it is called
         named = services(chosen.kind, folder, held)
         entries = [named[name] for name in chosen.monitors.split(",")] if chosen.monitors else list(named.values())
-        switch = Switch(chosen.steps, chosen.pairs)
-        ending = watched(task(1_000_000, entries), folder / "run", switch)
-        found = switch.blocks()
+        if chosen.pace:
+            mean, low, high = interval(fed(task(1, entries), folder / "run", chosen.pace, chosen.pairs))
+            shares = f"{mean / chosen.pace:.2%} ({low / chosen.pace:.2%} to {high / chosen.pace:.2%})"
+            print(f"CPU of the monitors {1e3 * mean:.3f} ms in each step of {chosen.pace} s, {shares}")
+            return
+        switch = Switch(chosen.pairs)
+        ending = watched(task(chosen.times, entries), folder / "run", switch)
+        found = np.array(switch.blocks)
         print(json.dumps({"kind": chosen.kind, "monitors": entries, "blocks": len(found), "warm steps": switch.warm}))
         print(f"from the last step to the end {ending:.1f} s; missed {[target.missed for target in switch.targets]} events")
-        for name, seconds in (
-            ("wall", found[:, 0]),
-            ("CPU", found[:, 1]),
-            ("CPU of learner's thread", found[:, 2]),
-            ("CPU of all else", found[:, 1] - found[:, 2]),
-        ):
-            print(line(name, seconds[0::2], seconds[1::2], float(np.median(found[1::2, 1 if name[0] == "C" else 0]))))
+        report(found)
     machine = Machine("learner")
     looks = []
     for _ in range(200):

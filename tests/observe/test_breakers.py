@@ -19,13 +19,15 @@ from penstock.observe.breakers import (
     History,
     PromptMemory,
     entropy_jump,
-    gradient_limit,
     loss_jump,
     range_of_rewards,
     reference_jump,
     repeated_prompts,
     reward_fall,
+    spike,
     spread,
+    standard_error,
+    update_jump,
 )
 from penstock.observe.rules import Context
 from penstock.observe.sentinels import Sentinels
@@ -33,7 +35,13 @@ from penstock.observe.sentinels import Sentinels
 
 def history_of(**values: list[float]) -> History:
     """A history by metrics, whose names have no slash here."""
-    names = {"reward": "reward/mean", "entropy": "entropy/sampled", "kl": "kl/reference", "norm": "gradient_norm"}
+    names = {
+        "reward": "reward/mean",
+        "entropy": "entropy/sampled",
+        "kl": "kl/reference",
+        "norm": "gradient_norm",
+        "update": "update_size",
+    }
     return History({names.get(name, name): list(found) for name, found in values.items()}, lowest=0.0, highest=1.0)
 
 
@@ -42,15 +50,26 @@ def test_spread_is_median_and_scaled_median_deviation() -> None:
 
 
 def test_a_gradient_is_large_above_eight_deviations_and_five_times_the_largest() -> None:
-    assert gradient_limit(history_of(norm=[1.0] * 9)) == math.inf
-    assert gradient_limit(history_of(norm=[1.0] * 9 + [2.0])) == 10.0
-    assert gradient_limit(history_of(norm=[0.0, 10.0] * 5)) == pytest.approx(5.0 + 8 * 1.4826 * 5.0)
+    assert spike("gradient_norm", history_of(norm=[1.0] * 9)) == math.inf
+    assert spike("gradient_norm", history_of(norm=[1.0] * 9 + [2.0])) == 10.0
+    assert spike("gradient_norm", history_of(norm=[0.0, 10.0] * 5)) == pytest.approx(5.0 + 8 * 1.4826 * 5.0)
 
 
 def test_a_gradient_of_a_batch_without_signal_is_not_remembered() -> None:
     history = History()
-    history.add({"gradient_norm": 0.0})
+    history.add({"gradient_norm": 0.0, "update_size": 1e-6})
     assert history.values == {}
+
+
+@pytest.mark.parametrize(("size", "bad"), [(1e-4, False), (4.9e-4, False), (3e-3, True), (math.nan, True)])
+def test_a_step_is_too_large_at_five_times_the_largest_of_the_latest(size: float, bad: bool) -> None:
+    reading = update_jump({"update_size": size}, history_of(update=[1e-4] * 10))
+    assert reading is not None
+    assert reading.bad == bad
+
+
+def test_the_first_steps_are_compared_with_nothing() -> None:
+    assert update_jump({"update_size": 1.0}, history_of(update=[1e-4] * 9)) is None
 
 
 @pytest.mark.parametrize(("low", "high", "bad"), [(0.0, 1.0, False), (0.0, 4.0, False), (0.0, 4.1, True), (-3.1, 1.0, True)])
@@ -121,6 +140,12 @@ def test_rows_of_few_values_come_again_more_and_more_without_an_alarm() -> None:
         history.add({REPEATED: share})
 
 
+def test_prompts_that_always_come_again_are_no_alarm() -> None:
+    reading = repeated_prompts({REPEATED: 1.0}, history_of(**{REPEATED: [1.0] * 20}))
+    assert reading is not None
+    assert not reading.bad
+
+
 def group(ordinal: int, text: str, epoch: int = 0) -> Group:
     return Group(Prompt(PromptKey("source", epoch, ordinal), text), ())
 
@@ -143,27 +168,40 @@ def test_a_history_is_bounded_and_survives_a_checkpoint(values: list[float]) -> 
 
 def test_gold_falls_three_times_while_the_trained_reward_is_higher() -> None:
     watch = GoldWatch()
-    seen = [watch.read(step, gold, trained, 0.01) for step, gold, trained in
+    seen = [watch.read(step, gold, trained, {}) for step, gold, trained in
             ((10, 0.5, 0.5), (20, 0.6, 0.6), (30, 0.5, 0.7), (40, 0.4, 0.8), (50, 0.3, 0.9))]  # fmt: skip
     assert [reading.bad for reading in seen if reading] == [False, False, True]
 
 
 def test_the_first_evaluation_counts_though_nothing_was_trained_before_it() -> None:
     watch = GoldWatch()
-    assert watch.read(0, 0.5, None, 0.01) is None
-    seen = [watch.read(step, 0.1, 0.9, 0.01) for step in (10, 20, 30)]
+    assert watch.read(0, 0.5, None, {}) is None
+    seen = [watch.read(step, 0.1, 0.9, {}) for step in (10, 20, 30)]
     assert [reading.bad for reading in seen if reading] == [False, False, True]
 
 
 @pytest.mark.parametrize(
-    ("gold", "trained", "error"),
-    [((0.6, 0.5, 0.6, 0.3), (0.6, 0.7, 0.8, 0.9), 0.0), ((0.6, 0.5, 0.4, 0.3), (0.6, 0.7, 0.8, 0.9), 0.1)],
+    ("gold", "apart"),
+    [((0.6, 0.5, 0.6, 0.3), 0.0), ((0.6, 0.5, 0.4, 0.3), 0.5)],
     ids=["not in a row", "within what chance gives"],
 )  # fmt: skip
-def test_gold_that_falls_for_other_reasons_is_quiet(gold: tuple[float], trained: tuple[float], error: float) -> None:
+def test_gold_that_falls_for_other_reasons_is_quiet(gold: tuple[float, ...], apart: float) -> None:
+    """``apart``: how far the two prompts change in opposite directions from one evaluation to the next."""
     watch = GoldWatch()
-    readings = [watch.read(step, one, other, error) for step, (one, other) in enumerate(zip(gold, trained, strict=True))]
+    pairs = [{"a": one + apart * (-1) ** step, "b": one - apart * (-1) ** step} for step, one in enumerate(gold)]
+    readings = [watch.read(step, one, 0.6 + step / 10, pairs[step]) for step, one in enumerate(gold)]
     assert not any(reading.bad for reading in readings if reading)
+
+
+def test_prompts_that_are_hard_each_time_are_no_part_of_the_error_between_two_evaluations() -> None:
+    then = {"easy": 1.0, "hard": 0.0, "odd": 0.5}
+    assert standard_error({key: value - 0.1 for key, value in then.items()}, then) == pytest.approx(0.0)
+    assert standard_error({"easy": 0.9, "hard": 0.1, "odd": 0.5}, then) == pytest.approx(0.1 / math.sqrt(3))
+
+
+def test_evaluations_of_other_prompts_have_the_error_of_both() -> None:
+    assert standard_error({"a": 0.0, "b": 1.0}, {"c": 0.0, "d": 1.0}) == pytest.approx(math.sqrt(0.25 + 0.25))
+    assert standard_error({}, {}) == 0.0
 
 
 # ---- what is done
@@ -267,7 +305,7 @@ def test_a_reward_that_is_exploited_again_ends_the_stage_with_the_best_weights()
     sentinels.history.values["reward/mean"] = [0.5]
     for times, over in ((1, False), (2, True)):
         sentinels.gold = replace(sentinels.gold, best=(10, 0.9, 0.4), short=[True, True])
-        assert sentinels.evaluated(50, {"evaluation/reward": 0.5}) == []
+        assert sentinels.evaluated(50, {"evaluation/reward": 0.5}, {}) == []
         assert sentinels.due is not None
         sentinels.roll_back(sentinels.due, 0)
         assert (sentinels.gold.times, sentinels.over) == (times, over)
@@ -286,7 +324,7 @@ def test_a_held_out_reward_that_falls_with_the_trained_one_takes_the_best_weight
     for _ in range(2):
         sentinels.history.values["reward/mean"] = [0.3]
         sentinels.gold = replace(sentinels.gold, best=(10, 0.9, 0.4), short=[False, False])
-        assert sentinels.evaluated(50, {"evaluation/reward": 0.5}) == []
+        assert sentinels.evaluated(50, {"evaluation/reward": 0.5}, {}) == []
         assert sentinels.due is not None
         assert (sentinels.due.sentinel, sentinels.due.action) == ("held-out fall", "roll back to the best")
         sentinels.roll_back(sentinels.due, 0)
@@ -297,7 +335,7 @@ def test_told_to_warn_gold_is_only_said() -> None:
     sentinels = Sentinels("warn")
     sentinels.history.values["reward/mean"] = [0.5]
     sentinels.gold = GoldWatch((10, 0.9, 0.4), [True, True])
-    assert [alarm.sentinel for alarm in sentinels.evaluated(50, {"evaluation/reward": 0.5})] == ["gold"]
+    assert [alarm.sentinel for alarm in sentinels.evaluated(50, {"evaluation/reward": 0.5}, {})] == ["gold"]
     assert sentinels.due is None
 
 

@@ -56,10 +56,12 @@ def units_for(algorithm: str, seed: int, model: LanguageModel) -> list[Unit]:
 
 
 def train(learner: Any, units: Sequence[Unit], loss: Any, budget: int = BUDGET) -> Metrics:
-    """One optimizer step; metrics of the loss and of the step."""
+    """One optimizer step; metrics of the loss and of the step, but its size: shards sample other weights of a tensor."""
     for batch in lay_out(units, budget, True):
         learner.accumulate(batch, loss, Denominator.of(units))
-    return learner.flush() | learner.step()
+    found = learner.flush() | learner.step()
+    found.pop("update_size")
+    return found
 
 
 def ranks_of(count: int) -> Any:

@@ -52,7 +52,8 @@ def test_one_float32_step_by_hand():
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[1.0, -2.0]]))
     module.weight.grad = torch.tensor([[3.0, -4.0]])
-    assert masters.step(0.1) == pytest.approx(5.0)
+    moved = ((0.15**2 + 0.2**2) / 2) ** 0.5
+    assert masters.step(0.1) == {"gradient_norm": pytest.approx(5.0), "update_size": pytest.approx(moved)}
     expected = torch.tensor([[1.0 - 0.1 * 0.5 - 0.1, -2.0 + 0.1 * 0.5 * 2 + 0.1]])
     assert torch.allclose(module.weight, expected, atol=1e-6)
 

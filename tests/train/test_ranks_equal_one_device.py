@@ -73,6 +73,19 @@ def test_checkpointed_activations_change_nothing_on_shards(strategy, tiny):
         assert train(again, units, loss) == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_the_size_of_a_step_is_that_of_one_device_as_far_as_a_sample_shows(strategy, tiny):
+    loss = LOSSES["SFT"]
+    with learners(tiny, [OneDevice(), strategy], **SCHEDULE) as pair:
+        for seed in range(4):
+            units, sizes = units_for("SFT", seed, tiny()), []
+            for learner in pair:
+                for batch in lay_out(units, BUDGET, True):
+                    learner.accumulate(batch, loss, Denominator.of(units))
+                sizes.append(learner.step()["update_size"])
+            assert sizes[1] == pytest.approx(sizes[0], rel=0.1)
+
+
 @pytest.mark.parametrize("spec", [{"unfrozen_layers": 1}, {"optimizer": AdamW8bit()}, {"lora": 4}], ids=str)
 def test_data_parallel_copies_train_what_one_device_trains(spec, tiny):
     from penstock.config.learner import LoRA

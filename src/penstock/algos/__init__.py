@@ -33,6 +33,7 @@ from penstock.algos.compositions import (
     sapo,
     topr,
 )
+from penstock.algos.denoising import Denoise, ddpo, ddpo_sf, exact_kl, flow_grpo, picture_of
 from penstock.algos.distillation import Distillation, Divergence
 from penstock.algos.dpo import DPO
 from penstock.algos.entropy import EntropyBonus
@@ -57,7 +58,8 @@ from penstock.algos.sft import SFT
 __all__ = [
     "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
     "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
-    "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut", "OnlineDPO",
-    "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "cispo", "clip_cov",
-    "dapo", "dppo", "dr_grpo", "gmpo", "gspo", "icepop", "kl_cov", "label_metrics", "pipeline_rl", "sapo", "topr",
+    "Denoise", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut",
+    "OnlineDPO", "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "cispo",
+    "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo", "gmpo", "gspo", "icepop", "kl_cov",
+    "label_metrics", "picture_of", "pipeline_rl", "sapo", "topr",
 ]  # fmt: skip

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.core.errors import TrainingError
 
@@ -26,3 +30,10 @@ def distinct_ngrams(sequences: Sequence[Sequence[Hashable]], n: int) -> float:
     if not found:
         raise TrainingError(f"distinct_{n} is undefined: none of {len(sequences)} sequences has {n} tokens")
     return len(set(found)) / len(found)
+
+
+def mean_distance(values_ND: NDArray[Any]) -> float:
+    """The mean distance between two of ``N`` arrays, as the root of the mean square over their dimensions; 0 for one alone."""
+    count, flat_ND = len(values_ND), np.asarray(values_ND, np.float64).reshape(len(values_ND), -1)
+    squares_NN = ((flat_ND[:, None] - flat_ND[None]) ** 2).mean(-1)
+    return float(np.sqrt(squares_NN).sum() / (count * (count - 1))) if count > 1 else 0.0

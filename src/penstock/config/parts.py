@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
+from penstock.config.denoising import Pictures
 from penstock.config.spec import AnySpec, require, spec
 
 TEMPLATE_OWN = frozenset(
@@ -25,6 +26,8 @@ class ModelSpec:
     """Size of a model built from scratch."""
     architecture: Literal["decoder", "encoder-decoder"] = "decoder"
     """Shape of a model built from scratch: Qwen2's, or T5's of about the same size. A folder says its own."""
+    denoiser: AnySpec | None = None
+    """``Pictures``: build a denoiser of pictures from scratch, no language model."""
     layers: int = 0
     """Layers of a model built from scratch, of each half in an encoder-decoder; 0: the preset's."""
     initializer_range: float = 0.0
@@ -40,6 +43,10 @@ class ModelSpec:
         for name in ("layers", "initializer_range"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} is negative; use 0 for the preset's")
         require(self.context >= 8, f"context={self.context} is too short; use at least 8")
+        require(
+            self.denoiser is None or isinstance(self.denoiser, Pictures),
+            f"model.denoiser={type(self.denoiser).__name__} is no denoiser; use Pictures",
+        )
         require(
             self.architecture == "decoder" or not self.initializer_range,
             "an encoder-decoder starts from T5's own first weights; leave initializer_range=0",

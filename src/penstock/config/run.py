@@ -126,6 +126,8 @@ class Online(Stage):
     environment: EnvironmentSpec | None = None
     """What answers back between turns; None: every prompt is answered once."""
     sampling: Sampling = Sampling()
+    denoising: AnySpec | None = None
+    """``Denoising``: how a diffusion policy draws; None: as its folder says."""
     samples: int = 8
     """Samples a prompt (G)."""
     batch: int = 16

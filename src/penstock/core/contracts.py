@@ -162,6 +162,7 @@ class Policy(Protocol):
 
     def stepped(self, updates: int) -> None:
         """Called after each optimizer step with their number so far: what follows the trained parameters slowly may move."""
+        return None
 
     def slow(self) -> Sequence[tuple[str, Any]]:
         """(name, tensor) of what :meth:`stepped` moves, for checkpoints."""

@@ -46,7 +46,7 @@ class Units:
 
     def __call__(self, ordinal: int) -> Unit:
         rows = self._rows(self.sampler(ordinal), self.sampler.index(ordinal))
-        longest = max(len(row.tokens_T) for row in rows)
+        longest = max(len(row.action_T) for row in rows)
         if longest > self.limit and not self.spec.too_long.cuts:
             raise DataError(
                 f"{row_name(self.sampler, self.spec, ordinal)}: {longest} tokens do not fit {self.bound} of {self.limit}; "
@@ -65,13 +65,13 @@ class Units:
     def _first(self, rows: Unit) -> Iterator[Row]:
         """What is kept of rows, of those that have an action left."""
         for row in rows:
-            fits = len(row.tokens_T) <= self.limit
+            fits = len(row.action_T) <= self.limit
             if fits or row.action_T[: self.limit].any():
                 yield row if fits else self.algorithm.truncated(row, self.limit)
 
     def _stays(self, item: Any, row: int) -> bool:
         rows = self._rows(item, row)
-        if all(len(row.tokens_T) <= self.limit for row in rows):
+        if all(len(row.action_T) <= self.limit for row in rows):
             return True
         kept = tuple(self._first(rows)) if self.spec.too_long.cuts else ()
         stays = bool(kept) and (self.algorithm.every_turn or len(kept) == len(rows))  # a pair is whole or none

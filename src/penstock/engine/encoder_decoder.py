@@ -17,15 +17,19 @@ from torch.nn import functional
 from penstock.core.errors import GenerationError
 from penstock.core.types import IntArray
 from penstock.engine.cache import CachePool
+from penstock.engine.denoising import DenoisingGenerator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.engine.sequences import Prefix, Sequence
 from penstock.models.attention import Runs, Segments
+from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys
-from penstock.models.language_model import LanguageModel
 
 
-def embedded_generator(model: LanguageModel, **options: Any) -> EmbeddedGenerator:
-    """The embedded generator for a model's kind; ``options`` are those of :class:`EmbeddedGenerator`."""
+def embedded_generator(model: Any, **options: Any) -> Any:
+    """The embedded generator for a model's kind; ``options`` are those of :class:`EmbeddedGenerator`. One of denoisers keeps
+    nothing of what it reads and has use for ``max_running`` and ``version`` alone."""
+    if isinstance(model, DenoisingModel):
+        return DenoisingGenerator(model, **{name: options[name] for name in ("max_running", "version") if name in options})
     kind = EncoderDecoderGenerator if isinstance(model, EncoderDecoderModel) else EmbeddedGenerator
     return kind(model, **options)
 

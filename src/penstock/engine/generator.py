@@ -25,22 +25,19 @@ from penstock.core.types import (
     Sample,
     SampleKey,
     Version,
-    WeightUpdate,
 )
 from penstock.engine.sequences import Sequence
 from penstock.engine.turn import Engine
 from penstock.models.attention import single_row_plan
 from penstock.models.language_model import LanguageModel
 from penstock.models.sequence_state import require_room
-from penstock.models.updates import require_newer, switch, verified
 
 
 class EmbeddedGenerator(Engine):
     """Implements the ``Generator`` contract in this process.
 
     ``max_running``, ``chunk``, ``cache_gb`` and ``routes`` are :class:`Engine`'s; ``queue`` bounds the requests that may wait
-    (more are refused). The model's parameters are read where they are: when a learner trains the same model object, the
-    generator aliases them.
+    (more are refused).
     """
 
     def __init__(
@@ -49,11 +46,7 @@ class EmbeddedGenerator(Engine):
     ) -> None:  # fmt: skip
         super().__init__(model, max_running, chunk, cache_gb, version, routes)
         self.queue = queue
-        self.learner_epoch = 0
         self._entered = 0
-        self._open = asyncio.Event()
-        self._open.set()
-        self._driver: asyncio.Task[None] | None = None
 
     # ---- the contract
 
@@ -101,27 +94,6 @@ class EmbeddedGenerator(Engine):
         position = torch.arange(len(tokens), device=self.model.device)
         return self.model.hidden(tokens[None], position[None], single_row_plan(len(tokens), self.model.device))[0, :-1]
 
-    async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights between two decode steps; what becomes of the cache is the update's ``kv``.
-
-        Raises:
-            WeightError: the update was refused; the old weights and version are still in place.
-        """
-        require_newer(update, (self.learner_epoch, self.version))
-        stalled = self.spans.clock()
-        if update.owned:  # looked at in a thread, while decoding goes on
-            tensors = await asyncio.to_thread(verified, dict(self.model.policy_weights()), update)
-            stalled = self.spans.clock()
-            require_newer(update, (self.learner_epoch, self.version))  # another may have come meanwhile
-        else:
-            tensors = verified(dict(self.model.policy_weights()), update)
-        self.tape.note("load", update.version, update.learner_epoch)
-        switch(self.model, tensors, update.owned)
-        self.learner_epoch, self.version = update.learner_epoch, update.version
-        self._renew_cache(update.kv)
-        self.spans.add("update", stalled, self.spans.clock(), version=update.version)
-        return self.version
-
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
         """Stop the named samples wherever they are; gives what was generated so far, fit to resume from.
 
@@ -138,13 +110,6 @@ class EmbeddedGenerator(Engine):
         """Give up what was kept of a conversation."""
         if self.memory.forget(key):
             self.tape.note("forget", [*key.prompt, key.sample])
-
-    def pause(self) -> None:
-        """Draw no more tokens until ``resume``; weights may change meanwhile, and requests may come, be aborted or leave."""
-        self._open.clear()
-
-    def resume(self) -> None:
-        self._open.set()
 
     def stats(self) -> GeneratorStats:
         used = sum(s.own for s in self.running) + sum(p.done for p in self.prefixes)
@@ -181,6 +146,13 @@ class EmbeddedGenerator(Engine):
             stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
         )
 
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.prefixes or self.waiting)
+
+    def _clear(self) -> None:
+        self.running, self.prefixes, self.waiting = [], [], deque()
+
     def _renew_cache(self, policy: CachePolicy) -> None:
         if policy == "keep":
             return
@@ -198,25 +170,3 @@ class EmbeddedGenerator(Engine):
             prefix.restart()
         self._drop_unused()
         self._wait_again(redo)
-
-    # ---- the engine
-
-    def _drive(self) -> None:
-        if self._driver is None or self._driver.done():
-            self._driver = asyncio.get_running_loop().create_task(self._run(), name="generator")
-
-    async def _run(self) -> None:
-        """Step while there is work; a failure reaches everyone who waits. Other tasks run between any two steps."""
-        try:
-            while self.running or self.prefixes or self.waiting:
-                await self._open.wait()
-                self.step()
-                await asyncio.sleep(0)
-        except Exception as error:
-            everything = self._all()
-            self.running, self.prefixes, self.waiting = [], [], deque()
-            for sequence in everything:
-                if not sequence.future.done():
-                    failure = GenerationError(f"{sequence.request.key}: the engine failed: {error!r}")
-                    failure.__cause__ = error
-                    sequence.future.set_exception(failure)

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.tape import Tape
 from penstock.core.types import FinishReason, IntArray, Sample, Version
 from penstock.engine.cache import CachePool, PrefillPlan
 from penstock.engine.decode import DecodeState, DecodeStep
+from penstock.engine.driver import Driver
 from penstock.engine.graphs import Graphs
 from penstock.engine.memory import Memory, budget_of
 from penstock.engine.sequences import Before, Prefix, Sequence, padded
@@ -27,7 +26,7 @@ HEADROOM = 32
 """Own tokens that must fit beyond the longest row's before a row begins, so that it is not preempted at once."""
 
 
-class Engine:
+class Engine(Driver):
     """What runs, what waits and what the caches hold.
 
     ``max_running`` sequences are decoded at once; ``chunk`` prompt tokens are prefilled at most between two decode steps. The
@@ -42,8 +41,8 @@ class Engine:
         if routes:
             check_routes(model)
         self.routers = routers_of(model.network) if routes else []
-        self.model, self.text = model, model.text
-        self.max_running, self.chunk, self.version = max_running, chunk, version
+        super().__init__(model, version)
+        self.max_running, self.chunk = max_running, chunk
         device = model.device
         self.prefix_cache = CachePool(model.slots, model.dtype, device)
         self.own_cache = CachePool(model.slots, model.dtype, device)
@@ -54,10 +53,7 @@ class Engine:
         self.running: list[Sequence] = []
         self.prefixes: list[Prefix] = []
         self.waiting: deque[Sequence] = deque()
-        self.generated_tokens = self.prefilled_tokens = self.preemptions = 0
-        self.busy_seconds = 0.0
-        self.spans: Spans = NO_SPANS
-        self.tape = Tape()
+        self.prefilled_tokens = self.preemptions = 0
 
     def release(self) -> None:
         """Give the caches' memory back until the next request. No row may be in use."""

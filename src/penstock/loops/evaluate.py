@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.algos.best_of import best_of_k
-from penstock.algos.diversity import distinct_ngrams
+from penstock.algos.denoising import STATES
+from penstock.algos.diversity import distinct_ngrams, mean_distance
 from penstock.core.errors import RewardError
-from penstock.core.types import Group, Metrics, Prompt, Sample
+from penstock.core.types import TOKENS, Group, Metrics, Prompt, Sample
 from penstock.loops.rollout import Rollout
 
 
@@ -18,7 +19,8 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
     """Generate and score held-out prompts; gives ``evaluation/…`` metrics and the groups.
 
     Besides rewards and lengths: ``distinct_1`` to ``distinct_3``, the share of n-grams of answer tokens that are different; and
-    ``arm/NAME``, the reward of each arm of an experiment that the prompts' column ``arm`` names.
+    ``arm/NAME``, the reward of each arm of an experiment that the prompts' column ``arm`` names; of pictures ``diversity``, how
+    far apart those of one prompt are.
 
     Takes no slots and trains nothing. Waits for the generator and the rewards. All tokens of a group must come from one
     version, which the caller ensures by not publishing meanwhile.
@@ -37,7 +39,7 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
         "evaluation/length": float(np.mean([sample.action_T.sum() for sample in samples])),
         "evaluation/failed": float(len(samples) - len(scored)),
     }
-    metrics |= _diversity(samples) | _by_arm(groups)
+    metrics |= _diversity(samples) | _spread(groups) | _by_arm(groups)
     named: dict[str, list[float]] = {}
     for sample in scored:
         for name, value in sample.extras.get("rewards", {}).items():
@@ -47,9 +49,18 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
 
 
 def _diversity(samples: Sequence[Sample]) -> Metrics:
+    if all(TOKENS not in sample.columns for sample in samples):
+        return {}
     answers = [sample.tokens_T[sample.action_T].tolist() for sample in samples]
     longest = max(map(len, answers), default=0)
     return {f"evaluation/distinct_{n}": distinct_ngrams(answers, n) for n in (1, 2, 3) if n <= longest}
+
+
+def _spread(groups: Sequence[Group]) -> Metrics:
+    """How different the pictures of a prompt are, in values from -1 to 1."""
+    last = [[sample.columns[STATES][-1] for sample in group.samples if STATES in sample.columns] for group in groups]
+    distances = [mean_distance(np.stack(states)) for states in last if len(states) > 1]
+    return {"evaluation/diversity": float(np.mean(distances))} if distances else {}
 
 
 def _by_arm(groups: Sequence[Group]) -> Metrics:
@@ -90,8 +101,7 @@ def _rank(sample: Sample, name: str) -> float:
     return float(score)
 
 
-def standard_error(groups: Sequence[Group]) -> float:
-    """Of the mean reward of samples, between prompts; 0 where it cannot be known."""
-    scored = ([sample.reward or 0.0 for sample in group.samples if sample.valid] for group in groups)
-    means = [float(np.mean(rewards)) for rewards in scored if rewards]
-    return float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
+def by_prompt(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean reward of each prompt's scored samples, by its key."""
+    scored = {str(group.key): [sample.reward or 0.0 for sample in group.samples if sample.valid] for group in groups}
+    return {key: float(np.mean(rewards)) for key, rewards in scored.items() if rewards}

@@ -106,8 +106,8 @@ class Watcher:
         """Whether the weights of a step are worth going back to."""
         return True
 
-    def evaluated(self, step: int, metrics: Metrics, error: float = 0.0) -> list[Alarm]:
-        """Alarms of an evaluation; ``error``: the standard error of its reward."""
+    def evaluated(self, step: int, metrics: Metrics, rewards: Mapping[str, float]) -> list[Alarm]:
+        """Alarms of an evaluation; ``rewards``: of each held-out prompt, by its key."""
         return []
 
     def watch(self, learner: Learner, index: int, groups: Sequence[Group] = (), max_lag: int = 0) -> Watch:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from penstock.algos.denoising import STATES, picture_of
 from penstock.core.contracts import Scores
 from penstock.core.packed import packed
 from penstock.core.types import TOKENS as TOKENS_COLUMN
 from penstock.core.types import FloatArray, Group, IntArray, Row, Sample, Unit
+from penstock.data.blobs import Blobs
+from penstock.data.pictures import png
 
 PROMPTS, SIBLINGS = 3, 2
 """Prompts of a batch whose samples are shown, and samples of each."""
@@ -60,6 +63,16 @@ def chosen(groups: Sequence[Group]) -> list[Seen]:
     if failed and all(one.sample.error is None for one in seen):
         seen[-1] = failed[0]
     return seen
+
+
+def pictured(seen: Sequence[Seen], blobs: Blobs) -> list[Seen]:
+    """Those whose trajectories end in a picture, with that picture, which is kept among ``blobs``; the others as they are."""
+    return [_pictured(one, blobs) if STATES in one.sample.columns else one for one in seen]
+
+
+def _pictured(one: Seen, blobs: Blobs) -> Seen:
+    blob = blobs.add(png(picture_of(one.sample)), "image/png")
+    return replace(one, sample=replace(one.sample, blobs=(*one.sample.blobs, blob)))
 
 
 def look(learner: Scoring, groups: Sequence[Group]) -> tuple[Seen, ...]:

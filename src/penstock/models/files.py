@@ -32,6 +32,7 @@ from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.attention import eager_attention, quiet_transformers
+from penstock.models.diffusion.model import DenoisingModel, is_denoiser, load_denoiser
 from penstock.models.encoder_decoder import faced
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
@@ -126,8 +127,8 @@ def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]
     return ends, encoder
 
 
-def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> LanguageModel:
-    """A model from a local folder or a hub name.
+def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Any:
+    """A model from a local folder or a hub name: a :class:`LanguageModel`, or the :class:`DenoisingModel` of our own folders.
 
     A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
     decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``.
@@ -142,6 +143,8 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> Langua
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"{folder.absolute()}: no such folder")
     text = load_text(str(folder) if local else path)
+    if local and is_denoiser(folder):
+        return load_denoiser(folder, text)
     stored = torch.bfloat16 if dtype == "bfloat16" else torch.float32
     network = _load_network(str(folder) if local else path, head, stored, text)
     model = _made(path, network, text, head)
@@ -264,7 +267,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 
 
-def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path:
+def save_model(model: Any, folder: Path, adapted: bool = True) -> Path:
     """Write a model in Hugging Face format (safetensors), with tokenizer and value head; replaced whole or not at all.
 
     Adapters are merged into the model's matrices (unless ``adapted`` is false), and kept in peft's format in the folder
@@ -273,6 +276,17 @@ def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path
     temporary = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
+    model.save(temporary) if isinstance(model, DenoisingModel) else _write(model, temporary, adapted)
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(temporary, folder)
+    shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _write(model: LanguageModel, temporary: Path, adapted: bool) -> None:
     with eager_attention(model.network):
         state = model.network.state_dict()
         if model.adapter is not None:
@@ -290,10 +304,3 @@ def save_model(model: LanguageModel, folder: Path, adapted: bool = True) -> Path
     if len(model.text.ends) > 1:  # where every reader of the folder looks, of a reward model too
         config["eos_token_id"] = sorted(model.text.ends)
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(temporary, folder)
-    shutil.rmtree(old, ignore_errors=True)
-    return folder

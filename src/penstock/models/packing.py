@@ -95,7 +95,7 @@ def lay_out(
         whole = _measure(unit, first_row, share_prefix, routes)
         measured += [whole] if coupled or whole.packed <= token_budget else _parts(whole, token_budget)
         first_row += len(unit)
-    _check_fields([row for unit in units for row in unit])
+    check_fields([row for unit in units for row in unit])
     batches: list[TokenBatch] = []
     waiting: list[_Measured] = []
     filled = 0
@@ -157,7 +157,8 @@ def shared_prefix(unit: Unit, routes: bool = False) -> int:
     return limit
 
 
-def _check_fields(rows: Sequence[Row]) -> None:
+def check_fields(rows: Sequence[Row]) -> None:
+    """Refuse rows whose fields differ in name, or do not fit their actions. Raises DataError."""
     for index, row in enumerate(rows):
         first, actions = rows[0].fields, int(np.count_nonzero(row.action_T))
         if row.fields.keys() != first.keys():
@@ -221,7 +222,7 @@ def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
         row_A=_int(row_A),
         last_B=gather_BT[np.arange(B), length_B - 1],
         unit_B=_int(unit_B),
-        fields={name: _field([row.fields[name] for row in rows]) for name in rows[0].fields},
+        fields=fields_of(rows),
         row_ids=tuple(item.first_row + offset for item in items for offset in range(len(item.unit))),
         routes_N=np.concatenate([row.columns[ROUTES] for row in rows])[place_N] if routes else None,
     )
@@ -229,6 +230,11 @@ def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
 
 def _int(values: NDArray[Any]) -> NDArray[np.int32]:
     return values.astype(np.int32)
+
+
+def fields_of(rows: Sequence[Row]) -> dict[str, FloatArray]:
+    """The fields of rows together: per action one after the other, or one number a row."""
+    return {name: _field([row.fields[name] for row in rows]) for name in rows[0].fields}
 
 
 def _field(values: Sequence[float | FloatArray]) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,6 @@ from torch import Tensor
 from penstock.core.errors import WeightError
 from penstock.core.types import Version, WeightUpdate
 from penstock.models.arithmetic import cast_again
-from penstock.models.language_model import LanguageModel
 
 
 def require_newer(update: WeightUpdate, current: tuple[int, Version]) -> None:
@@ -69,7 +69,7 @@ def finite(tensor: Tensor) -> bool:
 
 
 @torch.no_grad()
-def switch(model: LanguageModel, tensors: Mapping[str, Tensor], owned: bool) -> None:
+def switch(model: Any, tensors: Mapping[str, Tensor], owned: bool) -> None:
     """Put verified tensors into the model's parameters; runs between two decode steps.
 
     Owned tensors on the CPU become the parameters' storage, which moves no byte: modules, tied weights and recorded steps hold

@@ -15,7 +15,7 @@ from penstock.core.errors import LargeGradientError, NonFiniteStepError, Skipped
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Metrics, Row, Sample, Unit, Version
 from penstock.loops.learn import Watch
-from penstock.observe.breakers import ACTIONS, DOUBTED, REPEATED, gradient_limit, offline_rules, online_rules, range_of_rewards
+from penstock.observe.breakers import ACTIONS, DOUBTED, REPEATED, offline_rules, online_rules, range_of_rewards, spike
 from penstock.observe.rules import (
     Context,
     Reading,
@@ -140,7 +140,7 @@ class BatchWatch(Watch):
         """What holds the next optimizer step back."""
         if not self.on or not self.sentinels.acts:
             return FULL_STEP
-        limit = 0.0 if self._gap else gradient_limit(self.sentinels.history, self.sentinels.limits)
+        limit = 0.0 if self._gap else spike("gradient_norm", self.sentinels.history, self.sentinels.limits)
         return Caution(self.sentinels.rate, limit)
 
     def enough(self, metrics: Metrics) -> bool:

@@ -36,8 +36,8 @@ class Limits:
     """Robust standard deviations from the median."""
     least: int = 10
     """Healthy batches without which nothing can be compared."""
-    gradient_times: float = 5.0
-    """A gradient norm is large if it is so many times the largest of the latest healthy ones as well."""
+    spike_times: float = 5.0
+    """A gradient norm, or a step, is large if it is so many times the largest of the latest healthy ones as well."""
     recent: int = 20
     """Batches whose rewards a fall is compared with, since rewards are to rise."""
     fall: float = 0.5
@@ -70,7 +70,7 @@ class Limits:
     gold_falls: int = 3
     """Evaluations in a row that must fall short of the best one ..."""
     gold_errors: float = 3.0
-    """... each by so many standard errors of the held-out reward."""
+    """... each by so many standard errors of the difference, prompt by prompt."""
 
 
 LIMITS = Limits()
@@ -80,6 +80,7 @@ ACTIONS: Mapping[str, tuple[Action, Action]] = {
     "gradient norm": ("skip", "roll back"),
     "log-prob gap": ("skip", "stop"),
     "reward range": ("skip", "stop"),
+    "update size": ("roll back", "stop"),
     "reward fall": ("roll back", "stop"),
     "loss jump": ("roll back", "stop"),
     "reference KL": ("roll back", "stop"),
@@ -95,8 +96,10 @@ ACTIONS: Mapping[str, tuple[Action, Action]] = {
 DOUBTED = {"reward fall": "reward/mean", "loss jump": "loss", "entropy jump": "entropy/sampled", "reference KL": "kl/reference"}
 """Sentinels that other data may trip as well as broken weights, and the metric that each reads."""
 
-KEPT = ("gradient_norm", "reward/mean", "entropy/sampled", "kl/reference", "loss", REPEATED)
+KEPT = ("gradient_norm", "update_size", "reward/mean", "entropy/sampled", "kl/reference", "loss", REPEATED)
 """Metrics whose latest healthy values are remembered."""
+OF_STEPS = ("gradient_norm", "update_size")
+"""Those that say nothing where a batch had no gradient: momentum alone moved the weights."""
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
@@ -116,7 +119,7 @@ class History:
     def add(self, metrics: Metrics) -> None:
         """Remember a healthy batch."""
         for name in KEPT:
-            if name in metrics and not (name == "gradient_norm" and metrics[name] == 0):
+            if name in metrics and not (name in OF_STEPS and metrics.get("gradient_norm", 0.0) == 0):
                 self.values[name] = [*self.values.get(name, [])[1 - MEMORY :], metrics[name]]
         if "reward/mean" in metrics and "reward/low" in metrics:
             self.lowest, self.highest = min(self.lowest, metrics["reward/low"]), max(self.highest, metrics["reward/high"])
@@ -140,17 +143,34 @@ class History:
         return cls(values, kept.get("lowest", math.inf), kept.get("highest", -math.inf))
 
 
-def gradient_limit(history: History, limits: Limits = LIMITS) -> float:
-    """The norm above which a gradient is a spike (OLMo 2, arXiv:2501.00656, and SPAM, arXiv:2501.06842, cut theirs likewise).
+def spike(name: str, history: History, limits: Limits = LIMITS) -> float:
+    """The value above which a batch's gradient norm or step is a spike (OLMo 2, arXiv:2501.00656, and SPAM, arXiv:2501.06842,
+    cut gradients likewise); infinite while there is nothing to compare with.
 
     It must be far above the median and several times the largest of the latest, because where few groups have a signal the
     median is small and the steps that teach are the large ones.
     """
-    values = history.of("gradient_norm", limits)
+    values = history.of(name, limits)
     if not values:
         return math.inf
     middle, deviation = spread(values)
-    return max(middle + limits.deviations * deviation, limits.gradient_times * max(values))
+    return max(middle + limits.deviations * deviation, limits.spike_times * max(values))
+
+
+def update_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether a step moved the weights far more than those before: a learning rate or an optimizer's moments that broke.
+
+    A gradient cannot show that, and what a too large step does to rewards may show late or come back in another place.
+    """
+    bound = spike("update_size", history, limits)
+    if "update_size" not in metrics or bound == math.inf:
+        return None
+    value, largest = metrics["update_size"], max(history.of("update_size", limits))
+    text = (
+        f"a step moved the weights by {value:.3g} (root mean square; {largest:.3g} at most in the latest steps, bound "
+        f"{bound:.3g}): the learning rate or the optimizer's moments broke; look at learner.learning_rate"
+    )
+    return Reading(value, bound, not value <= bound, text)
 
 
 def range_of_rewards(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
@@ -252,12 +272,13 @@ def repeated_prompts(metrics: Metrics, history: History, limits: Limits = LIMITS
         f"{value:.0%} of the batch's prompts were seen before in this pass over the data ({usual:.0%} in the latest batches): "
         "rows are doubled, or the source gives some again"
     )
-    return Reading(value, bound, value >= bound, text)
+    return Reading(value, bound, value >= bound > usual, text)
 
 
 def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
     """Read when a batch of samples has been trained on."""
     return (
+        Rule("update size", 1, ("update_size",), lambda metrics, context: update_jump(metrics, history, limits)),
         Rule("reward fall", 1, ("reward/mean",), lambda metrics, context: reward_fall(metrics, context, history, limits)),
         Rule("reference KL", 1, ("kl/reference",), lambda metrics, context: reference_jump(metrics, history, limits)),
         Rule("entropy jump", 2, ("entropy/sampled",), lambda metrics, context: entropy_jump(metrics, history, limits)),
@@ -267,7 +288,10 @@ def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
 
 def offline_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
     """Read when a batch of given data has been trained on."""
-    return (Rule("loss jump", 3, ("loss",), lambda metrics, context: loss_jump(metrics, history, limits)),)
+    return (
+        Rule("update size", 1, ("update_size",), lambda metrics, context: update_jump(metrics, history, limits)),
+        Rule("loss jump", 3, ("loss",), lambda metrics, context: loss_jump(metrics, history, limits)),
+    )
 
 
 class PromptMemory:
@@ -289,6 +313,17 @@ class PromptMemory:
         return count / len(groups) if groups else 0.0
 
 
+def standard_error(now: Mapping[str, float], then: Mapping[str, float]) -> float:
+    """Of the difference between the mean rewards of two evaluations, by their prompts' keys; 0 where it cannot be known.
+
+    Prompts that both have are compared one by one, so what makes some harder than others is no part of the error.
+    """
+    both = now.keys() & then.keys()
+    if len(both) > 1:
+        return statistics.stdev(now[key] - then[key] for key in both) / math.sqrt(len(both))
+    return math.hypot(*(statistics.stdev(seen.values()) / math.sqrt(len(seen)) for seen in (now, then) if len(seen) > 1))
+
+
 @dataclass
 class GoldWatch:
     """Evaluations against the reward that is trained on: whether one rises while the other falls (Gao et al. 2023,
@@ -300,23 +335,27 @@ class GoldWatch:
     """Of the evaluations since then, in a row, that fall short of it: whether the trained reward is higher."""
     times: int = 0
     """How often it has tripped."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Of each prompt, by its key, in the best evaluation."""
 
     @property
     def exploited(self) -> bool:
         """Whether the trained reward mostly was higher; if not, the policy is worse by both."""
         return 2 * sum(self.short) > len(self.short)
 
-    def read(self, step: int, gold: float, trained: float | None, error: float, limits: Limits = LIMITS) -> Reading | None:
-        """What an evaluation says, whose reward has this standard error; None where there is nothing to compare with."""
+    def read(
+        self, step: int, gold: float, trained: float | None, rewards: Mapping[str, float], limits: Limits = LIMITS
+    ) -> Reading | None:
+        """What an evaluation says, with the rewards of its prompts; None where there is nothing to compare with."""
         if not math.isfinite(gold):
             return None
         if self.best is None or gold > self.best[1]:
-            self.best, self.short = (step, gold, trained), []
+            self.best, self.short, self.rewards = (step, gold, trained), [], rewards
             return None
         at, best, then = self.best
         if trained is None:
             return None
-        falls = gold < best - limits.gold_errors * error
+        falls = gold < best - limits.gold_errors * standard_error(rewards, self.rewards)
         self.short = [*self.short, then is None or trained > then] if falls else []
         was = f" (was {then:.3g})" if then is not None else ""
         why = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.contracts import Scores
-from penstock.core.types import BoolArray, FloatArray, IntArray, Unit
+from penstock.core.types import TOKENS, FloatArray, IntArray, Stepwise, Unit
 from penstock.loops.learn import Step
 from penstock.loops.look import Seen, pieces
 from penstock.models.text import Text
@@ -49,7 +49,7 @@ def rows_of_units(units: Sequence[Unit], text: Text, scores: Scores, per_row: fr
             facts: dict[str, Any] = {field: value for field, value in row.fields.items() if isinstance(value, float)}
             facts |= {output: float(numbers[len(found)]) for output, numbers in scores.items() if output in per_row}
             by_action = [numbers[len(found)] for output, numbers in scores.items() if output not in per_row]
-            found.append(FirstRow(name, tokens_of(row.tokens_T, row.action_T, next(iter(by_action), None), text), facts))
+            found.append(FirstRow(name, tokens_of(row, next(iter(by_action), None), text), facts))
     return found
 
 
@@ -61,12 +61,15 @@ def rows_of_samples(seen: Sequence[Seen], text: Text) -> list[FirstRow]:
         facts: dict[str, Any] = {"finish": sample.finish, "reward": sample.reward, **sample.extras.get("rewards", {})}
         if sample.error:
             facts["error"] = sample.error
-        found.append(FirstRow(str(sample.key), tokens_of(sample.tokens_T, sample.action_T, one.logp_A, text), facts))
+        found.append(FirstRow(str(sample.key), tokens_of(sample, one.logp_A, text), facts))
     return found
 
 
-def tokens_of(tokens_T: IntArray, action_T: BoolArray, logp_A: FloatArray | None, text: Text) -> tuple[Token, ...]:
-    """Each token with its part in the loss."""
+def tokens_of(steps: Stepwise, logp_A: FloatArray | None, text: Text) -> tuple[Token, ...]:
+    """Each token with its part in the loss; none where steps are no tokens."""
+    if TOKENS not in steps.columns:
+        return ()
+    tokens_T, action_T = steps.tokens_T, steps.action_T
     first = int(action_T.argmax()) if action_T.any() else len(action_T)
     logps = iter(() if logp_A is None else logp_A.tolist())
     found = []

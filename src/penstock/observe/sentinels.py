@@ -223,13 +223,13 @@ class Sentinels(Watcher):
             text += f": no step is taken until it is back, for {most} batches at most"
         return left_out, [Alarm(doubt.sentinel, "warning", step, text, value, doubt.bound, action="skip" if left_out else "")]
 
-    def evaluated(self, step: int, metrics: Metrics, error: float = 0.0) -> list[Alarm]:
+    def evaluated(self, step: int, metrics: Metrics, rewards: Mapping[str, float]) -> list[Alarm]:
         """Alarms of an evaluation, whose reward is the one that counts; what is to be done is done at the next batch."""
         trained = self.history.values.get("reward/mean", [])
         if self.mode == "off" or "evaluation/reward" not in metrics:
             return []
         recent = float(np.mean(trained[-self.thresholds.patience :])) if trained else None
-        reading = self.gold.read(step, metrics["evaluation/reward"], recent, error, self.limits)
+        reading = self.gold.read(step, metrics["evaluation/reward"], recent, rewards, self.limits)
         if reading is None or not reading.bad:
             return []
         name = "gold" if self.gold.exploited else "held-out fall"
@@ -252,6 +252,7 @@ class Sentinels(Watcher):
                 "best": self.gold.best and list(self.gold.best),
                 "short": self.gold.short,
                 "times": self.gold.times,
+                "rewards": dict(self.gold.rewards),
             },
             "rate": self.rate,
             "rollbacks": list(self._rollbacks),
@@ -270,7 +271,9 @@ class Sentinels(Watcher):
             return
         self._skips = {name: list(steps) for name, steps in kept["skips"].items()}
         self.history, gold = History.of_plain(kept["history"]), kept["gold"]
-        self.gold = GoldWatch(tuple(gold["best"]) if gold["best"] else None, list(gold["short"]), gold["times"])
+        self.gold = GoldWatch(
+            tuple(gold["best"]) if gold["best"] else None, list(gold["short"]), gold["times"], gold.get("rewards", {})
+        )
         self.rate, self._rollbacks = float(kept["rate"]), list(kept["rollbacks"])
         self.quiet_until, self.matched = int(kept["quiet_until"]), bool(kept["matched"])
         self.over = bool(kept["over"])

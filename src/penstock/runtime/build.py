@@ -28,13 +28,13 @@ from penstock.data.sampler import Sampler, prompts, row_name
 from penstock.data.texts import prompt_tokens
 from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
-from penstock.models.arithmetic import convert, to_compute_type
+from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
+from penstock.models.families import Model, built, computing, drawing, policy_of
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
 from penstock.models.restrict import restrict
-from penstock.models.scratch import build_model
 from penstock.models.text import Text
 from penstock.net import wire
 from penstock.observe.rules import bounds_of
@@ -67,15 +67,16 @@ class Models:
     def path(self, name: str) -> str:
         return str(self.stage_folder(name[1:])) if name.startswith("@") else name
 
-    def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> LanguageModel:
-        """The model of a spec; ``corpus`` fits the tokenizer of one that is built from scratch."""
+    def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> Any:
+        """The model of a spec, a :data:`Model`; ``corpus`` fits the tokenizer of one that is built from scratch."""
         if spec.path:
-            self.policy = load_model(self.path(spec.path), head).to(self.device)
+            model = load_model(self.path(spec.path), head).to(self.device)
         else:
-            self.policy = build_model(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
-        return self.policy
+            model = built(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
+        self.policy = model if isinstance(model, LanguageModel) else None
+        return model
 
-    def reference(self, stage: Offline | Online, start: LanguageModel, temperature: float = 1.0) -> LanguagePolicy:
+    def reference(self, stage: Offline | Online, start: Any, temperature: float = 1.0) -> Any:
         """The frozen policy of a stage: where it starts unless the stage names another. Call it before the learner is made.
 
         Where part of the model is frozen, the reference shares that part instead of standing in memory a second time; with
@@ -89,8 +90,7 @@ class Models:
             return AdapterOffPolicy(start, temperature)
         if stage.learner.unfrozen_layers < 0:
             frozen = other or copy.deepcopy(start).requires_grad_(False)
-            to_compute_type(frozen, compute)
-            return LanguagePolicy(frozen, temperature)
+            return policy_of(computing(frozen, compute), temperature)
         restrict(start, stage.learner)
         if other is None:
             return SharedTrunkPolicy(start, reference_branch(start), temperature)
@@ -101,13 +101,11 @@ class Models:
         """The frozen model of a stage, in a process that trains nothing."""
         spec = stage.reference or stage.model
         model = load_model(self.path(spec.path)).to(self.device) if spec.path else self.load(stage.model, corpus)
-        to_compute_type(model, stage.learner.dtype)
-        return Scoring(LanguagePolicy(model.requires_grad_(False), stage.sampling.temperature))
+        drawing(computing(model, stage.learner.dtype), stage.denoising)
+        return Scoring(policy_of(model.requires_grad_(False), stage.sampling.temperature))
 
-    def _frozen(self, path: str, compute: Dtype) -> LanguageModel:
-        model = load_model(self.path(path)).to(self.device).requires_grad_(False)
-        to_compute_type(model, compute)
-        return model
+    def _frozen(self, path: str, compute: Dtype) -> Any:
+        return computing(load_model(self.path(path)).to(self.device).requires_grad_(False), compute)
 
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
@@ -126,7 +124,7 @@ def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
         yield from renderer.texts(source[index])
 
 
-def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: LanguageModel, travel: bool = False) -> None:
+def check_prompts(source: Sampler[Prompt], spec: DataSpec, draws: int, model: Model, travel: bool = False) -> None:
     """Look at every prompt that is about to be read; ``travel``: it goes from process to process.
 
     Raises:
@@ -272,7 +270,7 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
     return reward
 
 
-def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner, model: LanguageModel) -> Trainer:
+def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner, model: Model) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
     sentinels = Sentinels(run.sentinels, bounds_of(run, learner.spec, model.config.num_hidden_layers))
     return Trainer(learner, algorithm.loss(), sentinels, algorithm.coupled)

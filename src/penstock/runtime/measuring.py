@@ -15,14 +15,14 @@ from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.reward_accuracy import reward_accuracy
 from penstock.loops.rollout import Rollout
-from penstock.models.language_model import LanguageModel
+from penstock.models.families import Model
 from penstock.runtime.build import Models, StageRewards, check_prompts, environments
 from penstock.runtime.stages import Evaluation, Measure
 from penstock.train.ranks import AnyLearner
 
 
 def measured(
-    spec: EvaluationSpec | None, roll: Rollout, rewards: StageRewards, models: Models, model: LanguageModel, base: Path
+    spec: EvaluationSpec | None, roll: Rollout, rewards: StageRewards, models: Models, model: Model, base: Path
 ) -> tuple[Measure | None, list[StageRewards]]:
     """What evaluates an online stage, if it is evaluated, and all rewards of the stage, which must be closed."""
     if spec is None:
@@ -34,7 +34,7 @@ def measured(
     return measure, [rewards, scored] if spec.rewards else [rewards]
 
 
-def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: LanguageModel, base: Path) -> Measure:
+def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: Model, base: Path) -> Measure:
     """A function that samples and scores the held-out prompts under the present weights, by an embedded generator of its own,
     which gives its cache back after each time: training needs the memory."""
     source = prompts_of(replace(spec.data, shuffle=False), base, 0, model.text)
@@ -57,9 +57,7 @@ def evaluator(spec: EvaluationSpec, roll: Rollout, rewards: Reward, model: Langu
     return measure
 
 
-def sampled(
-    spec: EvaluationSpec, model: LanguageModel, models: Models, sampling: Sampling, base: Path
-) -> tuple[Measure, StageRewards]:
+def sampled(spec: EvaluationSpec, model: Model, models: Models, sampling: Sampling, base: Path) -> tuple[Measure, StageRewards]:
     """What evaluates a model whose stage generates nothing else, and its rewards, which must be closed."""
     rewards = StageRewards(spec.rewards, models, model.text, base)
     roll = Rollout(embedded_generator(model), environments(model.text), rewards, sampling, 1)
@@ -77,7 +75,7 @@ def refreshed(learner: AnyLearner, measure: Measure) -> Measure:
     return measured_now
 
 
-def audited(measure: Measure, data: DataSpec, rewards: StageRewards, model: LanguageModel, base: Path) -> Measure:
+def audited(measure: Measure, data: DataSpec, rewards: StageRewards, model: Model, base: Path) -> Measure:
     """``measure`` with the accuracy of the stage's rewards on labelled texts added; that is computed once."""
     known: Metrics = {}
 

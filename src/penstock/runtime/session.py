@@ -26,9 +26,10 @@ from penstock.core.files import write_json
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
-from penstock.loops.evaluate import standard_error
+from penstock.data.blobs import BLOBS, Blobs
+from penstock.loops.evaluate import by_prompt
 from penstock.loops.learn import Step
-from penstock.loops.look import chosen, due, rows_of
+from penstock.loops.look import chosen, due, pictured, rows_of
 from penstock.observe.first_rows import remarks_on_behaviour, remarks_on_rows, remarks_on_samples
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models
@@ -239,7 +240,7 @@ class StageRun:
         """The held-out reward of the weights that were evaluated last, and their step."""
         self.spans = session.recorder.role("learner")
         self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
-        self.watcher = runtime.watcher
+        self.watcher, self.decode, self.blobs = runtime.watcher, runtime.decode, Blobs(session.folder.path / BLOBS)
         self.watcher.restore = self._go_back
 
     async def execute(self) -> None:
@@ -296,8 +297,8 @@ class StageRun:
     def _measured(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.session.log.metrics(step, metrics)
         if groups:
-            self.session.log.samples(step, rows_of(chosen(groups), self.runtime.model.text.decode, evaluated=step))
-        self._tell(self.watcher.evaluated(step, metrics, standard_error(groups)))
+            self.session.log.samples(step, rows_of(pictured(chosen(groups), self.blobs), self.decode, evaluated=step))
+        self._tell(self.watcher.evaluated(step, metrics, by_prompt(groups)))
         self.progressed.last = metrics
         self.score = step, metrics.get("evaluation/reward")
         self.session.saver.rate(self._position(step), self.score[1])
@@ -331,8 +332,8 @@ class StageRun:
             self._remark([*remarks_on_samples(step, self.runtime.bounds), *said])
         self.progressed.metrics = step.metrics
         if step.groups and due(done, total):
-            seen = step.seen or chosen(step.groups)
-            self.session.log.samples(done, rows_of(seen, self.runtime.model.text.decode))
+            seen = pictured(step.seen or chosen(step.groups), self.blobs)
+            self.session.log.samples(done, rows_of(seen, self.decode))
         await self._evaluate_if_due(done)
         every, asked = (
             self.session.run.checkpoint.every,

@@ -18,7 +18,7 @@ from penstock.config.strategies import DeepSpeed
 from penstock.core.contracts import FULL_STEP, Caution, State
 from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteStepError, TrainingError
 from penstock.core.types import Metrics
-from penstock.train.optimizer import groups_of
+from penstock.train.optimizer import SAMPLED, groups_of, strided
 from penstock.train.part import Part, Pass, Table
 from penstock.train.schedule import rate_at
 from penstock.train.skeleton import fill, materialise, tensors_of
@@ -120,13 +120,21 @@ class ZeroPart(Part):
         rate = caution.rate * rate_at(self.spec, self.updates, self.plan.total_steps)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
+        before = strided(self._partitions(), SAMPLED * len(self.names))
         self.engine.step()
         self._gathered = 0
         norm = float(self.engine.get_global_grad_norm())
         if not torch.isfinite(torch.tensor(norm)):
             raise NonFiniteStepError(f"gradient norm is {norm}; DeepSpeed took the step: go on from the last checkpoint")
         self.updates += 1
-        return {"gradient_norm": norm, "learning_rate": rate}
+        moved = strided(self._partitions(), SAMPLED * len(self.names)) - before
+        return {"gradient_norm": norm, "update_size": self.world.mean_square(moved) ** 0.5, "learning_rate": rate}
+
+    def _partitions(self) -> list[Tensor]:
+        """This rank's part of the float32 weights, flat, one a group of the optimizer."""
+        outer = self.engine.optimizer
+        second = hasattr(outer, "single_partition_of_fp32_groups")
+        return list(outer.single_partition_of_fp32_groups if second else outer.fp32_partitioned_groups_flat)
 
     def table(self) -> Table:
         shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in self.names.items()}
@@ -185,8 +193,7 @@ class ZeroPart(Part):
     def _fresh_moments(self) -> None:
         """Moments of zero after ``updates`` steps, in the shapes of the shards."""
         outer = self.engine.optimizer
-        second = hasattr(outer, "single_partition_of_fp32_groups")
-        for flat in outer.single_partition_of_fp32_groups if second else outer.fp32_partitioned_groups_flat:
+        for flat in self._partitions():
             outer.optimizer.state.pop(flat, None)
             if self.updates:
                 moments = {moment: torch.zeros_like(flat) for moment in MOMENTS}

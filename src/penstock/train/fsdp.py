@@ -69,6 +69,9 @@ class ShardMasters(Masters):
                 square += own if is_split(parameter) else own / self.copies
         return self.world.total(square).sqrt().to(gradients[0])
 
+    def mean_square(self, values: Tensor) -> float:
+        return self.world.mean_square(values)
+
     def _write_back(self) -> None:
         """The masters are the parameters."""
 

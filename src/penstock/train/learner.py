@@ -167,10 +167,10 @@ class DeviceLearner(Scoring):
     def optimise(self, caution: Caution = FULL_STEP) -> Metrics:
         """The step itself, once the losses are known to be finite."""
         rate = caution.rate * rate_at(self.spec, self.updates, self.plan.total_steps)
-        norm = self.masters.step(rate, caution.limit)
+        taken = self.masters.step(rate, caution.limit)
         self.updates += 1
         self.policy.stepped(self.updates)
-        return {"gradient_norm": norm, "learning_rate": rate}
+        return taken | {"learning_rate": rate}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the policy, one by one."""

@@ -13,7 +13,11 @@ from penstock.config import optimizers
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteError, TrainingError
+from penstock.core.types import Metrics
 from penstock.train.adam8bit import AdamW8bit
+
+SAMPLED = 1024
+"""Values of each tensor, about, by which it is measured how far a step moved the weights."""
 
 
 class AdamW:
@@ -42,6 +46,12 @@ class AdamW:
             raise CheckpointError("checkpoint does not fit: its moments are those of another optimizer")
         if arrays:
             self.inner.state[master] = {key: value.to(master.device).clone() for key, value in arrays.items()}
+
+
+@torch.no_grad()
+def strided(tensors: Iterable[Tensor], most: int = SAMPLED) -> Tensor:
+    """About ``most`` evenly spaced values of each tensor, copied into one ``[N]`` of float32."""
+    return torch.cat([t.detach().flatten()[:: max(1, t.numel() // most)].float() for t in tensors])
 
 
 def groups_of(module: nn.Module, masters: Iterable[tuple[nn.Parameter, Tensor]], decay: float) -> list[dict[str, Any]]:
@@ -82,8 +92,11 @@ class Masters:
         parameter.register_post_accumulate_grad_hook(move_gradient)
         return master
 
-    def step(self, rate: float, limit: float = math.inf) -> float:
-        """Clip, step at ``rate``, clear gradients; gives the gradient norm before clipping.
+    def step(self, rate: float, limit: float = math.inf) -> Metrics:
+        """Clip, step at ``rate``, clear gradients.
+
+        Gives ``gradient_norm`` before clipping, and ``update_size``: the root mean square of what was added to a weight, over
+        about SAMPLED evenly spaced values of each tensor (of each shard, where ranks hold shards).
 
         Raises:
             SkippedStepError: the norm is not finite or above ``limit``; gradients are cleared and the weights are unchanged.
@@ -100,10 +113,19 @@ class Masters:
             self.drop()
             raise LargeGradientError(f"gradient norm is {norm:.4g}, above {limit:.4g}; the step was not taken")
         torch.nn.utils.clip_grads_with_norm_(self.masters, self.spec.clip_norm or float("inf"), total)
+        before = self.sample()
         self.adam.step(rate)
         self.drop()
         self._write_back()
-        return norm
+        return {"gradient_norm": norm, "update_size": self.mean_square(self.sample() - before) ** 0.5}
+
+    def sample(self) -> Tensor:
+        """Some of the masters' values, as one copy."""
+        return strided(self.masters)
+
+    def mean_square(self, values: Tensor) -> float:
+        """Of numbers that :meth:`sample` gave, over all ranks."""
+        return float(values.square().mean())
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of all gradients together."""

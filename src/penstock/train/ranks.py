@@ -191,7 +191,7 @@ class GatheredArrays(Mapping[str, Tensor]):
 AnyLearner = DeviceLearner | RankedLearner
 
 
-def learner_of(policy: LanguagePolicy, spec: LearnerSpec, plan: LearnerPlan) -> AnyLearner:
+def learner_of(policy: Any, spec: LearnerSpec, plan: LearnerPlan) -> AnyLearner:
     """The learner of a spec's strategy."""
     ranks = spec.strategy.ranks
     if isinstance(spec.strategy, OneDevice):

@@ -47,6 +47,12 @@ class World:
         distributed.all_reduce(value)
         return value
 
+    def mean_square(self, values: Tensor) -> float:
+        """The mean square of the numbers that all ranks have, each its own."""
+        squares = values.to(self.device).square().sum(dtype=torch.float64)
+        square, count = self.total(torch.stack([squares, torch.full_like(squares, values.numel())])).tolist()
+        return float(square / count)
+
     def from_first(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor by that of rank 0; gives it."""
         distributed.broadcast(tensor, 0)

@@ -198,7 +198,7 @@ class Progress:
         line = Text("  ")
         line.append(visible(row.get("prompt")), style="dim")
         line.append(" → ", style="dim")
-        line.append(visible(row.get("text")) or "(nothing)")
+        line.append(visible(row.get("text")) or ("(a picture)" if row.get("blobs") else "(nothing)"))
         if row.get("error"):
             line.append(f"  {visible(row['error'])}", style="red")
         elif isinstance(reward, int | float | str):

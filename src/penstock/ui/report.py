@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import jinja2
 
 from penstock.core.errors import DataError
 from penstock.core.files import replaced
+from penstock.data.blobs import BLOBS, NAME
 from penstock.observe.lanes import read_lanes
 from penstock.observe.timeline import account
 from penstock.ui import metrics
@@ -30,6 +32,8 @@ STYLES = (SHARED / "common.css", HERE / "drawings.css", HERE / "report.css")
 SAMPLE_STEPS = 60
 """Steps of a stage whose samples the page holds; evenly spread, first and last included."""
 SAMPLE_ROWS = 16
+PICTURE = 64 << 10
+"""Bytes of a picture that the page holds, at most."""
 
 
 def sections(stage: StageIndex) -> dict[str, list[Curve]]:
@@ -40,18 +44,30 @@ def sections(stage: StageIndex) -> dict[str, list[Curve]]:
     return found
 
 
-def sample_steps(index: LogIndex, stage: StageIndex) -> list[tuple[int, list[dict[str, Any]]]]:
+def sample_steps(index: LogIndex, stage: StageIndex, folder: Path) -> list[tuple[int, list[dict[str, Any]]]]:
     """The samples shown, step by step."""
+    found = []
+    for step in spread(stage.sampled(), SAMPLE_STEPS):
+        rows = [sample_view(row, place, TEXT_LIMIT) for place, row in enumerate(index.rows(stage.name, step)[:SAMPLE_ROWS])]
+        found.append((step, [{**row, "pictures": embedded(row["blobs"], folder)} for row in rows]))
+    return found
+
+
+def embedded(blobs: list[dict[str, str]], folder: Path) -> list[str]:
+    """The pictures among a sample's blobs, small enough for a page, as addresses that hold them whole."""
+    names = [one for one in blobs if NAME.fullmatch(one["hash"]) and one["kind"] in ("image/png", "image/jpeg", "image/webp")]
+    files = [(one["kind"], folder / BLOBS / one["hash"]) for one in names]
     return [
-        (step, [sample_view(row, place, TEXT_LIMIT) for place, row in enumerate(index.rows(stage.name, step)[:SAMPLE_ROWS])])
-        for step in spread(stage.sampled(), SAMPLE_STEPS)
+        f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+        for kind, file in files
+        if file.is_file() and file.stat().st_size <= PICTURE
     ]
 
 
-def stage_page(shown: Mapping[str, Any], index: LogIndex) -> dict[str, Any]:
+def stage_page(shown: Mapping[str, Any], index: LogIndex, folder: Path) -> dict[str, Any]:
     """A stage as the live page has it, with its curves and samples, and the names of the single rewards of a mixture."""
     stage = index.stages.get(shown["name"]) or StageIndex(shown["name"])
-    steps = sample_steps(index, stage)
+    steps = sample_steps(index, stage, folder)
     names = sorted({name for _, rows in steps for row in rows for name in row["rewards"]})
     return {
         **shown,
@@ -108,7 +124,7 @@ def write_report(run_folder: Path) -> Path:
     times = [at for stage in index.stages.values() for at in (stage.first, stage.last) if at is not None]
     page = rendered(
         "report.html.jinja",
-        run=view | {"stages": [stage_page(stage, index) for stage in shown]},
+        run=view | {"stages": [stage_page(stage, index, folder) for stage in shown]},
         pictures=pictures(lanes),
         time_spent=account_view(account(lanes)),
         finished=bool(summary),

@@ -73,7 +73,7 @@ def told(monitor: Monitor, events: Iterable[Event], seconds: float = 60.0) -> li
     """What is warned of when a monitor hears some events, in a thread of its own as in a run, and the end."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        delivery = Delivery(monitor, ended=monitor.ended)
+        delivery = Delivery(monitor, monitor=monitor)
         for one in events:
             delivery(one)
         delivery.close(seconds)

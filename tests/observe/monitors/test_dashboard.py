@@ -58,6 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     (monitor,) = monitors_of(run_of("prometheus:0"), folder(path, "other"))
     for one in heard:
         monitor(one)
+    monitor.flush()
     text = generate_latest(registry_of(monitor)).decode()
     monitor.ended()
     patch.undo()

@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 
 from penstock.observe.monitors import mlflow as module
 from penstock.observe.monitors import monitors_of
+from penstock.observe.monitors.monitor import ALL
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,35 @@ def test_numbers_wait_for_each_other_and_none_is_lost(store: str, tmp_path: Path
     assert [one.value for one in client.get_metric_history(run.info.run_id, "grpo/loss")] == [
         1.0 * step for step in range(1, 21)
     ]
+
+
+def later(*events: tuple[float, dict[str, float]]) -> list[Any]:
+    """Metrics of steps beyond those that are all sent, by the seconds of each and its values."""
+    first = ALL + 1
+    return [
+        {**event("metrics", step=first + place, values=values), "time": BEGAN + seconds}
+        for place, (seconds, values) in enumerate(events)
+    ]
+
+
+def test_of_later_steps_the_newest_numbers_are_sent_every_two_seconds(store: str, tmp_path: Path) -> None:
+    events = later((0.1, {"loss": 1.0, "rare": 7.0}), (1.6, {"loss": 2.0}), (2.1, {"loss": 3.0}))
+    assert told(monitor_to(store, tmp_path), events) == []
+    client, run = only_run(store)
+    total = 4 + ALL  # the first stage had 4 steps
+    assert [(one.value, one.step) for one in client.get_metric_history(run.info.run_id, "grpo/loss")] == [
+        (2.0, total + 2),
+        (3.0, total + 3),
+    ]
+    assert [(one.value, one.step) for one in client.get_metric_history(run.info.run_id, "grpo/rare")] == [(7.0, total + 2)]
+
+
+def test_an_evaluation_among_later_steps_keeps_its_step(store: str, tmp_path: Path) -> None:
+    events = later((0.1, {"loss": 1.0}), (0.2, {"evaluation/reward": 0.5}), (0.3, {"loss": 2.0}))
+    told(monitor_to(store, tmp_path), events)
+    client, run = only_run(store)
+    (found,) = client.get_metric_history(run.info.run_id, "grpo/evaluation/reward")
+    assert (found.value, found.step) == (0.5, 4 + ALL + 2)
 
 
 def test_the_spec_is_its_parameters(store: str, tmp_path: Path) -> None:

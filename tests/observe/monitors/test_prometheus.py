@@ -39,6 +39,7 @@ def after(tmp_path: Path, events: Iterable[Event]) -> Scrape:
     try:
         for one in events:
             monitor(one)
+        monitor.flush()
         return scraped(port_of(monitor))
     finally:
         monitor.ended()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor_examples import STORY, answering, folder, free_port, run_of, told
+from monitor_examples import BEGAN, STORY, answering, folder, free_port, run_of, told
 
 pytest.importorskip("wandb")
 
@@ -82,6 +82,12 @@ def test_metrics_have_steps_over_all_stages(tmp_path: Path) -> None:
     assert [(one["step"], one["grpo/reward/mean"], one["stage"]) for one in found] == [(5, 0.25, "grpo"), (6, 0.5, "grpo")]
 
 
+def test_numbers_that_are_sent_later_have_the_time_of_their_step(tmp_path: Path) -> None:
+    told(monitor_of(tmp_path), STORY)
+    found = [one["_timestamp"] for one in history(records(tmp_path)) if "grpo/reward/mean" in one]
+    assert found == [BEGAN + 2, BEGAN + 4]
+
+
 def test_the_run_has_project_name_and_spec(tmp_path: Path) -> None:
     told(monitor_of(tmp_path, "team/water", seed=7), STORY)
     (run,) = [record.run for record in records(tmp_path) if record.HasField("run")]
@@ -126,7 +132,7 @@ def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
 
 ELSEWHERE = """
 import sys, pathlib
-from monitor_examples import STORY, folder, run_of, told
+from monitor_examples import BEGAN, STORY, folder, run_of, told
 from penstock.observe.monitors import monitors_of, wandb
 wandb.WAIT = 2.0
 for warned in told(monitors_of(run_of("wandb"), folder(pathlib.Path(sys.argv[1])))[0], STORY):

@@ -1,7 +1,9 @@
 """What a monitor is: a listener that opens its service at the first step, takes what happens, and closes at the run's end.
 
-All of it happens in the thread that the run gives each listener, so a service that is slow, gone or wrong costs the run
-nothing: what a monitor raises becomes one warning. Secrets come from the environment variables that its library reads.
+All of it happens in the thread that the run gives each listener, which hands over what has happened every few seconds, so a
+service that is slow, gone or wrong costs the run nothing: what a monitor raises becomes one warning. Numbers of many steps go
+out together, since what a service costs is mostly the call. Secrets come from the environment variables that its library
+reads.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import json
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,16 @@ from penstock.config.spec import plain
 from penstock.core.events import Event
 from penstock.core.files import write_json
 
-RETRY = 60.0
-"""Seconds until a service that could not be opened is tried again."""
+RETRY, LONGEST = 15.0, 900.0
+"""Seconds until a service that could not be reached is tried again: at first, twice as long each time, and at most."""
 TEXT = 2000
 """Characters of a sample's text that are sent."""
 ROWS = 32
 """Samples of a step that are sent."""
 PAUSE = 30.0
 """Seconds after which samples are sent again; those of evaluations always are. A table costs services far more than numbers."""
+ALL, SPACING = 200, 2.0
+"""Where a service is sent fewer steps: so many of a stage are, and of later ones the newest numbers every so many seconds."""
 SECRET = re.compile(r"secret|passw|credential|authorization|api_?key|(^|_)token$", re.IGNORECASE)
 
 
@@ -55,6 +59,27 @@ class At:
     step: int
     total: int
     time: float
+
+
+Step = tuple[At, Mapping[str, float]]
+"""Numbers, and of which step."""
+
+
+def merged(steps: Iterable[Step], key: Callable[[At, Mapping[str, float]], Any]) -> list[Step]:
+    """Steps with the same key as one: the place of the last of them, and of each number the newest."""
+    found: dict[Any, tuple[At, dict[str, float]]] = {}
+    for at, values in steps:
+        same = key(at, values)
+        before = found[same][1] if same in found else {}
+        before.update(values)
+        found[same] = (at, before)
+    return list(found.values())
+
+
+def _sent_as_one(at: At, values: Mapping[str, float]) -> Any:
+    """What steps have in common of which only the newest numbers are sent. Evaluations have their own place."""
+    alone = at.step <= ALL or any("evaluation/" in name for name in values)
+    return at if alone else (at.stage, at.time // SPACING)
 
 
 def watched(run: Run, folder: Path) -> Watched:
@@ -92,10 +117,15 @@ def leaves(values: Any, before: str = "") -> dict[str, Any]:
 class Monitor(ABC):
     """Base of the monitors. ``destination`` is what follows the name in ``Run.monitors``; empty: the usual one."""
 
+    spaced = False
+    """Whether later steps are sent as :data:`SPACING` says, because the service keeps each number and that costs."""
+
     def __init__(self, run: Watched, name: str, destination: str) -> None:
         """Cheap; anything slow belongs in :meth:`open`. Raises SpecError where the run cannot begin like this."""
         self.run, self.name, self.destination = run, name, destination
-        self._opened, self._retry, self._sampled = False, 0.0, float("-inf")
+        self._opened, self._sampled = False, float("-inf")
+        self._again, self._wait = 0.0, RETRY
+        self._steps: list[Step] = []
 
     def __repr__(self) -> str:
         return self.name
@@ -105,8 +135,8 @@ class Monitor(ABC):
         """Reach the service and give it the run's config."""
 
     @abstractmethod
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        """Numbers of a step."""
+    def metrics(self, steps: Sequence[Step]) -> None:
+        """Numbers of all steps since the last call."""
 
     def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
         """A few samples of a step: ``prompt``, ``text``, ``reward`` …, all rows with the same columns."""
@@ -133,15 +163,14 @@ class Monitor(ABC):
     def __call__(self, event: Event) -> None:
         """Take an event. The service is opened at the first that shows that a stage is under way."""
         kind = event["kind"]
+        if time.monotonic() < self._again or (kind == "lifecycle" and not self._opened):
+            return
         if not self._opened:
-            if kind == "lifecycle" or time.monotonic() < self._retry:
-                return
-            self._retry = time.monotonic() + RETRY
-            self.open()
+            self._reach(self.open)
             self._opened = True
         at = At(event["stage"], event["step"], self.run.stages.get(event["stage"], 0) + event["step"], event["time"])
         if kind == "metrics":
-            self.metrics(at, {self.named(at, name): float(value) for name, value in event["values"].items()})
+            self._steps.append((at, {self.named(at, name): float(value) for name, value in event["values"].items()}))
         elif kind == "samples" and (
             time.monotonic() - self._sampled >= PAUSE or any(row.get("held_out") for row in event["rows"])
         ):
@@ -151,6 +180,21 @@ class Monitor(ABC):
             self.alarm(at, event)
         elif kind == "lifecycle":
             self.lifecycle(at, event)
+
+    def flush(self) -> None:
+        """Give the service the numbers that have come since the last time; where that fails, they are lost."""
+        steps, self._steps = self._steps, []
+        if steps:
+            self._reach(lambda: self.metrics(merged(steps, _sent_as_one) if self.spaced else steps))
+
+    def _reach(self, call: Callable[[], None]) -> None:
+        """Call the service; one that cannot be reached is left alone for a while, longer each time."""
+        try:
+            call()
+        except Exception:
+            self._again, self._wait = time.monotonic() + self._wait, min(2 * self._wait, LONGEST)
+            raise
+        self._wait = RETRY
 
     def named(self, at: At, name: str) -> str:
         """What a metric is called: in a run of several stages, whose losses are not one curve, the stage goes first."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -14,10 +13,8 @@ from opentelemetry.sdk.resources import Resource
 
 from penstock.core.errors import ConnectionLost
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor
+from penstock.observe.monitors.monitor import At, Monitor, Step, merged
 
-EVERY = 10.0
-"""Seconds between two requests."""
 WAIT = 5.0
 """Seconds in which the collector must answer."""
 MOST = 500
@@ -49,24 +46,22 @@ class OTLP(Monitor):
         self.meter = self.provider.get_meter("penstock")
         self.gauges: dict[str, Any] = {}
         self.alarms = self.meter.create_counter("penstock.alarms", description="alarms of sentinels")
-        self.sent = time.monotonic()
 
     def named(self, at: At, name: str) -> str:
         """The stage is an attribute."""
         return name
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        about = {"run": self.run.name, "stage": at.stage}
-        for name, value in {**values, "step": float(at.step)}.items():
-            if name not in self.gauges and len(self.gauges) < MOST:
-                self.gauges[name] = self.meter.create_gauge(f"penstock.{name.replace('/', '.')}")
-            if name in self.gauges:
-                self.gauges[name].set(value, about)
-        if time.monotonic() - self.sent >= EVERY:
-            self._send()
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in merged(steps, lambda at, values: at.stage):
+            about = {"run": self.run.name, "stage": at.stage}
+            for name, value in {**values, "step": float(at.step)}.items():
+                if name not in self.gauges and len(self.gauges) < MOST:
+                    self.gauges[name] = self.meter.create_gauge(f"penstock.{name.replace('/', '.')}")
+                if name in self.gauges:
+                    self.gauges[name].set(value, about)
+        self._send()
 
     def _send(self) -> None:
-        self.sent = time.monotonic()
         self.provider.force_flush(int(WAIT * 1000))
         if self.exporter.failed:
             raise ConnectionLost("the collector did not take the metrics; look at OTEL_EXPORTER_OTLP_ENDPOINT and …_HEADERS")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from penstock.core.errors import SpecError
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor, Watched
+from penstock.observe.monitors.monitor import At, Monitor, Step, Watched, merged
 
 PORT = "9464"
 MOST = 500
@@ -64,18 +64,23 @@ class Prometheus(Monitor):
         """The stage is a label."""
         return name
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._set(at, name, value)
-        if all(name.startswith(("evaluation/", "machine/")) for name in values):
-            return
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in merged(steps, lambda at, values: at.stage):
+            for name, value in values.items():
+                self._set(at, name, value)
+        for at, values in steps:
+            if not all(name.startswith(("evaluation/", "machine/")) for name in values):
+                self._count(at, values.get("tokens/generated", 0.0))
+
+    def _count(self, at: At, tokens: float) -> None:
+        """One step more."""
         before, when = self.last.get(at.stage, (at.step - 1, 0.0))
         labels = (self.run.name, at.stage)
         self.step.labels(*labels).set(at.step)
         self.last_step.labels(*labels).set(at.time)
         self.steps.labels(*labels).inc(max(0, at.step - before))
         self.samples_trained.labels(*labels).inc(max(0, at.step - before) * self.run.samples[at.stage])
-        self.tokens.labels(*labels).inc(max(0.0, values.get("tokens/generated", 0.0)))
+        self.tokens.labels(*labels).inc(max(0.0, tokens))
         if when:
             self.step_seconds.labels(*labels).set(at.time - when)
         self.last[at.stage] = (at.step, at.time)

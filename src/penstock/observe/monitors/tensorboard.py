@@ -16,7 +16,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor
+from penstock.observe.monitors.monitor import At, Monitor, Step
 
 STRING = 7
 """TensorFlow's number of the type of texts."""
@@ -38,11 +38,12 @@ class TensorBoard(Monitor):
     def _write(self, at: At, *values: Any) -> None:
         stage = at.stage or "run"
         if stage not in self.writers:
-            self.writers[stage] = EventFileWriter(str(self.folder / stage), max_queue_size=100, flush_secs=10)
+            self.writers[stage] = EventFileWriter(str(self.folder / stage), max_queue_size=100, flush_secs=1)
         self.writers[stage].add_event(Record(wall_time=at.time or time.time(), step=at.step, summary=Summary(value=values)))
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        self._write(at, *(Summary.Value(tag=name, simple_value=value) for name, value in values.items()))
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in steps:
+            self._write(at, *(Summary.Value(tag=name, simple_value=value) for name, value in values.items()))
 
     def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
         lines = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)] if rows else []

@@ -7,11 +7,13 @@ from secrets import token_hex
 from typing import Any
 
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor, leaves
+from penstock.observe.monitors.monitor import At, Monitor, Step, leaves
 
 
 class Trackio(Monitor):
     """``trackio`` or ``trackio:PROJECT``; where it goes is as ``TRACKIO_DIR``, ``TRACKIO_SPACE_ID`` and its others say."""
+
+    spaced = True
 
     def open(self) -> None:
         import trackio
@@ -27,8 +29,9 @@ class Trackio(Monitor):
             auto_log_cpu=False,
         )
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        self.service.log({**values, "stage": at.stage}, step=at.total)
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in steps:
+            self.service.log({**values, "stage": at.stage}, step=at.total)
 
     def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
         if rows:

@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Any
 
 from penstock.core.events import Event
-from penstock.observe.monitors.monitor import At, Monitor, leaves
+from penstock.observe.monitors.monitor import At, Monitor, Step, leaves
 
 WAIT = 15.0
 """Seconds in which the service must answer."""
@@ -15,6 +15,8 @@ WAIT = 15.0
 
 class WeightsAndBiases(Monitor):
     """``wandb``, ``wandb:PROJECT`` or ``wandb:ENTITY/PROJECT``; the key is ``WANDB_API_KEY`` or that of ``wandb login``."""
+
+    spaced = True
 
     def open(self) -> None:
         import wandb
@@ -37,8 +39,9 @@ class WeightsAndBiases(Monitor):
         self.service.define_metric("step")
         self.service.define_metric("*", step_metric="step")  # an evaluation may come after later steps
 
-    def metrics(self, at: At, values: Mapping[str, float]) -> None:
-        self.service.log({**values, "step": at.total, "stage": at.stage})
+    def metrics(self, steps: Sequence[Step]) -> None:
+        for at, values in steps:
+            self.service.log({**values, "step": at.total, "stage": at.stage, "_timestamp": at.time})
 
     def samples(self, at: At, rows: Sequence[Mapping[str, str | float]]) -> None:
         if rows:

@@ -15,8 +15,8 @@ from penstock.core.errors import SpecError
 from penstock.core.types import Group, Metrics, Version
 from penstock.data.resolve import resolve
 from penstock.loops.learn import Step, Watcher
+from penstock.models.families import Model
 from penstock.models.files import save_model
-from penstock.models.language_model import LanguageModel
 from penstock.observe.first_rows import FirstRow
 from penstock.observe.rules import EXACT, Thresholds
 from penstock.runtime.build import Models
@@ -42,7 +42,7 @@ class Evaluations(Protocol):
 class StageRuntime(ABC):
     """A stage that can be stepped through. What the session asks of one; each member but ``steps`` has a default."""
 
-    model: LanguageModel
+    model: Model
     """What later stages start from, once all steps are done."""
     holders: Mapping[str, Holder]
     """Everything that a checkpoint must hold."""
@@ -70,6 +70,11 @@ class StageRuntime(ABC):
     def first_rows(self, count: int, scored: bool = False) -> list[FirstRow]:
         """The first rows of the data, ``scored`` by the model as it is; none where the stage makes its own."""
         return []
+
+    @property
+    def decode(self) -> Callable[..., str]:
+        """Tokens of samples as text."""
+        return self.model.text.decode
 
     def save(self, folder: Path) -> None:
         """Write the model that later stages start from; the folder is replaced whole."""

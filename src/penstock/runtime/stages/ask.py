@@ -33,6 +33,7 @@ from penstock.feedback.simulate import answer_all
 from penstock.feedback.verdicts import Verdict, judged
 from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
+from penstock.models.families import Model
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
 from penstock.product.source import opened
@@ -133,7 +134,7 @@ class Asking(StageRuntime):
             raise DataError(f"{stage.name}: every two samples are equal, so there is nothing to ask; raise temperature")
         return found
 
-    async def _answered(self, model: LanguageModel, path: str, samples: int, judges: Sequence[Any]) -> list[Answered]:
+    async def _answered(self, model: Model, path: str, samples: int, judges: Sequence[Any]) -> list[Answered]:
         """The samples of one policy for all prompts, with the reward models' scores."""
         sampling = replace(self.stage.sampling, seed=self.seed)
         roll = Rollout(embedded_generator(model), environments(model.text), Unscored(), sampling, samples)

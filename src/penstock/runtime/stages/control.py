@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from penstock.runtime.context import StageContext
 from penstock.runtime.stages import Evaluation, StageRuntime
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
-LIMITS = replace(breakers.LIMITS, gradient_times=math.inf)
+LIMITS = replace(breakers.LIMITS, spike_times=math.inf)
 """A critic's error, and its gradient, grows with the returns of a policy that gets better, and the norm is clipped: only one
 that is not finite is too large."""
 
@@ -99,6 +99,11 @@ class ControlRuntime(StageRuntime):
             self.held_out.reset(seed)
         return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
         return {"evaluation/reward": float(np.mean(return_N)), "evaluation/length": float(np.mean(length_N))}, ()
+
+    @property
+    def decode(self) -> Callable[..., str]:
+        """Steps of environments are no text."""
+        return lambda *steps: ""
 
     def save(self, folder: Path) -> None:
         save_policy(self.actor.policy, folder)

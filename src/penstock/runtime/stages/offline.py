@@ -15,8 +15,8 @@ from penstock.data.units import Units
 from penstock.loops.columns import labelled
 from penstock.loops.learn import Step, Trainer, Watcher
 from penstock.loops.offline import offline
-from penstock.models.language_model import Head, LanguageModel
-from penstock.models.language_policy import LanguagePolicy
+from penstock.models.families import Model, policy_of
+from penstock.models.language_model import Head
 from penstock.observe.first_rows import FirstRow, rows_of_units
 from penstock.observe.machine import seen
 from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of
@@ -33,7 +33,7 @@ class OfflineRuntime(StageRuntime):
 
     stage: Offline
     context: StageContext
-    model: LanguageModel
+    model: Model
     learner: AnyLearner
     trainer: Trainer
     label: Callable[[Sequence[Unit]], Sequence[Unit]]
@@ -89,7 +89,7 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
         pass
     reference = Scoring(models.reference(stage, model)) if algorithm.reference else None
     model.add_heads(algorithm.heads)
-    policy = LanguagePolicy(model, share_prefix=stage.learner.share_prefix)
+    policy = policy_of(model, share_prefix=stage.learner.share_prefix)
     whole = stage.evaluation is not None and bool(stage.evaluation.rewards)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed, whole=whole))
     trainer = trainer_of(algorithm, run, learner, model)

@@ -21,8 +21,7 @@ from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, Watcher, learn
 from penstock.loops.rollout import Rollout, rollout
-from penstock.models.language_model import LanguageModel
-from penstock.models.language_policy import LanguagePolicy
+from penstock.models.families import Model, drawing, policy_of
 from penstock.observe.machine import seen
 from penstock.observe.rules import bounds_of
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
@@ -42,7 +41,7 @@ class OnlineParts:
     """The learner and what belongs to it. ``roll`` generates with the learner's own parameters, to evaluate."""
 
     stage: Online
-    model: LanguageModel
+    model: Model
     learner: AnyLearner
     labeller: Labeller
     trainer: Trainer
@@ -61,7 +60,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     """
     algorithm: FromSamples = stage.algorithm
     models.compute = stage.learner.dtype
-    model = models.load(stage.model, corpus_of(stage.data, base))
+    model = drawing(models.load(stage.model, corpus_of(stage.data, base)), stage.denoising)
     model.add_heads(algorithm.heads)
     taught = algorithm.teacher
     here = taught is not None if elsewhere and run.roles.references else algorithm.reference
@@ -72,7 +71,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
             f"{stage.name}: a learner on ranks computes no divergence from a teacher; set learner.strategy=OneDevice"
         )
     updates = stage.steps * stage.epochs * stage.minibatches
-    policy = LanguagePolicy(model, sampling.temperature, stage.learner.share_prefix)
+    policy: Any = policy_of(model, sampling.temperature, stage.learner.share_prefix)
     whole = not elsewhere or (stage.evaluation is not None and not run.roles.evaluator)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=updates, seed=sampling.seed, whole=whole))
     if taught is not None and frozen is not None:
@@ -97,7 +96,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     return OnlineParts(stage, model, learner, labeller, trainer, plan, source, rewards, roll, generator)
 
 
-def check_vocabulary(teacher: LanguageModel, student: LanguageModel, stage: str) -> None:
+def check_vocabulary(teacher: Any, student: Any, stage: str) -> None:
     """Refuse a teacher whose tokens are others: distributions over different vocabularies cannot be compared."""
     same = teacher.text.tokenizer.get_vocab() == student.text.tokenizer.get_vocab()
     if not same or teacher.config.vocab_size != student.config.vocab_size:

@@ -166,7 +166,7 @@ export function samplesPane(id, query) {
     const isBase = sample === base;
     const compared = differ.box.checked && !isBase && base.text && sample.text;
     const content = gaps.box.checked && sample.tokens ? tokensOf(sample.tokens) : compared ? diffOf(base.text, sample.text)
-      : [make("div", { class: "text" }, sample.text || "(nothing)")];
+      : sample.text || !sample.blobs.length ? [make("div", { class: "text" }, sample.text || "(nothing)")] : [];
     const facts = [["reward", sample.reward], ...(Object.keys(sample.rewards).length > 1 ? Object.entries(sample.rewards) : []), ["tokens", sample.length],
       ["finish", sample.finish], ["version", sample.version], ...Object.entries(sample.others)].filter(([, value]) => value !== "" && value !== null);
     const key = `${sample.step} ${sample.row}`;

@@ -1,0 +1,94 @@
+"""Learning to denoise given pictures, and the literature's algorithms of diffusion policies as those of language.
+
+A trajectory's transitions are its actions, and the log-prob of one is in the mean over the picture's dimensions
+(``models/diffusion/kernels.py``), so clips are smaller than those of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.algos.grpo import GRPO
+from penstock.algos.kl import KLPenalty
+from penstock.algos.objectives import PolicyGradient
+from penstock.config.spec import spec
+from penstock.core.algorithm import Encoder, FromData
+from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
+from penstock.core.errors import DataError
+from penstock.core.types import FloatArray, Metrics, Row, Unit
+
+STATES = "state_TD"
+"""The column of a diffusion policy: the states of a trajectory, the last of which is the picture."""
+
+
+@spec
+class Denoise(FromData):
+    """Denoising of given pictures under their prompts (Ho et al. 2020, arXiv 2006.11239), or flow matching (Lipman et al. 2022,
+    arXiv 2210.02747), as the denoiser predicts. Reads the column ``picture``: uint8 ``[H, W]`` or ``[H, W, C]``."""
+
+    coupled: ClassVar[bool] = False
+    data = "prompts"
+
+    @property
+    def loss_reads(self) -> frozenset[str]:
+        return frozenset({"denoising_error"})
+
+    @property
+    def assessed_by(self) -> frozenset[str]:
+        return self.loss_reads
+
+    def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
+        """One row of one action, the picture. Raises DataError where there is no picture."""
+        if example.get("picture") is None:
+            raise DataError('a row has no column "picture"; give uint8 [height, width] or [height, width, channels]')
+        state_1D = values_of(np.asarray(example["picture"]))[None]
+        prompt_1C = np.asarray(tokenizer.prompt(example["prompt"]), np.int32)[None]
+        return (Row({STATES: state_1D, "time_T": np.zeros(1, np.float32), "prompt_TC": prompt_1C}, np.ones(1, bool)),)
+
+    def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
+        """The mean squared error of the batch's pictures."""
+        loss = outputs["denoising_error"].sum() / denominator.rows
+        return loss, {"loss": loss.detach()}
+
+    def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
+        """Held-out ``denoising_error``."""
+        return {"denoising_error": float(np.mean([np.mean(error_A) for error_A in scores["denoising_error"]]))}
+
+
+def values_of(picture: NDArray[Any]) -> FloatArray:
+    """A picture as a denoiser reads it: float32 ``[C, H, W]`` from -1 (black) to 1. Raises DataError for other arrays."""
+    if picture.dtype != np.uint8 or picture.ndim not in (2, 3):
+        raise DataError(f"a picture is uint8 [height, width] or [height, width, channels], not {picture.dtype} {picture.shape}")
+    whole = picture[..., None] if picture.ndim == 2 else picture
+    return np.ascontiguousarray(whole.transpose(2, 0, 1), np.float32) / 127.5 - 1
+
+
+def picture_of(sample: Any) -> NDArray[np.uint8]:
+    """The picture that a trajectory of a denoiser ended with, ``[H, W, C]``, for rewards and for people."""
+    last = sample.columns[STATES][-1]
+    return ((np.clip(last, -1, 1) + 1) * 127.5).round().astype(np.uint8).transpose(1, 2, 0)
+
+
+def flow_grpo(**fields: Any) -> GRPO:
+    """Flow-GRPO (Liu et al. 2025, arXiv 2505.05470): rewards centred in their group and divided by the batch's deviation; with
+    ``kl=exact_kl(0.04)`` as in the paper. Use ``Denoising(kernel="flow")``."""
+    return GRPO(**{"scale": "batch", "clip": (1e-3, 1e-3), "aggregate": "sequence", **fields})
+
+
+def ddpo(**fields: Any) -> GRPO:
+    """DDPO-IS (Black et al. 2023, arXiv 2305.13301), with the statistics of a prompt's group. Use ``kernel="ddim"``."""
+    return GRPO(**{"clip": (1e-4, 1e-4), "aggregate": "sequence", **fields})
+
+
+def ddpo_sf(**fields: Any) -> GRPO:
+    """DDPO-SF: the plain policy gradient, one update a batch."""
+    return ddpo(**{"objective": PolicyGradient(), "clip": None, **fields})
+
+
+def exact_kl(coefficient: float) -> KLPenalty:
+    """The KL of each transition to the reference's, which two Gaussians have in closed form (DPOK, arXiv 2305.16381)."""
+    return KLPenalty(place="loss", estimator="full", coefficient=coefficient)

@@ -1,0 +1,70 @@
+"""How a diffusion policy draws: the steps of a trajectory and the noise of each."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.config.spec import require, spec
+
+Prediction = Literal["velocity", "noise"]
+"""What a denoiser predicts: the velocity of a flow (time from 1 to 0), or the noise in a picture (Ho et al. 2020)."""
+
+KERNELS: dict[str, Prediction] = {"flow": "velocity", "dance": "velocity", "ddim": "noise"}
+
+
+@spec
+class Pictures:
+    """A denoiser from scratch: what it draws, and what it predicts. The preset of its model spec is its size."""
+
+    shape: tuple[int, int, int] = (1, 8, 8)
+    """Channels, height and width."""
+    prediction: Prediction = "velocity"
+
+    def __post_init__(self) -> None:
+        require(min(self.shape) >= 1, f"denoiser.shape={list(self.shape)}; give channels, height and width")
+
+
+@spec
+class Denoising:
+    """A trajectory goes from noise to a picture in ``steps`` transitions, each a Gaussian whose mean the policy decides.
+
+    The last transition adds no noise, since its own would stay in the picture, and is not trained on. With
+    ``Sampling.temperature=0`` no transition adds any; the draw is then a function of the first noise alone.
+    """
+
+    kernel: Literal["flow", "dance", "ddim"] = "flow"
+    """``flow``: Flow-GRPO's (Liu et al. 2025, arXiv 2505.05470); ``dance``: DanceGRPO's with the same noise at all times
+    (arXiv 2505.07818); both of flows. ``ddim``: DDIM's (Song et al. 2020, arXiv 2010.02502), as DDPO draws (arXiv 2305.13301),
+    of denoisers that predict noise."""
+    steps: int = 10
+    noise: float = 0.7
+    """Flow-GRPO's a, DanceGRPO's η (0.3 in its paper), DDIM's η (1 in DDPO's)."""
+    quiet_steps: int = 0
+    """Steps at temperature 0, in evaluations; 0: as many as ``steps``."""
+    shift: float = 1.0
+    """How much longer a trajectory stays in much noise (Esser et al. 2024, arXiv 2403.03206; 3 for SD3); 1: even steps."""
+
+    clip: bool = False
+    """Clip the picture that ``ddim`` sees in a state to values from -1 to 1, as pictures have them and latents do not."""
+
+    def __post_init__(self) -> None:
+        require(not self.clip or self.kernel == "ddim", f'denoising.clip is for kernel="ddim", not "{self.kernel}"')
+        require(self.steps >= 2, f"denoising.steps={self.steps}; at least 2, since the last one adds no noise")
+        require(self.noise > 0, f"denoising.noise={self.noise} explores nothing; use a positive number")
+        require(self.quiet_steps >= 0, f"denoising.quiet_steps={self.quiet_steps} is negative; 0 is as many as steps")
+        require(self.shift > 0, f"denoising.shift={self.shift} must be positive; 1 gives even steps")
+        require(
+            self.kernel != "ddim" or self.noise <= 1,
+            f'denoising.noise={self.noise} is more than all noise that kernel="ddim" may add; use at most 1',
+        )
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the kernel needs a denoiser to predict."""
+        return KERNELS[self.kernel]
+
+    def times(self, quiet: bool) -> list[float]:
+        """The times of a trajectory's states, from 1 (all noise) to 0 (none)."""
+        count = self.quiet_steps or self.steps if quiet else self.steps
+        even = [1 - index / count for index in range(count + 1)]
+        return [self.shift * t / (1 + (self.shift - 1) * t) for t in even]

@@ -1,0 +1,196 @@
+"""The embedded generator of diffusion policies: trajectories at different steps share a pass; weights change between two."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.core.errors import GenerationError
+from penstock.core.types import (
+    CachePolicy,
+    FinishReason,
+    FloatArray,
+    GeneratorStats,
+    IntArray,
+    OnToken,
+    Request,
+    Sample,
+    SampleKey,
+    Version,
+)
+from penstock.engine.driver import Driver
+from penstock.models.diffusion import kernels
+from penstock.models.diffusion.model import DenoisingModel
+from penstock.models.diffusion.policy import PROMPTS, STATES, TIMES, transition
+
+
+@dataclass(eq=False)
+class Trajectory:
+    """One that is under way: its states so far, with log-prob and version of each."""
+
+    request: Request
+    future: asyncio.Future[Sample]
+    times: list[float]
+    stream: np.random.Generator
+    states: list[FloatArray]
+    logp: list[float] = field(default_factory=lambda: [0.0])
+    versions: list[int] = field(default_factory=lambda: [-1])
+
+    @property
+    def step(self) -> int:
+        """Transitions so far."""
+        return len(self.states) - 1
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no transition adds noise."""
+        return self.request.sampling.temperature == 0
+
+    def sample(self, finish: FinishReason) -> Sample:
+        """What there is of it. Of transitions that add noise all are actions; of a quiet trajectory, every one."""
+        count = len(self.states)
+        index_T = np.arange(count)
+        prompt_TC = np.broadcast_to(self.request.tokens_T.astype(np.int32), (count, len(self.request.tokens_T)))
+        columns = {STATES: np.stack(self.states), TIMES: np.array(self.times[:count], np.float32), PROMPTS: prompt_TC}
+        action_T = (index_T > 0) & (self.quiet | (index_T < len(self.times) - 1))
+        version_T = np.where(action_T, np.array(self.versions, np.int32), -1).astype(np.int32)
+        logp_T = np.where(action_T, np.array(self.logp, np.float32), 0).astype(np.float32)
+        return Sample(self.request.key, columns, action_T, logp_T, version_T, finish)
+
+
+class DenoisingGenerator(Driver):
+    """Implements the ``Generator`` contract for denoisers in this process, over parameters that it may share with a learner.
+
+    At most ``max_running`` trajectories are denoised at once; ``queue`` more may wait. The noise of a transition depends on
+    seed, sample and step alone.
+    """
+
+    def __init__(self, model: DenoisingModel, *, max_running: int = 128, queue: int = 1 << 16, version: Version = 0) -> None:
+        super().__init__(model, version)
+        self.max_running, self.queue = max_running, queue
+        self.running: list[Trajectory] = []
+        self.waiting: deque[Trajectory] = deque()
+
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
+        """Draw one trajectory, of at least two transitions.
+
+        Raises:
+            GenerationError: the prompt is longer than the denoiser reads, or too many requests wait.
+        """
+        if not 0 < len(request.tokens_T) < self.model.context:
+            raise GenerationError(
+                f"{request.key}: a prompt of {len(request.tokens_T)} tokens; this denoiser reads 1 to {self.model.context - 1}"
+            )
+        if len(self.waiting) >= self.queue:
+            raise GenerationError(f"{request.key}: {self.queue} requests are waiting already")
+        trajectory = self._begun(request)
+        self.tape.submit(request.key)
+        self.waiting.append(trajectory)
+        self._drive()
+        return await trajectory.future
+
+    def _begun(self, request: Request) -> Trajectory:
+        """From its first noise, or from where it was aborted."""
+        digest = hashlib.blake2b(f"{request.sampling.seed}|{request.key}".encode(), digest_size=16).digest()
+        stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        times = self.model.denoising.times(request.sampling.temperature == 0)
+        first = stream.standard_normal(self.model.shape, np.float32)
+        made = Trajectory(request, asyncio.get_running_loop().create_future(), times, stream, [first])
+        if (before := request.resume) is not None:
+            made.states = list(before.columns[STATES])
+            made.logp, made.versions = before.logp_T.tolist(), before.version_T.tolist()
+            for _ in range(made.step):
+                stream.standard_normal(self.model.shape, np.float32)
+        return made
+
+    async def score(self, tokens_T: IntArray, temperature: float = 1.0, prompt: int | None = None) -> FloatArray:
+        """Raises GenerationError: the steps of a diffusion policy are no tokens; a learner scores its trajectories."""
+        raise GenerationError("the steps of a diffusion policy are no tokens; its learner scores whole trajectories")
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def _all(self) -> list[Trajectory]:
+        return [*self.running, *self.waiting]
+
+    def _clear(self) -> None:
+        self.running, self.waiting = [], deque()
+
+    def _renew_cache(self, policy: CachePolicy) -> None:
+        """Nothing is cached, so only what is to be aborted changes."""
+        if policy == "abort":
+            self._stop(self._all())
+
+    async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
+        """Stop the named samples; gives what there is of them, fit to resume from."""
+        wanted = set(keys)
+        return self._stop([one for one in self._all() if one.request.key in wanted])
+
+    def _stop(self, found: list[Trajectory]) -> list[Sample]:
+        self.running = [one for one in self.running if one not in found]
+        self.waiting = deque(one for one in self.waiting if one not in found)
+        samples = [one.sample("abort") for one in found]
+        for one, sample in zip(found, samples, strict=True):
+            if not one.future.done():
+                one.future.set_result(sample)
+        return samples
+
+    def release(self) -> None:
+        """Nothing is kept between two requests."""
+
+    def stats(self) -> GeneratorStats:
+        return GeneratorStats(
+            self.version, len(self.running), len(self.waiting), len(self.running) / self.max_running, self.generated_tokens,
+            self.busy_seconds,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One transition of every trajectory that is under way."""
+        started = self.spans.clock()
+        self.running = [one for one in self.running if not one.future.done()]  # who was cancelled waits no more
+        while self.waiting and len(self.running) < self.max_running:
+            if not (one := self.waiting.popleft()).future.done():
+                self.running.append(one)
+        if self.running:
+            self._move(self.running)
+        for one in [one for one in self.running if one.step == len(one.times) - 1]:
+            self.running.remove(one)
+            one.future.set_result(one.sample("stop"))
+        self.tape.turn += 1
+        ended = self.spans.clock()
+        self.busy_seconds += ended - started
+        self.spans.extend("generate", started, ended, tokens=len(self.running), in_flight=len(self.running) + len(self.waiting))
+
+    def _move(self, moved: list[Trajectory]) -> None:
+        device = self.model.device
+        state_RD = torch.from_numpy(np.stack([one.states[-1] for one in moved])).to(device)
+        time_R, next_R = (
+            torch.tensor([one.times[one.step + ahead] for one in moved], dtype=torch.float32, device=device) for ahead in (0, 1)
+        )
+        prompt_RC = torch.from_numpy(self._prompts(moved)).to(device)
+        last_R = torch.tensor([one.quiet or one.step == len(one.times) - 2 for one in moved], device=device)
+        mean_RD, deviation_R = transition(self.model, state_RD, time_R, next_R, prompt_RC, last_R)
+        noise = np.stack([one.stream.standard_normal(self.model.shape, np.float32) for one in moved])
+        reached_RD = mean_RD + kernels.like(deviation_R, mean_RD) * torch.from_numpy(noise).to(device)
+        logp = kernels.log_prob(reached_RD, mean_RD, deviation_R).tolist()
+        reached = reached_RD.float().cpu().numpy()
+        for place, one in enumerate(moved):
+            one.states.append(reached[place])
+            one.logp.append(logp[place])
+            one.versions.append(self.version)
+        self.generated_tokens += len(moved)
+
+    def _prompts(self, moved: list[Trajectory]) -> NDArray[np.int64]:
+        found = np.full((len(moved), max(len(one.request.tokens_T) for one in moved)), self.text.pad, np.int64)
+        for place, one in enumerate(moved):
+            found[place, : len(one.request.tokens_T)] = one.request.tokens_T
+        return found

@@ -1,0 +1,171 @@
+"""Denoisers as losses and learners see them: rows are trajectories, actions the transitions that may be trained on.
+
+A trajectory's columns have one entry a state: ``state_TD`` (float32, from the first noise to the picture), ``time_T``, and
+``prompt_TC``, the same prompt in each. As with tokens, an action is where its result is: that of entry k is the state ``k``,
+sampled from what the policy makes of entry ``k - 1``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.core.contracts import Batch, Policy
+from penstock.core.errors import SpecError
+from penstock.core.types import Row, Unit
+from penstock.models.diffusion import kernels
+from penstock.models.diffusion.model import DenoisingModel
+from penstock.models.packing import check_fields, fields_of
+from penstock.models.uploads import uploaded
+
+STATES, TIMES, PROMPTS = "state_TD", "time_T", "prompt_TC"
+ERROR = "denoising_error"
+"""The output that a denoiser is pre-trained by: its squared error at a random time, in the mean over a picture's values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisingBatch(Batch):
+    """Transitions of trajectories, one an action: where each comes from, where it went, and under which prompt."""
+
+    state_AD: NDArray[Any]
+    reached_AD: NDArray[Any]
+    time_A: NDArray[Any]
+    next_A: NDArray[Any]
+    prompt_AC: NDArray[Any]
+
+
+class DiffusionPolicy(Policy):
+    """A denoiser as a policy. Outputs by name, each an entry an action: "logp" and "entropy" (in the mean over a state's
+    dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise) and ERROR."""
+
+    def __init__(self, model: DenoisingModel) -> None:
+        self.model = model
+        self.teacher: Callable[[DenoisingBatch], Tensor] | None = None
+        """Means of a frozen reference's transitions."""
+        self._noise: torch.Generator | None = None
+
+    @property
+    def module(self) -> DenoisingModel:
+        return self.model
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ((name, tensor.detach()) for name, tensor in self.model.policy_weights())
+
+    def prepare(self, spec: Any, seed: int) -> None:
+        """Raises SpecError where the spec asks for what denoisers have not."""
+        super().prepare(spec, seed)
+        for name, usual in (("dtype", "float32"), ("gradient_checkpointing", False), ("replay_routes", False)):
+            if getattr(spec, name) != usual:
+                raise SpecError(f"learner.{name}={getattr(spec, name)} is not known to denoisers; set it to {usual}")
+
+    def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[DenoisingBatch]:
+        """Units as micro-batches of at most ``budget`` transitions; what is larger is alone."""
+        check_fields([row for unit in units for row in unit])
+        places = itertools.count()
+        numbered = [tuple((next(places), row) for row in unit) for unit in units]
+        packs: list[list[tuple[tuple[int, Row], ...]]] = []
+        room = 0
+        for part in numbered if coupled else [(one,) for unit in numbered for one in unit]:
+            cost = sum(int(row.action_T.sum()) for _, row in part)
+            if not packs or cost > room:
+                packs.append([])
+                room = budget
+            packs[-1].append(part)
+            room -= cost
+        return [batch_of(pack, self.model.text.pad) for pack in packs]
+
+    @contextmanager
+    def dropout(self, spec: Any, noise: torch.Generator) -> Iterator[None]:
+        """Within it the noise of ERROR comes from the learner's random stream, else from one of its own."""
+        self._noise = noise
+        try:
+            yield
+        finally:
+            self._noise = None
+
+    def outputs(self, batch: DenoisingBatch, needs: frozenset[str]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        if ERROR in needs:
+            found[ERROR] = self._error(batch)
+        if needs & {"logp", "entropy", "divergence"}:
+            mean_AD, deviation_A = self._gaussian(batch)
+            found["logp"] = kernels.log_prob(self._up(batch.reached_AD), mean_AD, deviation_A)
+            found["entropy"] = deviation_A.log() + 0.5 * (1 + math.log(2 * math.pi))
+            if "divergence" in needs:
+                assert self.teacher is not None
+                found["divergence"] = kernels.divergence(mean_AD, self.teacher(batch), deviation_A)
+        return {name: found[name] for name in needs}
+
+    def teaching(self, between: Any) -> Callable[[DenoisingBatch], Tensor]:
+        """This policy as the reference of another. Two Gaussians of the same deviation have one KL, whatever ``between`` is."""
+
+        @torch.no_grad()
+        def means(batch: DenoisingBatch) -> Tensor:
+            return self._gaussian(batch)[0]
+
+        return means
+
+    def _gaussian(self, batch: DenoisingBatch) -> kernels.Gaussian:
+        time_A, next_A = self._up(batch.time_A), self._up(batch.next_A)
+        return transition(self.model, self._up(batch.state_AD), time_A, next_A, self._up(batch.prompt_AC, torch.int64))
+
+    def _error(self, batch: DenoisingBatch) -> Tensor:
+        """At times that are spread evenly over the micro-batch, each with an offset of its own."""
+        picture_AD, count = self._up(batch.reached_AD), len(batch.reached_AD)
+        stream = self._noise if self._noise is not None else torch.Generator().manual_seed(count)
+        time_A = (torch.arange(count) + torch.rand(count, generator=stream)) / count
+        time_A = time_A[torch.randperm(count, generator=stream)].to(picture_AD.device)
+        noise_AD = torch.randn(picture_AD.shape, generator=stream).to(picture_AD.device)
+        noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction)
+        predicted_AD = self.model.network(noisy_AD, time_A, self._up(batch.prompt_AC, torch.int64))
+        return (predicted_AD - wanted_AD).square().flatten(1).mean(1)
+
+    def _up(self, array: NDArray[Any], dtype: torch.dtype = torch.float32) -> Tensor:
+        return uploaded(array, self.model.device, dtype)
+
+
+def transition(
+    model: DenoisingModel, state_AD: Tensor, time_A: Tensor, next_A: Tensor, prompt_AC: Tensor, quiet_A: Tensor | None = None
+) -> kernels.Gaussian:
+    """The Gaussian that each state's next one is sampled from, at the model's noise; none where ``quiet_A``."""
+    predicted_AD = model.network(state_AD, time_A, prompt_AC)
+    noise_A = torch.full_like(time_A, model.denoising.noise)
+    if quiet_A is not None:
+        noise_A = torch.where(quiet_A, 0.0, noise_A)
+    more = {"clip": True} if model.denoising.clip else {}
+    return kernels.KERNELS[model.denoising.kernel](state_AD, predicted_AD, time_A, next_A, noise_A, **more)
+
+
+def batch_of(pack: Sequence[Sequence[tuple[int, Row]]], pad: int) -> DenoisingBatch:
+    """Rows with their positions, unit by unit, as one micro-batch; prompts are filled up with ``pad``."""
+    rows = [row for part in pack for _, row in part]
+    reached = [np.flatnonzero(row.action_T) for row in rows]
+    before = [np.maximum(index - 1, 0) for index in reached]  # a picture to be learned from has nothing before it
+    prompts, counts = [row.columns[PROMPTS][0] for row in rows], [len(index) for index in reached]
+    prompt_BC = np.full((len(rows), max(map(len, prompts))), pad, np.int32)
+    for place, prompt in enumerate(prompts):
+        prompt_BC[place, : len(prompt)] = prompt
+
+    def together(name: str, index: Sequence[Any]) -> NDArray[Any]:
+        return np.concatenate([row.columns[name][i] for row, i in zip(rows, index, strict=True)])
+
+    return DenoisingBatch(
+        row_A=np.repeat(np.arange(len(rows)), counts).astype(np.int32),
+        unit_B=np.concatenate([np.full(len(part), place) for place, part in enumerate(pack)]).astype(np.int32),
+        fields=fields_of(rows),
+        row_ids=tuple(place for part in pack for place, _ in part),
+        state_AD=together(STATES, before),
+        reached_AD=together(STATES, reached),
+        time_A=together(TIMES, before),
+        next_A=together(TIMES, reached),
+        prompt_AC=np.repeat(prompt_BC, counts, axis=0),
+    )

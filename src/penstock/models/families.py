@@ -1,0 +1,58 @@
+"""The kinds of models that runs train, and each as the policy that a learner sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import Any
+
+from penstock.config.denoising import Denoising
+from penstock.config.learner import Dtype
+from penstock.config.run import ModelSpec
+from penstock.core.contracts import Policy
+from penstock.core.errors import SpecError
+from penstock.models.arithmetic import to_compute_type
+from penstock.models.diffusion.model import DenoisingModel, build_denoiser
+from penstock.models.diffusion.policy import DiffusionPolicy
+from penstock.models.language_model import Head, LanguageModel
+from penstock.models.language_policy import LanguagePolicy
+from penstock.models.scratch import build_model
+
+Model = LanguageModel | DenoisingModel
+
+
+@singledispatch
+def policy_of(model: Any, temperature: float = 1.0, share_prefix: bool = True) -> Policy:
+    """A model as a policy; ``temperature`` and ``share_prefix`` are those of a language model's."""
+    raise TypeError(f"{type(model).__name__} is no kind of model that a policy is made of")
+
+
+@policy_of.register
+def _(model: LanguageModel, temperature: float = 1.0, share_prefix: bool = True) -> Policy:
+    return LanguagePolicy(model, temperature, share_prefix)
+
+
+@policy_of.register
+def _(model: DenoisingModel, temperature: float = 1.0, share_prefix: bool = True) -> Policy:
+    return DiffusionPolicy(model)
+
+
+def computing(model: Any, dtype: Dtype) -> Any:
+    """A model that computes in a type from now on; denoisers know float32 alone, which their policy sees to."""
+    if isinstance(model, LanguageModel):
+        to_compute_type(model, dtype)
+    return model
+
+
+def drawing(model: Any, denoising: Any) -> Any:
+    """A model that draws as a spec says, if there is one. Raises SpecError where it is no denoiser, or no such one."""
+    if denoising is not None and not (isinstance(model, DenoisingModel) and isinstance(denoising, Denoising)):
+        raise SpecError(f"denoising={type(denoising).__name__} is for diffusion policies (Denoising); leave it out")
+    if denoising is not None:
+        model.draw(denoising)
+    return model
+
+
+def built(spec: ModelSpec, corpus: Iterable[str], seed: int, head: Head = "lm") -> Any:
+    """A model from scratch, a :data:`Model`."""
+    return build_denoiser(spec, corpus, seed) if spec.denoiser is not None else build_model(spec, corpus, seed, head)

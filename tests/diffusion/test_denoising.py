@@ -1,0 +1,197 @@
+"""A diffusion policy's generator and learner: one set of numbers, whoever shares a pass, whatever is loaded meanwhile."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from denoiser_examples import KINDS, drawn, request, tiny
+
+from penstock.algos.denoising import Denoise, exact_kl, flow_grpo
+from penstock.config.denoising import Denoising
+from penstock.config.learner import LearnerSpec, LoRA
+from penstock.core.contracts import Denominator
+from penstock.core.errors import DataError, GenerationError, SpecError, WeightError
+from penstock.core.types import Row, WeightUpdate
+from penstock.engine.denoising import DenoisingGenerator
+from penstock.models.diffusion.policy import DiffusionPolicy
+from penstock.models.files import load_model, save_model
+from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+
+PROMPTS = ("cat", "a dog", "seven", "a")
+
+
+def rows_of(samples, **fields):
+    return [Row(sample.columns, sample.action_T, fields) for sample in samples]
+
+
+def scores(model, samples, budget=10**6):
+    found = Scoring(DiffusionPolicy(model), budget).score([(row,) for row in rows_of(samples)], frozenset({"logp"}))
+    return found["logp"]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_learner_gives_every_transition_the_log_prob_that_the_generator_gave_it(kind):
+    model = tiny(kind)
+    samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
+    for sample, logp_A in zip(samples, scores(model, samples, budget=7), strict=True):
+        assert sample.action_T.tolist() == [False, *[True] * 5, False]
+        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
+
+
+def test_who_shares_a_pass_changes_nothing():
+    model = tiny()
+    requests = [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)]
+    for together, alone in zip(drawn(model, requests), (drawn(model, [one])[0] for one in requests), strict=True):
+        assert np.allclose(together.columns["state_TD"], alone.columns["state_TD"], atol=1e-6)
+
+
+def test_at_temperature_0_a_draw_has_no_noise_but_the_first_and_every_step_counts():
+    model = tiny(replace(KINDS["flow"], quiet_steps=9))
+    (sample,) = drawn(model, [request(model, temperature=0.0)])
+    assert sample.action_T.tolist() == [False, *[True] * 9]
+    assert not sample.logp_T.any()
+
+
+def test_a_trajectory_that_was_aborted_goes_on_to_what_it_would_have_been():
+    model = tiny()
+    (whole,) = drawn(model, [request(model)])
+
+    async def interrupted():
+        generator = DenoisingGenerator(model)
+        drawing = asyncio.create_task(generator.generate(request(model)))
+        while not generator.running or generator.running[0].step < 3:
+            await asyncio.sleep(0)
+        (part,) = await generator.abort([request(model).key])
+        assert (await drawing).finish == part.finish == "abort"
+        return part, await generator.generate(request(model, resume=part))
+
+    part, resumed = asyncio.run(interrupted())
+    assert len(part.action_T) == 4
+    assert np.array_equal(resumed.columns["state_TD"], whole.columns["state_TD"])
+    assert np.array_equal(resumed.logp_T, whole.logp_T)
+
+
+def test_weights_that_are_loaded_between_two_steps_mark_the_steps_after_them():
+    model, newer = tiny(), tiny(seed=1)
+
+    async def drawing():
+        generator = DenoisingGenerator(model)
+        waiting = asyncio.create_task(generator.generate(request(model)))
+        while not generator.running or generator.running[0].step < 2:
+            await asyncio.sleep(0)
+        before = [(name, tensor.detach().clone()) for name, tensor in model.policy_weights()]
+        await generator.load(WeightUpdate(1, [(name, t.detach().clone()) for name, t in newer.policy_weights()]))
+        return before, await waiting
+
+    before, sample = asyncio.run(drawing())
+    assert sample.version_T.tolist() == [-1, 0, 0, 1, 1, 1, -1]
+    (after,) = scores(newer, [sample])
+    old = tiny()
+    old.load_state_dict({f"network.{name}": tensor for name, tensor in before})
+    (earlier,) = scores(old, [sample])
+    logp_A = sample.logp_T[sample.action_T]
+    assert np.abs(np.concatenate([earlier[:2], after[2:]]) - logp_A).max() < 1e-5, "each step under its own version"
+    assert np.abs(after[:2] - logp_A[:2]).max() > 1e-4
+
+
+def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay():
+    model = tiny()
+    kept = {name: tensor.detach().clone() for name, tensor in model.policy_weights()}
+    broken = [(name, torch.full_like(tensor, float("nan"))) for name, tensor in model.policy_weights()]
+    with pytest.raises(WeightError, match="not finite"):
+        asyncio.run(DenoisingGenerator(model).load(WeightUpdate(1, broken)))
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.policy_weights())
+
+
+def test_a_prompt_that_is_too_long_is_refused():
+    model = tiny()
+    with pytest.raises(GenerationError, match="reads 1 to 15"):
+        drawn(model, [request(model, prompt="a" * 40)])
+
+
+@pytest.mark.parametrize("budget", [1, 5, 11, 10**6])
+def test_a_gradient_does_not_depend_on_how_rows_are_split(budget):
+    model = tiny()
+    samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
+    fields = [{"advantage": np.full(5, 1.0 - n, np.float32), "old_logp": s.logp_T[s.action_T], "weight": np.ones(5, np.float32)}
+              for n, s in enumerate(samples)]  # fmt: skip
+    units = [(Row(s.columns, s.action_T, f),) for s, f in zip(samples, fields, strict=True)]
+    found = []
+    for size in (10**6, budget):
+        copy = tiny()
+        learner = DeviceLearner(DiffusionPolicy(copy), LearnerSpec(), LearnerPlan(1))
+        loss = flow_grpo(kl=exact_kl(0.0)).loss()
+        for batch in learner.policy.lay_out(units, size, coupled=False):
+            learner.accumulate(batch, loss, Denominator.of(units))
+        found.append(torch.cat([m.grad.flatten() for m in learner.masters.masters if m.grad is not None]))
+    assert torch.allclose(found[0], found[1], atol=1e-7)
+
+
+def test_the_divergence_from_a_reference_is_0_at_first_and_grows_with_the_distance():
+    model, other = tiny(), tiny(seed=1)
+    (sample,) = drawn(model, [request(model)])
+    policy = DiffusionPolicy(model)
+    for reference, zero in ((tiny(), True), (other, False)):
+        policy.teacher = DiffusionPolicy(reference).teaching(None)
+        (batch,) = policy.lay_out([tuple(rows_of([sample]))], 100)
+        found = policy.outputs(batch, frozenset({"divergence"}))["divergence"]
+        assert (found.detach().abs().max().item() < 1e-9) == zero
+
+
+def test_a_denoiser_survives_its_folder(tmp_path):
+    model = tiny(replace(KINDS["ddim"], steps=4))
+    save_model(model, tmp_path / "model")
+    loaded = load_model(str(tmp_path / "model"))
+    assert loaded.denoising == model.denoising
+    first, second = (drawn(one, [request(one)])[0] for one in (model, loaded))
+    assert np.array_equal(first.columns["state_TD"], second.columns["state_TD"])
+
+
+def test_a_kernel_for_another_prediction_is_refused():
+    with pytest.raises(SpecError, match="predict noise, and this one predicts velocity; use flow or dance"):
+        tiny().draw(Denoising(kernel="ddim"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"lora": LoRA(rank=2)}, "lora"),
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing"),
+    ],
+)
+def test_what_denoisers_have_not_is_refused_by_name(fields, name):
+    with pytest.raises(SpecError, match=f"learner.{name}"):
+        DeviceLearner(DiffusionPolicy(tiny()), LearnerSpec(**fields), LearnerPlan(1))
+
+
+def test_a_row_without_a_picture_is_refused():
+    with pytest.raises(DataError, match='no column "picture"'):
+        Denoise().rows({"prompt": "cat"}, tiny().text)
+
+
+def test_pre_training_brings_the_error_down_and_resumes_bit_for_bit():
+    """One picture a prompt: the noise of each step comes from the learner's stream, which its state holds."""
+    model, algorithm = tiny(), Denoise()
+    pictures = [np.full((4, 4), value, np.uint8) for value in (0, 255)]
+    units = [algorithm.rows({"prompt": word, "picture": p}, model.text) for word, p in zip(PROMPTS, pictures, strict=False)] * 8
+    learner = DeviceLearner(DiffusionPolicy(model), LearnerSpec(learning_rate=3e-3, token_budget=100), LearnerPlan(60))
+
+    def steps(count):
+        losses = []
+        for _ in range(count):
+            for batch in learner.lay_out(units, coupled=False):
+                learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
+            losses.append(learner.step()["loss"])
+        return losses
+
+    first = steps(40)
+    assert np.mean(first[-5:]) < 0.5 * np.mean(first[:5])
+    kept = learner.state()
+    kept.arrays = {name: torch.as_tensor(array).clone() for name, array in kept.arrays.items()}
+    kept.values = dict(kept.values)
+    went_on = steps(3)
+    learner.load_state(kept)
+    assert steps(3) == went_on

@@ -1,0 +1,99 @@
+"""The recipe of handwritten digits: what its judges see, and a short run of it with its pictures."""
+
+import re
+
+import numpy as np
+import pytest
+
+from penstock.algos.denoising import picture_of, values_of
+from penstock.algos.diversity import mean_distance
+from penstock.core.errors import DataError
+from penstock.core.events import read_events
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.data.pictures import png
+
+digits = pytest.importorskip("penstock.recipes.digits")
+pytest.importorskip("sklearn")
+
+
+def group_of(pictures):
+    key = PromptKey("digits", 0, 0)
+    columns = [np.zeros(1, kind) for kind in (bool, "f4", "i4")]
+    states = [{"state_TD": values_of(picture)[None]} for picture in pictures]
+    samples = [Sample(SampleKey(key, n), state, *columns, "stop") for n, state in enumerate(states)]
+    return Group(Prompt(key, "7"), tuple(samples))
+
+
+def test_a_picture_survives_the_values_of_a_denoiser():
+    picture = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    (sample,) = group_of([picture]).samples
+    assert np.array_equal(picture_of(sample)[..., 0], picture)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((8, 8), np.float32), np.zeros(64, np.uint8)])
+def test_another_array_is_no_picture(wrong):
+    with pytest.raises(DataError, match="a picture is uint8"):
+        values_of(wrong)
+
+
+def test_judges_read_pictures_that_they_have_not_seen():
+    pictures, labels = digits.half(1)
+    sevens = group_of(pictures[labels == 7][:40])
+    assert np.mean(digits.likeness(sevens, {"digit": "7"})) > 0.9
+    assert np.mean(digits.likeness(sevens, {"digit": "1"})) < 0.05
+    pictures, labels = digits.half(0)
+    assert np.mean(digits.gold(group_of(pictures[labels == 7][:40]), {"digit": "7"})) > 0.95
+
+
+def test_a_real_picture_is_at_no_distance_and_a_blank_one_is_far():
+    pictures, _ = digits.half(0)
+    assert digits.nearest(group_of([pictures[3]]), {}) == [pytest.approx(0.0, abs=1e-6)]
+    assert digits.nearest(group_of([np.full((8, 8), 255, np.uint8)]), {})[0] > 1.0
+
+
+def test_a_blank_picture_compresses_best():
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8)).astype(np.uint8)
+    blank, random = digits.compressible(group_of([np.zeros((8, 8), np.uint8), noise]), {})
+    assert blank > random
+
+
+def test_the_distance_between_pictures_is_the_mean_over_pairs_by_hand():
+    """Of 0, 1 and 3: distances 1, 3 and 2."""
+    assert mean_distance(np.array([[0.0, 0.0], [1.0, 1.0], [3.0, 3.0]])) == pytest.approx(2.0)
+    assert mean_distance(np.zeros((1, 2))) == 0.0
+
+
+def test_half_of_the_labels_are_wrong():
+    rows, (_, labels) = digits.mislabelled(seed=0), digits.half(0)
+    right = np.mean([row["digit"] == str(label) for row, label in zip(rows, labels, strict=True)])
+    assert right == pytest.approx(0.55, abs=0.04)
+
+
+def test_a_small_picture_is_enlarged_to_be_seen():
+    import io
+
+    from PIL import Image
+
+    found = Image.open(io.BytesIO(png(np.zeros((8, 4, 3), np.uint8))))
+    assert (found.size, found.mode) == ((96, 192), "RGB")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["flow", "ddpo", "ddpo_sf"])
+def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
+    from dataclasses import replace
+
+    from penstock.runtime import launch
+    from penstock.ui.report import write_report
+
+    run = digits.digits(algorithm, steps=6)
+    first, second = run.stages
+    stages = (replace(first, steps=150), replace(second, evaluation=replace(second.evaluation, every=0)))
+    launch(replace(run, stages=stages, device="cpu", threads=1), tmp_path / "run")
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    values = [event["values"] for event in events if event["kind"] == "metrics"]
+    gaps = [found["mismatch/max"] for found in values if "mismatch/max" in found]
+    assert max(gaps) < 1e-5, "the generator's log-probs are the learner's"
+    page = write_report(tmp_path / "run").read_text()
+    assert re.search(r'<img alt="what the policy made" src="data:image/png;base64', page)
+    assert "img-src data:" in page, "or a browser shows none of them"
