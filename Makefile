@@ -30,11 +30,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) is too old; Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing (once; some minutes)"
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[math,gym,hub]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[math,gym,hub,control]'
 	@touch $@
 
 $(DEVELOP): $(INSTALLED)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve,monitors,wandb,mlflow,tensorboard,trackio,s3,deploy,sweep,digits]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve,monitors,wandb,mlflow,tensorboard,trackio,s3,deploy,sweep,digits,control]'
 	@touch $@
 
 setup: $(INSTALLED)

@@ -35,7 +35,9 @@ def explain(made: Run) -> list[str]:
             lines += ["", f"stage {stage.name} (ask)", *(f"  {name:<24}{value}" for name, value in asking_facts(stage))]
             continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
-        lines += [f"  {name:<24}{value}" for name, value in facts(stage, made)]
+        lines += [f"  {name:<24}{value}" for name, value in stage.facts or facts(stage, made)]
+        if stage.facts:
+            continue
         lines += [f"  warning: {line}" for line in advice(stage, shape_behind(stage.model, made))]
     return lines
 

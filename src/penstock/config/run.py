@@ -342,12 +342,12 @@ class Run:
                 "learner.replay_routes=false",
             )
             require(
-                stage.model.vision is None or (engine.in_process and self.runtime != "ray"),
+                not stage.sees or (engine.in_process and self.runtime != "ray"),
                 f"{stage.name}: pictures reach Penstock's own engine, in one process or in processes of one machine; set "
                 'roles.engine=Embedded and runtime="local" or "procs"',
             )
             require(
-                not stage.asks or (stage.model.vision is None and MARK not in stage.data.prompt),
+                not stage.asks or (not stage.sees and MARK not in stage.data.prompt),
                 f"{stage.name}: people are asked about answers to texts; leave model.vision and {MARK} out of an Ask stage",
             )
             for model in stage.models():

@@ -43,6 +43,16 @@ class Stage:
         """How its learner's model is spread over processes."""
         return OneDevice()
 
+    @property
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """(what, value) for ``penstock explain``; empty: those of a language model's stage."""
+        return ()
+
+    @property
+    def sources(self) -> tuple[DataSpec, ...]:
+        """The data that it reads."""
+        return (self.data, self.evaluation.data) if self.evaluation else (self.data,)
+
     def dtype_in(self, stages: Sequence[Stage]) -> Dtype:
         """Arithmetic of what it computes, as one of a run's ``stages``."""
         return "float32"
@@ -56,6 +66,11 @@ class Stage:
     def replays_routes(self) -> bool:
         """Whether it trains with the experts that the generator chose."""
         return False
+
+    @property
+    def sees(self) -> bool:
+        """Whether its model reads pictures."""
+        return self.model.vision is not None
 
     @property
     def needs_reference(self) -> bool:

@@ -39,7 +39,7 @@ def check_stages(run: Run, base: Path) -> None:
                 check_rewards(rewards, base)
             if stage.environment is not None:
                 resolve(stage.environment.function, base)
-            for data in (stage.data, stage.evaluation.data) if stage.evaluation else (stage.data,):
+            for data in stage.sources:
                 if (data, stage.row_kind) not in seen and data.source not in asked(run, stage):
                     check_data(data, stage.row_kind, base)
                     seen.append((data, stage.row_kind))

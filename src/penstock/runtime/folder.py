@@ -104,7 +104,8 @@ class RunFolder:
         Raises:
             CheckpointError: there is no run, or its run.json is damaged.
         """
-        import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
+        import penstock.algos
+        import penstock.control.stage  # noqa: F401 - they register what a spec may name
 
         if not self.spec.exists():
             raise CheckpointError(f"{self.path}: no run.json here; this is not a run folder")

@@ -37,7 +37,7 @@ def preflight(run: Run, base: Path, rows: int = 3) -> Iterator[CheckedStage]:
     """Carry out one step of each stage on a few prompts or rows, in this process, and say what was seen.
 
     Later stages start from what earlier ones have become. Nothing is left on the disk. What people are asked is passed over,
-    and so are stages whose rows they have yet to give, and those with a program of their own.
+    and so are stages whose rows they have yet to give, and those without data or with a program of their own.
 
     Raises:
         PenstockError: something is missing or does not fit; names the stage.
@@ -47,7 +47,7 @@ def preflight(run: Run, base: Path, rows: int = 3) -> Iterator[CheckedStage]:
     with tempfile.TemporaryDirectory() as folder:
         models = Models(lambda name: Path(folder) / name, device, run.seed)
         for stage in run.stages:
-            if stage.asks or stage.program or stage.data.source in asked(run, stage):
+            if stage.asks or stage.program or not stage.sources or stage.data.source in asked(run, stage):
                 yield CheckedStage(stage.name, (), {}, ())
                 continue
             with named(stage.name):

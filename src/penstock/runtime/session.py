@@ -30,7 +30,6 @@ from penstock.data.blobs import BLOBS, Blobs
 from penstock.loops.evaluate import by_prompt
 from penstock.loops.learn import Step
 from penstock.loops.look import chosen, due, pictured, rows_of
-from penstock.models.files import save_model
 from penstock.observe.first_rows import remarks_on_behaviour, remarks_on_rows, remarks_on_samples
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models
@@ -241,7 +240,7 @@ class StageRun:
         """The held-out reward of the weights that were evaluated last, and their step."""
         self.spans = session.recorder.role("learner")
         self.holders = {**runtime.holders, "progress": self.progressed, "random": RandomStates()}
-        self.watcher, self.decode, self.blobs = runtime.watcher, runtime.model.text.decode, Blobs(session.folder.path / BLOBS)
+        self.watcher, self.decode, self.blobs = runtime.watcher, runtime.decode, Blobs(session.folder.path / BLOBS)
         self.watcher.restore = self._go_back
 
     async def execute(self) -> None:
@@ -265,7 +264,7 @@ class StageRun:
         folder = session.folder.stage_model(session.run, self.stage.name)
         session.folder.fence.check()
         with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
-            save_model(self.runtime.model, folder)  # a full disk comes as one of many errors
+            self.runtime.save(folder)  # a full disk comes as one of many errors
         session.finished(self.stage, self.progressed)
         session.log.lifecycle(self.stage.steps, "stage finished", seconds=round(self.progressed.seconds, 1))
 

@@ -44,6 +44,9 @@ KNOWN = {
     "finish/cut": Shown("samples cut", share=True),
     "learning_rate": Shown("learning rate"),
     "tokens_per_second": Shown("trained", "tokens/s"),
+    "steps_per_second": Shown("acted and trained", "steps/s"),
+    "episode/return": Shown("return of 100 episodes"),
+    "episode/length": Shown("episode", "steps"),
     "generation/tokens_per_second": Shown("generated", "tokens/s"),
 }
 """Metrics with a label of their own, in the order in which they are shown."""

@@ -16,6 +16,7 @@ from penstock.core.types import Group, Metrics, Version
 from penstock.data.resolve import resolve
 from penstock.loops.learn import Step, Watcher
 from penstock.models.families import Model
+from penstock.models.files import save_model
 from penstock.observe.first_rows import FirstRow
 from penstock.observe.rules import EXACT, Thresholds
 from penstock.runtime.build import Models
@@ -69,6 +70,15 @@ class StageRuntime(ABC):
     def first_rows(self, count: int, scored: bool = False) -> list[FirstRow]:
         """The first rows of the data, ``scored`` by the model as it is; none where the stage makes its own."""
         return []
+
+    @property
+    def decode(self) -> Callable[..., str]:
+        """Tokens of samples as text."""
+        return self.model.text.decode
+
+    def save(self, folder: Path) -> None:
+        """Write the model that later stages start from; the folder is replaced whole."""
+        save_model(self.model, folder)
 
     def acknowledge(self, version: Version | None = None) -> None:
         """A checkpoint of the weights of ``version`` is durable, or of all that was trained so far."""

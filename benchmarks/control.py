@@ -1,0 +1,106 @@
+"""Control next to Stable-Baselines3: CartPole until the mean return of 100 episodes is 475, seed by seed in turn.
+
+    python benchmarks/control.py --seeds 5 --peer /path/to/python
+
+``--peer`` is a Python that has stable-baselines3 (``benchmarks/peers/sb3_cartpole.py``); without it only ours runs. Every run
+is a process of its own with one thread; seconds begin after its imports and include environments, training, and for ours the
+event log, two evaluations and the saved model. CPU seconds say more where others use the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+PEER = HERE.parent / "peers" / "sb3_cartpole.py"
+
+
+def ours(seed: int, algorithm: str) -> dict[str, Any]:
+    """One run of the recipe in this process."""
+    for late in ("session", "stages.control"):  # launch imports these when it is called, and imports are not measured
+        importlib.import_module(f"penstock.runtime.{late}")
+    from penstock.recipes.cartpole import cartpole
+    from penstock.runtime import launch
+
+    run = cartpole(seed=seed, algorithm=algorithm)
+    with tempfile.TemporaryDirectory() as folder:
+        began, used = time.perf_counter(), time.process_time()
+        result = launch(run, Path(folder) / "run")
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        batches = [event["values"] for event in result.metrics if "steps_per_second" in event["values"]]
+    last = batches[-1]
+    return {
+        "solved": last.get("episode/return", 0.0) >= 475,
+        "seconds": seconds,
+        "cpu_seconds": used,
+        "steps": int(last["environment/steps"]),
+        "loop": statistics.median(batch["steps_per_second"] for batch in batches),
+        "evaluation": result.summary["stages"]["control"]["last"]["evaluation/reward"],
+    }
+
+
+def measured(command: list[str]) -> dict[str, Any]:
+    """What a process prints on its last line."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def printed(name: str, found: list[dict[str, Any]]) -> None:
+    """One line of the table."""
+    rates = [one["steps"] / one["seconds"] for one in found]
+    columns = [f"{sum(one['solved'] for one in found)}/{len(found)} solved"]
+    columns += [f"{what} {statistics.median(one[key] for one in found):.2f} s" for what, key in TIMES]
+    columns += [f"all {sorted(round(one['seconds'], 2) for one in found)}"]
+    columns += [f"steps {statistics.median(one['steps'] for one in found):,.0f}", f"{statistics.median(rates):,.0f} steps/s"]
+    if "loop" in found[0]:
+        columns.append(f"{statistics.median(one['loop'] for one in found):,.0f} steps/s within the loop")
+    print(f"{name:<18}", "  ".join(columns), flush=True)
+
+
+TIMES = (("median", "seconds"), ("CPU", "cpu_seconds"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--peer", default="")
+    parser.add_argument("--one", type=int, default=-1, help="run ours with this seed in this process, and print it")
+    parser.add_argument("--algorithm", default="ppo")
+    given = parser.parse_args()
+    if given.one >= 0:
+        print(json.dumps(ours(given.one, given.algorithm)))
+        return
+    commands = {f"ours, {name}": [sys.executable, str(HERE), "--algorithm", name, "--one"] for name in ("ppo", "impala")}
+    if given.peer:
+        commands |= {f"SB3, {name}": [given.peer, str(PEER), "--settings", name, "--seed"] for name in ("zoo", "same")}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    for seed in range(given.seeds):
+        for name, command in commands.items():
+            found[name].append(measured([*command, str(seed)]))
+            print(f"seed {seed}  {name:<16} {json.dumps(found[name][-1])}", flush=True)
+    for name, runs in found.items():
+        printed(name, runs)
+    if given.peer:
+        first = found["ours, ppo"]
+        for name in ("SB3, zoo", "SB3, same"):
+            for what, key in TIMES:
+                ratio = statistics.median(one[key] for one in found[name]) / statistics.median(one[key] for one in first)
+                print(f"{name} takes {ratio:.1f} times our {what} seconds to its end")
+
+
+if __name__ == "__main__":
+    main()

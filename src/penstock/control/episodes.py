@@ -1,0 +1,80 @@
+"""What episodes gave: their returns and lengths, and evaluation by whole episodes."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from penstock.control.environments import Environments
+from penstock.control.fragments import Fragment
+from penstock.core.contracts import State
+from penstock.core.types import FloatArray, IntArray, Metrics
+from penstock.models.control import ControlPolicy
+
+RECENT = 100
+"""Episodes whose mean return says how well a policy does."""
+
+
+class EpisodeLog:
+    """Returns and lengths of episodes as they end, over fragments."""
+
+    def __init__(self, environments: int) -> None:
+        self.return_N, self.length_N = np.zeros(environments), np.zeros(environments, np.int64)
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.episodes = self.steps = 0
+
+    def read(self, fragment: Fragment) -> Metrics:
+        """Take a fragment; gives the metrics of the episodes that ended in it, where any did."""
+        reward_TN, acted_TN = fragment.reward_TN.cumsum(0, np.float64), fragment.acted_TN.cumsum(0)
+        returns, lengths, ends = [], [], fragment.ends
+        over_K = ends.terminated_K | ends.truncated_K
+        for step, index in zip(ends.step_K[over_K].tolist(), ends.environment_K[over_K].tolist(), strict=True):
+            returns.append(float(self.return_N[index] + reward_TN[step, index]))
+            lengths.append(int(self.length_N[index] + acted_TN[step, index]))
+            self.return_N[index], self.length_N[index] = -reward_TN[step, index], -acted_TN[step, index]
+        self.return_N += reward_TN[-1]
+        self.length_N += acted_TN[-1]
+        self.recent.extend(returns)
+        self.episodes, self.steps = self.episodes + len(returns), self.steps + fragment.steps
+        found: Metrics = {"environment/steps": float(self.steps), "environment/episodes": float(self.episodes)}
+        if returns:
+            found |= {"reward/mean": float(np.mean(returns)), "episode/length": float(np.mean(lengths))}
+        if self.recent:
+            found["episode/return"] = float(np.mean(self.recent))
+        return found
+
+    def solved(self, level: float) -> bool:
+        """Whether the mean return of the latest episodes is so high."""
+        return len(self.recent) == RECENT and float(np.mean(self.recent)) >= level
+
+    def begun_anew(self) -> None:
+        """Forget the episodes on their way: their environments are gone."""
+        self.return_N[:], self.length_N[:] = 0, 0
+
+    def state(self) -> State:
+        return State({}, {"recent": list(self.recent), "episodes": self.episodes, "steps": self.steps})
+
+    def load_state(self, state: State) -> None:
+        self.recent = deque(state.values["recent"], maxlen=RECENT)
+        self.episodes, self.steps = int(state.values["episodes"]), int(state.values["steps"])
+
+
+def played(policy: ControlPolicy, environments: Environments, longest: int) -> tuple[FloatArray, IntArray]:
+    """Returns and lengths of one episode in every environment, each decision the most likely; cut after ``longest`` steps."""
+    import torch
+
+    count = environments.count
+    return_N, length_N, running_N = np.zeros(count, np.float32), np.zeros(count, np.int32), np.ones(count, bool)
+    with torch.inference_mode():
+        state_NS = policy.first_state(count)
+        for _ in range(longest):
+            observation_NF = torch.from_numpy(environments.observation_NF).to(policy.device)
+            _, decision_ND, state_NS = policy.step(observation_NF, state_NS, None)
+            stepped = environments.step(decision_ND.cpu().numpy())
+            return_N += np.where(running_N, stepped.reward_N, 0)
+            length_N += running_N
+            running_N &= ~(stepped.terminated_N | stepped.truncated_N)
+            if not running_N.any():
+                break
+    return return_N, length_N

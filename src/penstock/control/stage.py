@@ -1,0 +1,189 @@
+"""The stage ``Control``: environments, policy, and how it learns. A registered spec without torch and gymnasium."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Literal
+
+from penstock.algos.entropy import EntropyBonus
+from penstock.algos.objectives import PolicyGradient
+from penstock.algos.ppo import PPO
+from penstock.config.learner import LearnerSpec
+from penstock.config.parts import RewardSpec
+from penstock.config.run import require_kind
+from penstock.config.spec import AnySpec, Count, require, spec
+from penstock.config.stage import OTHER, Stage
+from penstock.config.strategies import OneDevice
+
+
+@spec
+class EnvironmentsSpec:
+    """Copies of one environment that are stepped together."""
+
+    id: str
+    """A name that gymnasium knows (``CartPole-v1``), or ``MODULE:FUNCTION`` / ``FILE.py:FUNCTION`` that makes one
+    ``gymnasium.Env``, or with an argument ``num_envs`` a whole ``gymnasium.vector.VectorEnv``."""
+    count: Count = 64
+    """Environments (N)."""
+    vectorization: Literal["auto", "sync", "async"] = "auto"
+    """``auto``: all in one array step where the environment has one, else one after another in this process (``sync``);
+    ``async``: a process each, which pays where a step takes a millisecond or more."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.id), "environments.id is empty; name an environment, such as CartPole-v1")
+
+
+@spec
+class PolicyNetwork:
+    """A policy of a vector of numbers: hidden layers, perhaps a memory, and heads for decision and value."""
+
+    path: str = ""
+    """Folder of a policy that another run trained, or ``@stage``; empty: a new one."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the layers before the heads."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """What follows each of them; relu costs a tenth of the time of tanh on a CPU."""
+    memory: int = 0
+    """Width of an LSTM between layers and heads; 0: none, for states that one observation tells whole."""
+    critic: Literal["shared", "separate"] = "shared"
+    """Whether the value has hidden layers of its own."""
+
+    def __post_init__(self) -> None:
+        require(all(width >= 1 for width in self.hidden), f"model.hidden={list(self.hidden)}; widths are 1 or more")
+        require(self.memory >= 0, f"model.memory={self.memory} is negative; 0 is none")
+        require(
+            not self.memory or self.critic == "shared",
+            "model.memory with critic=separate would need two memories; set model.critic=shared",
+        )
+
+
+@spec
+class Episodes:
+    """Evaluation: whole episodes in environments of their own, each decision the most likely one."""
+
+    every: int = 0
+    """Training batches between evaluations; 0: only before the first and after the last."""
+    episodes: Count = 64
+    longest: Count = 10_000
+    """Steps after which an episode is over for the evaluation."""
+
+    rewards: ClassVar[tuple[RewardSpec, ...]] = ()
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, f"evaluation.every={self.every} is negative; 0 evaluates before and after")
+
+
+def impala(**fields: Any) -> PPO:
+    """IMPALA (Espeholt et al. 2018, arXiv 1802.01561): PPO's spec with the policy gradient of V-trace advantages and a squared
+    value error, nothing clipped. Takes any field of :class:`PPO`."""
+    usual: dict[str, Any] = {"discount": 0.99, "lam": 1.0, "value_clip": 0.0, "entropy": EntropyBonus(coefficient=0.01)}
+    own = {"estimator": "vtrace", "objective": PolicyGradient(), "clip": None, "whiten": False}
+    return PPO(**(usual | own | fields))
+
+
+@spec
+class Control(Stage):
+    """Learns to act in environments: fragments of all environments, each trained on and then thrown away."""
+
+    pinned: ClassVar[bool] = False
+    data: ClassVar[Any] = None  # type: ignore[misc]
+
+    name: str
+    environments: EnvironmentsSpec
+    model: PolicyNetwork = PolicyNetwork()  # type: ignore[assignment]
+    algorithm: AnySpec = PPO(discount=0.99, value_clip=0.0)
+    """PPO with ``estimator="gae"`` or ``"vtrace"``; :func:`impala` is the latter without a clip."""
+    learner: LearnerSpec = LearnerSpec(learning_rate=1e-3, clip_norm=0.5, token_budget=65536)
+    fragment: Count = 32
+    """Steps of each environment in a training batch (T), which has T × N steps."""
+    minibatches: Count = 4
+    """Optimizer steps an epoch over the batch."""
+    epochs: Count = 4
+    """Passes over the batch."""
+    steps: Count = 100
+    """Training batches at most."""
+    max_lag: int = 0
+    """Batches that actors may run ahead of learning; 0 is synchronous, the only one so far."""
+    solved: float | None = None
+    """The stage ends once the mean return of the latest 100 episodes is this much; None: after the last step."""
+    evaluation: Episodes | None = Episodes()  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self._check_algorithm()
+        here, learner, count = self.name, self.learner, self.environments.count
+        require(
+            self.max_lag == 0,
+            f"{here}: max_lag={self.max_lag} needs actors in processes of their own, which control does not have yet; set "
+            "max_lag=0",
+        )
+        whole = bool(self.model.memory) or self.algorithm.estimator == "vtrace"
+        require(
+            not whole or count % self.minibatches == 0,
+            f"{here}: {'a memory' if self.model.memory else 'V-trace'} needs whole sequences, and environments.count={count} "
+            f"does not divide into minibatches={self.minibatches}",
+        )
+        require(
+            whole or self.minibatches * 2 <= count * self.fragment,
+            f"{here}: minibatches={self.minibatches} of {count * self.fragment} steps leave fewer than two steps each",
+        )
+        refused = {"dtype": learner.dtype != "float32", "strategy": not isinstance(learner.strategy, OneDevice)}
+        refused |= {"critic": learner.critic != "none", "lora": learner.lora is not None}
+        refused |= {"router_loss": learner.router_loss > 0, "replay_routes": learner.replay_routes}
+        refused |= {"dropout": learner.dropout + learner.token_dropout > 0, "unfrozen_layers": learner.unfrozen_layers >= 0}
+        for name in (name for name, wrong in refused.items() if wrong):
+            require(False, f"{here}: learner.{name} is for language models; leave it out (the critic is model.critic)")
+
+    def _check_algorithm(self) -> None:
+        """Refuse algorithms, and parts of them, that have no meaning for environment steps."""
+        here, algorithm = self.name, self.algorithm
+        require_kind(here, algorithm, "samples")
+        named = type(algorithm).__name__
+        require(type(algorithm) is PPO, f"{here}: {named} compares samples of a prompt or texts; use PPO, or impala()")
+        require(algorithm.estimator != "n-step", f'{here}: estimator="n-step" is not there for control; use "gae" or "vtrace"')
+        wrong = {"kl": algorithm.kl.coefficient, "importance_weights": algorithm.importance_weights}
+        wrong |= {"entropy.target": algorithm.entropy.target, "bootstrap": algorithm.bootstrap}
+        for name in (name for name, given in wrong.items() if given):
+            require(False, f"{here}: algorithm.{name} is for language models; leave it out")
+        require(
+            algorithm.discount < 1, f"{here}: discount=1 never forgets, and environments may run for ever; set discount=0.99"
+        )
+        vtrace = algorithm.estimator == "vtrace"
+        require(
+            not (vtrace and algorithm.whiten),
+            f"{here}: V-trace computes advantages as it trains, when no batch is whole; set algorithm.whiten=false",
+        )
+        require(
+            not algorithm.single_step or vtrace or self.epochs * self.minibatches == 1,
+            f"{here}: an objective without a ratio is wrong after the first optimizer step of a batch; set epochs=1 and "
+            'minibatches=1, or algorithm.estimator="vtrace"',
+        )
+
+    @property
+    def facts(self) -> Sequence[tuple[str, str]]:
+        batch, found = self.environments.count * self.fragment, self.learner
+        network = f"{' × '.join(map(str, self.model.hidden))} {self.model.activation}"
+        network += f", LSTM {self.model.memory}" if self.model.memory else ""
+        return (
+            ("environments", f"{self.environments.count} × {self.environments.id}, {self.environments.vectorization}"),
+            ("model", self.model.path or f"{network}, {self.model.critic} critic"),
+            ("a training batch", f"{self.fragment} steps × {self.environments.count} environments = {batch:,} steps"),
+            (
+                "optimizer steps",
+                f"{self.steps} batches × {self.epochs * self.minibatches} at most; {self.steps * batch:,} steps",
+            ),
+            ("learning rate", f"{found.learning_rate:g}, {found.schedule}, warm-up {found.warmup}"),
+        )
+
+    @property
+    def sees(self) -> bool:
+        return False
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        return ()
+
+    def feedback(self, learned: Mapping[str, set[str]]) -> set[str]:
+        return {OTHER}

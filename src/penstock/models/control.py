@@ -1,0 +1,263 @@
+"""Control policies: feed-forward or with an LSTM, over a vector of numbers, with a value head.
+
+A micro-batch is one :class:`StepsRow`: steps of several environments, time-major. What a network gives for a step is one row of
+numbers: those of the decision's distribution, then the value.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from penstock.core.contracts import Batch, Outputs, Policy
+from penstock.core.errors import ModelError, TrainingError
+from penstock.core.types import FloatArray, IntArray, Row, Unit
+from penstock.models.decisions import Categorical, Gaussian
+from penstock.models.uploads import uploaded
+
+KIND = "penstock-control"
+"""``model_type`` in the ``config.json`` of a saved policy."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a control network is built from: plain values, saved with its weights."""
+
+    observation: int
+    """Numbers of an observation."""
+    choices: tuple[int, ...] = ()
+    """Options of each discrete part of a decision; empty: decisions are continuous."""
+    continuous: int = 0
+    """Numbers of a continuous decision."""
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    memory: int = 0
+    critic: str = "shared"
+
+
+@dataclass(frozen=True)
+class StepsRow(Row):
+    """Steps of several environments, time-major: step t of environment n is at ``t * environments + n``.
+
+    Columns: ``observation_T``, ``decision_T`` and ``start_T``, true where an episode begins, so that nothing is remembered from
+    before.
+    """
+
+    environments: int = 1
+    state_NS: FloatArray | None = None
+    """What was remembered before the first step, for policies with a memory."""
+
+    def taken(self, chosen: IntArray, environments: IntArray | None = None) -> StepsRow:
+        """The row's ``chosen`` steps; of a policy with a memory, all steps of the ``environments``."""
+        action = self.action_T.take(chosen)
+        kept = chosen
+        if not self.action_T.all():
+            kept = (np.cumsum(self.action_T) - 1)[chosen[action]]
+        fields = {name: value.take(kept) if isinstance(value, np.ndarray) else value for name, value in self.fields.items()}
+        columns = {name: column.take(chosen, 0) for name, column in self.columns.items()}  # half the time of indexing
+        width = len(chosen) if environments is None else len(environments)
+        state_NS = None if self.state_NS is None or environments is None else self.state_NS[environments]
+        return replace(self, columns=columns, action_T=action, fields=fields, environments=width, state_NS=state_NS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsBatch(Batch):
+    """A laid out row: the tensors of its steps."""
+
+    observation_TF: Tensor
+    decision_AD: Tensor
+    acted: Tensor | None
+    """Positions of the actions among the steps; None: every step is one."""
+    start_T: Tensor
+    environments: int
+    state_NS: Tensor | None
+
+
+class ControlNetwork(nn.Module):
+    """Hidden layers, perhaps an LSTM cell, and one linear head for decision and value.
+
+    Orthogonal first weights: gain √2 in hidden layers, 0.01 for decisions and 1 for values (Andrychowicz et al. 2021,
+    arXiv 2006.05990: small first decisions matter).
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.decisions: Categorical | Gaussian = Gaussian(shape.continuous) if shape.continuous else Categorical(shape.choices)
+        self.trunk, width = layers(shape.observation, shape.hidden, shape.activation)
+        self.cell = nn.LSTMCell(width, shape.memory) if shape.memory else None
+        self.critic = layers(shape.observation, shape.hidden, shape.activation)[0] if shape.critic == "separate" else None
+        self.decide = head(shape.memory or width, self.decisions.width, 0.01)
+        self.judge = head(shape.memory or width, 1, 1.0)
+
+    def forward(self, observation_BF: Tensor, state_BS: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """``[B, width + 1]`` of the decision's distribution and the value, and what is remembered after the step."""
+        hidden_BH = self.trunk(observation_BF)
+        if self.cell is not None:
+            assert state_BS is not None
+            hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
+            state_BS = torch.cat((hidden_BH, cell_BH), -1)
+        judged_BH = hidden_BH if self.critic is None else self.critic(observation_BF)
+        return torch.cat((self.decide(hidden_BH), self.judge(judged_BH)), -1), state_BS
+
+    def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:
+        """``[T, N, width + 1]`` of sequences; the state is zero where an episode starts."""
+        found, state = [], state_NS
+        for observation_NF, goes_on_N1 in zip(observation_TNF, ~start_TN[..., None], strict=True):
+            out_NW, after = self(observation_NF, state * goes_on_N1)
+            assert after is not None
+            state = after
+            found.append(out_NW)
+        return torch.stack(found)
+
+
+def layers(width: int, hidden: Sequence[int], activation: str) -> tuple[nn.Sequential, int]:
+    """Linear layers, each followed by an activation, and the width of the last."""
+    found: list[nn.Module] = []
+    for size in hidden:
+        found += [head(width, size, 2**0.5), nn.Tanh() if activation == "tanh" else nn.ReLU()]
+        width = size
+    return nn.Sequential(*found), width
+
+
+def head(width: int, outputs: int, gain: float) -> nn.Linear:
+    """A linear layer with orthogonal first weights of a gain and no bias to begin with."""
+    made = nn.Linear(width, outputs)
+    nn.init.orthogonal_(made.weight, gain)
+    nn.init.zeros_(made.bias)
+    return made
+
+
+class ControlPolicy(Policy):
+    """The ``Policy`` contract over a control network."""
+
+    def __init__(self, network: ControlNetwork) -> None:
+        self.network = network
+        self.decisions = network.decisions
+        self.remembers = network.cell is not None
+
+    @property
+    def module(self) -> ControlNetwork:
+        return self.network
+
+    def first_state(self, environments: int) -> Tensor:
+        """Nothing remembered: ``[N, S]``, where S is 0 without a memory."""
+        return torch.zeros(environments, 2 * self.network.shape.memory, device=self.device)
+
+    def step(self, observation_NF: Tensor, state_NS: Tensor, noise_NW: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """One decision for every environment: what the network gave, the decisions ``[N, D]``, and what is remembered.
+
+        ``noise_NW`` comes from ``decisions.noise``; None takes the most likely decision.
+        """
+        out_NW, after = self.network(observation_NF, state_NS if self.remembers else None)
+        decision_ND = self.decisions.sampled(out_NW[:, :-1], noise_NW)
+        return out_NW, decision_ND, state_NS if after is None else after
+
+    def stepped(self, updates: int) -> None:
+        """Nothing follows the weights slowly."""
+        return None
+
+    def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[StepsBatch]:
+        """A micro-batch of every row: who makes rows cuts them to the budget."""
+        found = []
+        for number, row in enumerate(row for unit in units for row in unit):
+            if not isinstance(row, StepsRow):
+                raise TrainingError(f"a control policy reads rows of environment steps, not {type(row).__name__}")
+            found.append(self._laid_out(row, number))
+        return found
+
+    def _laid_out(self, row: StepsRow, number: int) -> StepsBatch:
+        count, device = int(row.action_T.sum()), self.device
+        acted = None if count == len(row.action_T) else np.flatnonzero(row.action_T)
+        decision = row.columns["decision_T"] if acted is None else row.columns["decision_T"][acted]
+        fields = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in row.fields.items()}
+        return StepsBatch(
+            row_A=np.zeros(count, np.int32),
+            unit_B=np.zeros(1, np.int32),
+            fields=fields,
+            row_ids=(number,),
+            observation_TF=uploaded(row.columns["observation_T"], device, torch.float32),
+            decision_AD=uploaded(decision, device),
+            acted=None if acted is None else uploaded(acted, device),
+            start_T=uploaded(row.columns["start_T"], device),
+            environments=row.environments,
+            state_NS=None if row.state_NS is None else uploaded(row.state_NS, device, torch.float32),
+        )
+
+    def outputs(self, batch: StepsBatch, needs: frozenset[str]) -> Outputs:
+        """ "logp", "value" and "entropy" of every action. Raises TrainingError for any other name."""
+        if unknown := needs - {"logp", "value", "entropy"}:
+            raise TrainingError(f"a control policy gives logp, value and entropy, not {', '.join(sorted(unknown))}")
+        out_AW = self._passed(batch)
+        numbers_AW, value_A = out_AW[:, :-1], out_AW[:, -1]
+        found = {"value": value_A} if "value" in needs else {}
+        return found | self.decisions.measured(numbers_AW, batch.decision_AD, needs)
+
+    def _passed(self, batch: StepsBatch) -> Tensor:
+        if self.remembers:
+            assert batch.state_NS is not None
+            grid = (-1, batch.environments)
+            observation_TNF = batch.observation_TF.unflatten(0, grid)
+            out_TW = self.network.unrolled(observation_TNF, batch.start_T.unflatten(0, grid), batch.state_NS).flatten(0, 1)
+        else:
+            out_TW = self.network(batch.observation_TF)[0]
+        return out_TW if batch.acted is None else out_TW[batch.acted]
+
+    @torch.inference_mode()
+    def values(self, observation_KF: FloatArray, state_KS: FloatArray) -> FloatArray:
+        """The value of each observation, seen with what was remembered: ``[K]``."""
+        state = uploaded(state_KS, self.device, torch.float32) if self.remembers else None
+        out_KW, _ = self.network(uploaded(observation_KF, self.device, torch.float32), state)
+        value_K: FloatArray = out_KW[:, -1].cpu().numpy()
+        return value_K
+
+
+def new_policy(shape: Shape, seed: int, device: Any) -> ControlPolicy:
+    """A policy with first weights that are a function of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = ControlNetwork(shape)
+    return ControlPolicy(network.to(device))
+
+
+def save_policy(policy: ControlPolicy, folder: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors``; the folder is replaced whole or not at all."""
+    temporary, old = folder.with_name(f".{folder.name}.writing"), folder.with_name(f".{folder.name}.old")
+    for left in (temporary, old):
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file({name: tensor.contiguous() for name, tensor in policy.weights()}, temporary / "model.safetensors")
+    config = {"model_type": KIND} | asdict(policy.network.shape)
+    (temporary / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(temporary, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load_policy(folder: Path, device: Any = "cpu") -> ControlPolicy:
+    """A policy that was saved.
+
+    Raises:
+        ModelError: the folder holds none, or its files do not fit each other.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if config.pop("model_type", "") != KIND:
+            raise ModelError(f"{folder}: this is no control policy; name the model folder of a run whose stage is Control")
+        shape = Shape(**config | {name: tuple(config[name]) for name in ("choices", "hidden")})
+        network = ControlNetwork(shape)
+        network.load_state_dict(load_file(folder / "model.safetensors"))
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{folder}: the control policy cannot be loaded: {str(error).splitlines()[0]}") from error
+    return ControlPolicy(network.to(device))

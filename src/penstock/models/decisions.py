@@ -1,0 +1,74 @@
+"""Distributions of control decisions: some discrete parts, or a vector of numbers. ``W`` numbers of a network describe one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Categorical(nn.Module):
+    """Discrete parts, each sampled by itself; a decision is ``[D]`` of integers. One part is the usual case."""
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        super().__init__()
+        self.choices, self.width = list(choices), sum(choices)
+
+    def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
+        """Gumbel noise for a fragment, ``[T, N, W]``: the largest of log-probs plus this is a sample."""
+        exponential = torch.empty(steps, environments, self.width).exponential_(generator=generator)
+        return exponential.log_().neg_()
+
+    def sampled(self, numbers_NW: Tensor, noise_NW: Tensor | None) -> Tensor:
+        """A sample, or the most likely decision where there is no noise."""
+        noisy_NW = numbers_NW if noise_NW is None else numbers_NW + noise_NW
+        if len(self.choices) == 1:
+            return noisy_NW.argmax(-1, keepdim=True)
+        return torch.stack([part.argmax(-1) for part in noisy_NW.split(self.choices, -1)], -1)
+
+    def measured(self, numbers_AW: Tensor, decision_AD: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+        """Log-prob and entropy of each decision, those that are asked for."""
+        found: dict[str, Tensor] = {}
+        if not needs & {"logp", "entropy"}:
+            return found
+        parts = [part.log_softmax(-1) for part in numbers_AW.split(self.choices, -1)]
+        if "logp" in needs:
+            taken = [part.gather(-1, decision_AD[:, [at]])[:, 0] for at, part in enumerate(parts)]
+            found["logp"] = taken[0] if len(taken) == 1 else torch.stack(taken).sum(0)
+        if "entropy" in needs:
+            entropies = [-(part.exp() * part).sum(-1) for part in parts]
+            found["entropy"] = entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum(0)
+        return found
+
+
+class Gaussian(nn.Module):
+    """Independent normals whose deviations are parameters of their own, whatever the state; a decision is ``[D]`` of numbers.
+
+    Log-probs are of the decision before environments cut it to their bounds.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.log_deviation = nn.Parameter(torch.zeros(width))
+
+    def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
+        """Standard normal noise for a fragment, ``[T, N, W]``."""
+        return torch.randn(steps, environments, self.width, generator=generator)
+
+    def sampled(self, numbers_NW: Tensor, noise_NW: Tensor | None) -> Tensor:
+        """A sample, or the mean where there is no noise."""
+        return numbers_NW if noise_NW is None else numbers_NW + self.log_deviation.exp() * noise_NW
+
+    def measured(self, numbers_AW: Tensor, decision_AD: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+        """Log-prob and entropy of each decision, those that are asked for."""
+        found: dict[str, Tensor] = {}
+        scale = self.log_deviation
+        if "logp" in needs:
+            standard_AD = (decision_AD - numbers_AW) * (-scale).exp()
+            found["logp"] = -(0.5 * standard_AD.square() + scale + 0.5 * math.log(2 * math.pi)).sum(-1)
+        if "entropy" in needs:
+            found["entropy"] = (scale + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(numbers_AW))
+        return found

@@ -1,0 +1,153 @@
+"""A control stage: environments and policy act, the learner trains on what they gave, step by step in one process."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from penstock.config.run import Run
+from penstock.config.spec import require
+from penstock.control.actor import Actor
+from penstock.control.environments import Environments
+from penstock.control.episodes import EpisodeLog, played
+from penstock.control.fragments import Fragment
+from penstock.control.learning import Labeller, Passes
+from penstock.control.stage import Control
+from penstock.core.errors import SpecError
+from penstock.core.types import Metrics
+from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
+from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy, save_policy
+from penstock.observe import breakers
+from penstock.observe.machine import seen
+from penstock.observe.sentinels import Sentinels
+from penstock.runtime.build import Models, seed_of
+from penstock.runtime.context import StageContext
+from penstock.runtime.stages import Evaluation, StageRuntime
+from penstock.train.learner import DeviceLearner, LearnerPlan
+
+LIMITS = replace(breakers.LIMITS, spike_times=math.inf)
+"""A critic's error, and its gradient, grows with the returns of a policy that gets better, and the norm is clipped: only one
+that is not finite is too large."""
+
+
+@dataclass
+class ControlRuntime(StageRuntime):
+    """Fragment after fragment: act, train, tell. With ``max_lag`` 0 nobody acts while the learner trains."""
+
+    stage: Control
+    seed: int
+    base: Path
+    context: StageContext
+    actor: Actor
+    labeller: Labeller
+    trainer: Trainer
+    held_out: Environments | None = None
+    """Those of the evaluation, once there was one."""
+
+    def __post_init__(self) -> None:
+        self.log = EpisodeLog(self.actor.environments.count)
+        self.holders = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
+        self.evaluate = self._evaluate if self.stage.evaluation else None
+
+    @property
+    def watcher(self) -> Watcher:
+        return self.trainer.watcher
+
+    async def steps(self, start: int) -> AsyncGenerator[Step, None]:
+        if start:
+            self.actor.begin_anew(seed_of(self.seed, f"environments from {start}"))
+            self.log.begun_anew()
+        spans = self.context.recorder.role("learner")
+        for index in range(start, self.stage.steps):
+            if self.watcher.over:
+                return
+            began = time.perf_counter()
+            with spans.span("generate", step=index):
+                fragment = self.actor.collect(index)
+            acted = time.perf_counter()
+            with self.trainer.watch(index) as watch, spans.span("train", step=index):
+                found = self._trained(fragment, index, watch)
+                # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
+                metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.read(fragment) | seen("learner")
+            ended = time.perf_counter()
+            metrics |= {"steps_per_second": fragment.steps / (ended - began), "seconds/acted": acted - began}
+            metrics |= {"seconds/trained": ended - acted, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
+            if self.stage.solved is not None and self.log.solved(self.stage.solved):
+                self.watcher.over = True
+            yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
+
+    def _trained(self, fragment: Fragment, index: int, watch: Watch) -> Metrics:
+        """All optimizer steps on one fragment."""
+        parts: list[Metrics] = []
+        for units in self.labeller.minibatches(fragment, index):
+            parts.append(self.trainer.step(units, watch, not parts))
+            if watch.enough(parts[-1]):
+                break
+        return mean_metrics(parts)
+
+    async def _evaluate(self) -> Evaluation:
+        evaluation = self.stage.evaluation
+        assert evaluation is not None
+        seed = seed_of(self.seed, "evaluation")
+        if self.held_out is None:
+            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes)
+        else:
+            self.held_out.reset(seed)
+        return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
+        return {"evaluation/reward": float(np.mean(return_N)), "evaluation/length": float(np.mean(length_N))}, ()
+
+    @property
+    def decode(self) -> Callable[..., str]:
+        """Steps of environments are no text."""
+        return lambda *steps: ""
+
+    def save(self, folder: Path) -> None:
+        save_policy(self.actor.policy, folder)
+
+    async def close(self) -> None:
+        self.actor.environments.close()
+        if self.held_out is not None:
+            self.held_out.close()
+
+
+def policy_of(stage: Control, environments: Environments, models: Models, seed: int) -> ControlPolicy:
+    """The policy of a stage: a new one for its environments, or one that was trained.
+
+    Raises:
+        SpecError: that one observes or decides something else.
+    """
+    wanted, network = (environments.numbers, environments.choices, environments.continuous), stage.model
+    if not network.path:
+        own = {name: getattr(network, name) for name in ("hidden", "activation", "memory", "critic")}
+        shape = Shape(*wanted, **own)
+        return new_policy(shape, seed, models.device)
+    policy = load_policy(Path(models.path(network.path)).expanduser(), models.device)
+    shape = policy.network.shape
+    if (shape.observation, shape.choices, shape.continuous) != wanted:
+        raise SpecError(
+            f"model.path={network.path}: that policy was made for {shape.observation} numbers seen, options {shape.choices} and"
+            f" {shape.continuous} continuous numbers decided, {environments.name} has {wanted}; name another"
+        )
+    return policy
+
+
+def prepare(stage: Control, run: Run, models: Models, base: Path, context: StageContext) -> ControlRuntime:
+    """Make environments, policy and learner."""
+    require(
+        run.runtime == "local",
+        f'runtime="{run.runtime}": actors in processes of their own are not there yet; set runtime="local"',
+    )
+    seed = seed_of(run.seed, stage.name)
+    environments = Environments(stage.environments, seed_of(seed, "environments"), base)
+    policy = policy_of(stage, environments, models, seed_of(run.seed, "model"))
+    updates = stage.steps * stage.epochs * stage.minibatches
+    learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
+    trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
+    passes = Passes(stage.epochs, stage.minibatches, seed_of(seed, "minibatches"))
+    labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
+    return ControlRuntime(stage, seed, base, context, Actor(environments, policy, stage.fragment, seed), labeller, trainer)

@@ -1,0 +1,87 @@
+"""Environments whose every number is known: step t shows t, and rewards it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+LONG = 4
+"""Steps of an episode."""
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Shows [steps so far, the seed's number]; step t gives t; over after LONG steps, terminated or truncated."""
+
+    def __init__(self, truncates: bool = False, masked: bool = False) -> None:
+        self.truncates, self.masked = truncates, masked
+        self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = Discrete(2, start=5)
+
+    def shown(self) -> Any:
+        return np.array([self.steps, self.drawn], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.drawn = 0, float(self.np_random.integers(1_000_000))
+        return self.shown(), {"action_mask": np.ones(2, np.int8)} if self.masked else {}
+
+    def step(self, action: Any) -> Any:
+        assert action in (5, 6)
+        self.steps += 1
+        over = self.steps >= LONG
+        return self.shown(), float(self.steps), over and not self.truncates, over and self.truncates, {}
+
+
+def counting(**options: Any) -> Counting:
+    return Counting(**options)
+
+
+class CountingVector(VectorEnv[Any, Any, Any]):
+    """The same as one array, in the autoreset mode that is asked for; environment n's first episode is n steps shorter."""
+
+    def __init__(self, num_envs: int, mode: str, truncates: bool = False) -> None:
+        self.num_envs, self.truncates, self.mode = num_envs, truncates, AutoresetMode(mode)
+        self.metadata = {"autoreset_mode": self.mode}
+        self.single_observation_space = Box(-np.inf, np.inf, (1,), np.float32)
+        self.single_action_space = Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if options and "reset_mask" in options:
+            self.steps[options["reset_mask"]] = 0
+        else:
+            self.steps, self.done = np.arange(self.num_envs), np.zeros(self.num_envs, bool)
+        return self.steps[:, None].astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        resets = self.done if self.mode is AutoresetMode.NEXT_STEP else np.zeros(self.num_envs, bool)
+        self.steps = np.where(resets, 0, self.steps + 1)
+        reward = np.where(resets, 0.0, self.steps)
+        self.done, infos = self.steps >= LONG, {}
+        shown = self.steps[:, None].astype(np.float32)
+        if self.mode is AutoresetMode.SAME_STEP and self.done.any():
+            final = np.full(self.num_envs, None, object)
+            for index in np.flatnonzero(self.done):
+                final[index] = shown[index].copy()
+            infos["final_obs"] = final
+            self.steps = np.where(self.done, 0, self.steps)
+            shown = self.steps[:, None].astype(np.float32)
+        nothing = np.zeros(self.num_envs, bool)
+        return shown, reward, *((nothing, self.done) if self.truncates else (self.done, nothing)), infos
+
+
+def counting_vector(num_envs: int, mode: str, truncates: bool = False) -> CountingVector:
+    return CountingVector(num_envs, mode, truncates)
+
+
+def nested(num_envs: int) -> CountingVector:
+    made = CountingVector(num_envs, "SameStep")
+    made.single_observation_space = Dict({"place": Box(0, 1, (1,), np.float32)})
+    return made
+
+
+def no_vector(num_envs: int) -> int:
+    return num_envs
