@@ -12,7 +12,7 @@ from penstock.algos.denoising import Denoise, exact_kl, flow_grpo
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Denominator
-from penstock.core.errors import DataError, GenerationError, SpecError, WeightError
+from penstock.core.errors import DataError, GenerationError, ModelError, SpecError, WeightError
 from penstock.core.types import Row, WeightUpdate
 from penstock.engine.denoising import DenoisingGenerator
 from penstock.models.diffusion.policy import DiffusionPolicy
@@ -195,3 +195,14 @@ def test_pre_training_brings_the_error_down_and_resumes_bit_for_bit():
     went_on = steps(3)
     learner.load_state(kept)
     assert steps(3) == went_on
+
+
+def test_what_needs_text_refuses_a_denoiser_by_name(tmp_path):
+    from penstock.models.families import language_model
+    from penstock.models.files import config_of
+
+    folder = save_model(tiny(), tmp_path / "model")
+    with pytest.raises(ModelError, match="which gives pictures"):
+        language_model(str(folder))
+    with pytest.raises(ModelError, match=r"set roles\.engine=Embedded"):
+        config_of(folder)

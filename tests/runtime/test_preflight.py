@@ -15,7 +15,7 @@ from penstock.core.events import read_events
 from penstock.core.types import Sampling
 from penstock.models.files import load_text
 from penstock.runtime import launch
-from penstock.runtime.preflight import preflight
+from penstock.runtime.preflight import preflight, shortened
 
 ROWS = [{"prompt": f"what is {n} + 4", "completion": f"{n + 4}", "chosen": f"{n + 4}", "rejected": "no"} for n in range(4)]
 LONG = {"prompt": "why", "completion": "because " * 40}
@@ -96,6 +96,14 @@ def test_samples_show_rewards_and_the_learners_log_probs_and_later_stages_start_
         assert sum(token.logp is not None for token in row.tokens) == sum(kind in ("action", "end") for kind in kinds(row)) <= 5
     assert grpo.remarks == ()  # what a model says after one step tells nothing
     assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_stage_of_many_minibatches_is_looked_at_as_one(folder, tmp_path):
+    """Its few rows would not divide into as many minibatches."""
+    given = {"batch": 8, "minibatches": 4, "max_lag": 2, "algorithm": GRPO(clip=(0.2, 0.28))}
+    stage = replace(online(str(folder), data(tmp_path)), **given)
+    short = shortened(stage, 3)
+    assert (short.batch, short.minibatches, short.max_lag, short.steps) == (3, 1, 0, 1)
 
 
 def test_a_run_notes_the_remarks_as_it_begins(folder, tmp_path):

@@ -10,10 +10,11 @@ from penstock.config.denoising import Denoising
 from penstock.config.learner import Dtype
 from penstock.config.run import ModelSpec
 from penstock.core.contracts import Policy
-from penstock.core.errors import SpecError
+from penstock.core.errors import ModelError, SpecError
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.diffusion.model import DenoisingModel, build_denoiser
 from penstock.models.diffusion.policy import DiffusionPolicy
+from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
@@ -35,6 +36,14 @@ def _(model: LanguageModel, temperature: float = 1.0, share_prefix: bool = True)
 @policy_of.register
 def _(model: DenoisingModel, temperature: float = 1.0, share_prefix: bool = True) -> Policy:
     return DiffusionPolicy(model)
+
+
+def language_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> LanguageModel:
+    """The language model of a folder or hub name. Raises ModelError where it holds another kind."""
+    model = load_model(path, head, dtype)
+    if not isinstance(model, LanguageModel):
+        raise ModelError(f"{path}: this is a denoiser, which gives pictures; a model that reads and writes text is needed here")
+    return model
 
 
 def computing(model: Any, dtype: Dtype) -> Any:

@@ -238,7 +238,9 @@ def weight_shapes(folder: Path, files: str = "model*.safetensors") -> dict[str, 
 
 
 def config_of(folder: Path) -> Any:
-    """The configuration of the model in a local folder."""
+    """The configuration of a language model in a local folder. Raises ModelError where another kind is there."""
+    if is_denoiser(folder):
+        raise ModelError(f"{folder}: denoisers are run by Penstock's own engine; set roles.engine=Embedded")
     return AutoConfig.from_pretrained(folder, **NO_CODE)
 
 

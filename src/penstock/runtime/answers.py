@@ -15,7 +15,7 @@ from penstock.core.errors import RewardError, SpecError
 from penstock.core.types import Group, Prompt, PromptKey, Request, SampleKey
 from penstock.data.texts import prompt_tokens
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.models.files import load_model
+from penstock.models.families import language_model
 from penstock.runtime.build import Models, StageRewards
 from penstock.train.device import set_up
 
@@ -43,7 +43,7 @@ def answer(
         dtype: arithmetic of the model.
     """
     where = set_up(device, 0)
-    model = load_model(name, dtype=dtype).to(where)
+    model = language_model(name, dtype=dtype).to(where)
     prompts = [
         Prompt(PromptKey("prompt", 0, i), text, ({"role": "user", "content": text},) if chat else ())
         for i, text in enumerate(texts)

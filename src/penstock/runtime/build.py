@@ -32,7 +32,7 @@ from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
 from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
-from penstock.models.families import Model, built, computing, drawing, policy_of
+from penstock.models.families import Model, built, computing, drawing, language_model, policy_of
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
@@ -115,7 +115,7 @@ class Models:
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
         held once."""
-        model = load_model(self.path(name), "score").to(self.device).requires_grad_(False)
+        model = language_model(self.path(name), "score").to(self.device).requires_grad_(False)
         convert(model.network.base_model, self.compute)
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)

@@ -58,10 +58,16 @@ def preflight(run: Run, base: Path, rows: int = 3) -> Iterator[CheckedStage]:
 
 def shortened(stage: Any, rows: int) -> Any:
     """The stage as one step on a few rows."""
-    first = replace(stage, steps=1, batch=rows, evaluation=None)
-    if not stage.uses_stream:
-        return first
-    return replace(first, minibatches=1, epochs=1, max_lag=0, max_uses=1, oversample=0, dynamic_sampling=0, on_stale="wait")
+    once = {
+        "minibatches": 1,
+        "epochs": 1,
+        "max_lag": 0,
+        "max_uses": 1,
+        "oversample": 0,
+        "dynamic_sampling": 0,
+        "on_stale": "wait",
+    }
+    return replace(stage, steps=1, batch=rows, evaluation=None, **(once if stage.uses_stream else {}))
 
 
 async def checked(stage: Any, made: StageRuntime, rows: int) -> CheckedStage:

@@ -82,12 +82,12 @@ class Serve(Command):
 def service_of(path: str, name: str, command: Serve) -> Service:
     """The model of a folder as a service. Raises ModelError where there is none, DeviceError where there is no such device."""
     from penstock.engine.encoder_decoder import embedded_generator
-    from penstock.models.files import load_model
+    from penstock.models.families import language_model
     from penstock.runtime.receiver import ModelReceiver
     from penstock.serve.service import Limits, Service
     from penstock.train.device import set_up
 
-    model = load_model(path, dtype=command.dtype).to(set_up(command.device, 0))
+    model = language_model(path, dtype=command.dtype).to(set_up(command.device, 0))
     return Service(
         name=name,
         engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),

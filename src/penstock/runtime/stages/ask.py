@@ -33,8 +33,7 @@ from penstock.feedback.simulate import answer_all
 from penstock.feedback.verdicts import Verdict, judged
 from penstock.loops.learn import Step
 from penstock.loops.rollout import Rollout
-from penstock.models.families import Model
-from penstock.models.files import load_model
+from penstock.models.families import Model, language_model
 from penstock.models.language_model import LanguageModel
 from penstock.product.source import opened
 from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, seed_of
@@ -75,7 +74,7 @@ class Asking(StageRuntime):
         self.evaluate = self._evaluate if stage.evaluation else None
 
     def _load(self, path: str) -> LanguageModel:
-        return load_model(self.models.path(path), dtype=self.dtype).to(self.models.device).requires_grad_(False)
+        return language_model(self.models.path(path), dtype=self.dtype).to(self.models.device).requires_grad_(False)
 
     async def close(self) -> None:
         """Later stages start from the weights as they are in their folder, in whatever type they were computed with."""
