@@ -113,10 +113,8 @@ class Forward(nn.Module):
         model, prefixes, own = self._parts
         views = PoolView(prefixes, caches[: len(caches) // 2]), PoolView(own, caches[len(caches) // 2 :])
         plan = DecodePlan(*views, cells, lengths[:2], windows, self.shared)
-        position = (lengths[0] + lengths[1] + lengths[2]).clamp(max=model.context - 1)[
-            :, None
-        ]  # idle rows go on beyond their end
-        hidden = model.hidden(token_B[:, None], position, plan)
+        position_B = (lengths[0] + lengths[1] + lengths[2]).clamp(max=model.context - 1)  # idle rows go on beyond their end
+        hidden = model.hidden(token_B[:, None], position_B[:, None], plan)
         uniform, temperature, beta = draws
         logits = model.logits(hidden[:, 0])
         if self.q_heads is not None:
