@@ -13,7 +13,7 @@ from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError, GenerationError, ModelError, SpecError, WeightError
-from penstock.core.types import Row, WeightUpdate
+from penstock.core.types import Row, SampleKey, WeightUpdate
 from penstock.engine.denoising import DenoisingGenerator
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.models.files import load_model, save_model
@@ -52,6 +52,17 @@ def test_at_temperature_0_a_draw_has_no_noise_but_the_first_and_every_step_count
     (sample,) = drawn(model, [request(model, temperature=0.0)])
     assert sample.action_T.tolist() == [False, *[True] * 9]
     assert not sample.logp_T.any()
+
+
+def test_a_window_has_the_noise_and_is_the_same_for_the_samples_of_a_prompt():
+    model = tiny(Denoising(steps=6, window=2))
+    siblings = [replace(request(model), key=SampleKey(request(model).key.prompt, n)) for n in range(3)]
+    samples = drawn(model, [*siblings, *(request(model, n) for n in range(1, 20))])
+    windows = [np.flatnonzero(sample.action_T).tolist() for sample in samples]
+    assert windows[0] == windows[1] == windows[2]
+    assert {tuple(window) for window in windows} == {(1, 2), (2, 3), (3, 4), (4, 5)}
+    for sample, logp_A in zip(samples, scores(model, samples), strict=True):
+        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
 
 
 def test_a_trajectory_that_was_aborted_goes_on_to_what_it_would_have_been():

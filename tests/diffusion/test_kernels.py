@@ -141,6 +141,7 @@ def test_a_shift_of_three_stays_longer_in_noise():
         ({"steps": 1}, "at least 2"),
         ({"noise": 0.0}, "explores nothing"),
         ({"kernel": "ddim", "noise": 1.5}, "at most 1"),
+        ({"window": 10}, "use at most 9"),
         ({"clip": True}, 'is for kernel="ddim"'),
         ({"shift": 0.0}, "must be positive"),
         ({"quiet_steps": -1}, "is negative"),

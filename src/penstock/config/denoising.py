@@ -39,6 +39,9 @@ class Denoising:
     steps: int = 10
     noise: float = 0.7
     """Flow-GRPO's a, DanceGRPO's η (0.3 in its paper), DDIM's η (1 in DDPO's)."""
+    window: int = 0
+    """Transitions in a row that have noise and are trained on, at a random place that the samples of a prompt share
+    (Flow-GRPO-Fast; MixGRPO, arXiv 2507.21802, slides it); 0: all but the last. The others cost the learner nothing."""
     quiet_steps: int = 0
     """Steps at temperature 0, in evaluations; 0: as many as ``steps``."""
     shift: float = 1.0
@@ -52,6 +55,10 @@ class Denoising:
         require(self.steps >= 2, f"denoising.steps={self.steps}; at least 2, since the last one adds no noise")
         require(self.noise > 0, f"denoising.noise={self.noise} explores nothing; use a positive number")
         require(self.quiet_steps >= 0, f"denoising.quiet_steps={self.quiet_steps} is negative; 0 is as many as steps")
+        require(
+            0 <= self.window < self.steps,
+            f"denoising.window={self.window}: of {self.steps} steps the last has no noise; use at most {self.steps - 1}, or 0",
+        )
         require(self.shift > 0, f"denoising.shift={self.shift} must be positive; 1 gives even steps")
         require(
             self.kernel != "ddim" or self.noise <= 1,

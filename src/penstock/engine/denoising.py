@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.config.denoising import Denoising
 from penstock.core.errors import GenerationError
 from penstock.core.types import (
     CachePolicy,
@@ -39,6 +40,8 @@ class Trajectory:
     future: asyncio.Future[Sample]
     times: list[float]
     stream: np.random.Generator
+    noisy: range
+    """The transitions that add noise, of those counted from 0."""
     states: list[FloatArray]
     logp: list[float] = field(default_factory=lambda: [0.0])
     versions: list[int] = field(default_factory=lambda: [-1])
@@ -48,18 +51,13 @@ class Trajectory:
         """Transitions so far."""
         return len(self.states) - 1
 
-    @property
-    def quiet(self) -> bool:
-        """Whether no transition adds noise."""
-        return self.request.sampling.temperature == 0
-
     def sample(self, finish: FinishReason) -> Sample:
-        """What there is of it. Of transitions that add noise all are actions; of a quiet trajectory, every one."""
+        """What there is of it. Transitions that add noise are actions; of a trajectory where none does, all are."""
         count = len(self.states)
         index_T = np.arange(count)
         prompt_TC = np.broadcast_to(self.request.tokens_T.astype(np.int32), (count, len(self.request.tokens_T)))
         columns = {STATES: np.stack(self.states), TIMES: np.array(self.times[:count], np.float32), PROMPTS: prompt_TC}
-        action_T = (index_T > 0) & (self.quiet | (index_T < len(self.times) - 1))
+        action_T = np.isin(index_T - 1, self.noisy or range(len(self.times)))
         version_T = np.where(action_T, np.array(self.versions, np.int32), -1).astype(np.int32)
         logp_T = np.where(action_T, np.array(self.logp, np.float32), 0).astype(np.float32)
         return Sample(self.request.key, columns, action_T, logp_T, version_T, finish)
@@ -100,9 +98,11 @@ class DenoisingGenerator(Driver):
         """From its first noise, or from where it was aborted."""
         digest = hashlib.blake2b(f"{request.sampling.seed}|{request.key}".encode(), digest_size=16).digest()
         stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-        times = self.model.denoising.times(request.sampling.temperature == 0)
+        denoising, quiet = self.model.denoising, request.sampling.temperature == 0
         first = stream.standard_normal(self.model.shape, np.float32)
-        made = Trajectory(request, asyncio.get_running_loop().create_future(), times, stream, [first])
+        noisy = range(0) if quiet else window_of(denoising, f"{request.sampling.seed}|{request.key.prompt}")
+        future = asyncio.get_running_loop().create_future()
+        made = Trajectory(request, future, denoising.times(quiet), stream, noisy, [first])
         if (before := request.resume) is not None:
             made.states = list(before.columns[STATES])
             made.logp, made.versions = before.logp_T.tolist(), before.version_T.tolist()
@@ -177,8 +177,8 @@ class DenoisingGenerator(Driver):
             torch.tensor([one.times[one.step + ahead] for one in moved], dtype=torch.float32, device=device) for ahead in (0, 1)
         )
         prompt_RC = torch.from_numpy(self._prompts(moved)).to(device)
-        last_R = torch.tensor([one.quiet or one.step == len(one.times) - 2 for one in moved], device=device)
-        mean_RD, deviation_R = transition(self.model, state_RD, time_R, next_R, prompt_RC, last_R)
+        quiet_R = torch.tensor([one.step not in one.noisy for one in moved], device=device)
+        mean_RD, deviation_R = transition(self.model, state_RD, time_R, next_R, prompt_RC, quiet_R)
         noise = np.stack([one.stream.standard_normal(self.model.shape, np.float32) for one in moved])
         reached_RD = mean_RD + kernels.like(deviation_R, mean_RD) * torch.from_numpy(noise).to(device)
         logp = kernels.log_prob(reached_RD, mean_RD, deviation_R).tolist()
@@ -194,3 +194,14 @@ class DenoisingGenerator(Driver):
         for place, one in enumerate(moved):
             found[place, : len(one.request.tokens_T)] = one.request.tokens_T
         return found
+
+
+def window_of(denoising: Denoising, seed: str) -> range:
+    """The transitions that add noise: all but the last, or as many in a row as the window has, at a place that follows from the
+    seed."""
+    noisy = denoising.steps - 1
+    if not denoising.window:
+        return range(noisy)
+    places = noisy - denoising.window + 1
+    first = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "little") % places
+    return range(first, first + denoising.window)
