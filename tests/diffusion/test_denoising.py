@@ -122,6 +122,12 @@ def test_a_prompt_that_is_too_long_is_refused():
         drawn(model, [request(model, prompt="a" * 40)])
 
 
+def test_a_temperature_between_is_refused():
+    model = tiny()
+    with pytest.raises(GenerationError, match=r"set denoising\.noise for less"):
+        drawn(model, [request(model, temperature=0.7)])
+
+
 @pytest.mark.parametrize("budget", [1, 5, 11, 10**6])
 def test_a_gradient_does_not_depend_on_how_rows_are_split(budget):
     model = tiny()
@@ -170,6 +176,7 @@ def test_a_kernel_for_another_prediction_is_refused():
     [
         ({"lora": LoRA(rank=2)}, "lora"),
         ({"dtype": "bfloat16"}, "dtype"),
+        ({"router_loss": 0.01}, "router_loss"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing"),
     ],
 )

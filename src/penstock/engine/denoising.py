@@ -80,11 +80,17 @@ class DenoisingGenerator(Driver):
         """Draw one trajectory, of at least two transitions.
 
         Raises:
-            GenerationError: the prompt is longer than the denoiser reads, or too many requests wait.
+            GenerationError: the prompt is longer than the denoiser reads, its temperature is neither 0 nor 1, or too many
+                requests wait.
         """
         if not 0 < len(request.tokens_T) < self.model.context:
             raise GenerationError(
                 f"{request.key}: a prompt of {len(request.tokens_T)} tokens; this denoiser reads 1 to {self.model.context - 1}"
+            )
+        if request.sampling.temperature not in (0, 1):
+            raise GenerationError(
+                f"{request.key}: temperature={request.sampling.temperature}; a denoiser adds its noise (1) or none (0): set "
+                "denoising.noise for less"
             )
         if len(self.waiting) >= self.queue:
             raise GenerationError(f"{request.key}: {self.queue} requests are waiting already")
