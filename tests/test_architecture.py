@@ -92,7 +92,7 @@ TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 61_350, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all (decision 69: what is beyond)."""
 FOLDER_LINES = {
-    "": 450, "core": 1_865, "config": 2_370, "algos": 4_780, "models": 5_800, "data": 1_310, "net": 1_240, "sandbox": 800,
+    "": 450, "core": 1_865, "config": 2_380, "algos": 4_780, "models": 5_800, "data": 1_310, "net": 1_240, "sandbox": 800,
     "web": 850, "rewards": 1_250, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
     "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,

@@ -63,12 +63,8 @@ class DiffusionPolicy(Policy):
     def prepare(self, spec: Any, seed: int) -> None:
         """Raises SpecError where the spec asks for what denoisers have not."""
         super().prepare(spec, seed)
-        for name, usual in (
-            ("dtype", "float32"),
-            ("gradient_checkpointing", False),
-            ("router_loss", 0.0),
-            ("replay_routes", False),
-        ):
+        asked = {"dtype": "float32", "gradient_checkpointing": False, "router_loss": 0.0, "replay_routes": False}
+        for name, usual in asked.items():
             if getattr(spec, name) != usual:
                 raise SpecError(f"learner.{name}={getattr(spec, name)} is not known to denoisers; set it to {usual}")
 
