@@ -81,7 +81,7 @@ def test_another_seed_gives_another_model(uninterrupted: Callable[..., Path]) ->
         "penstock.ckpt.store:CheckpointStore._rename",
         "penstock.ckpt.store:CheckpointStore._discard",
         "penstock.core.events:EventLog.emit",
-        "penstock.runtime.session:save_model",
+        "penstock.runtime.stages:save_model",
         "penstock.runtime.session:write_json",
     ],
 )

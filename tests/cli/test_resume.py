@@ -182,7 +182,7 @@ def test_after_a_full_disk_the_run_ends_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize(("place", "count", "file"), [
     ("penstock.core.events:EventLog.emit", 7, "runs/run"),
-    ("penstock.runtime.session:save_model", 1, "runs/run/models/sft: the model cannot be written"),
+    ("penstock.runtime.stages:save_model", 1, "runs/run/models/sft: the model cannot be written"),
 ])  # fmt: skip
 def test_a_full_disk_elsewhere_is_one_line(place: str, count: int, file: str, server: Server, tmp_path: Path) -> None:
     first = FILL.replace("1_500_000", "1_500").replace("penstock.ckpt.files:write_state", place).replace(", 7,", f", {count},")

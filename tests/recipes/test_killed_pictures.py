@@ -60,6 +60,8 @@ def test_a_run_that_was_killed_twice_ends_with_the_weights_of_one_that_was_not(r
         process.wait()
     assert again(folder).wait(timeout=240) == 0
     assert whole.wait(timeout=240) == 0
+    if recipe == "see":
+        assert '<img alt="a picture of the prompt" src="data:image/png' in (folder / "report.html").read_text()
     ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, tmp_path / "whole" / "run"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

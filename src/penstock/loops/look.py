@@ -89,7 +89,7 @@ def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) 
     """Rows for the event log; ``evaluated`` is the version of the weights that an evaluation measured.
 
     ``version`` is that of the oldest weights that drew an action; ``tokens`` is what :func:`token_row`
-    gives of a sample of language, ``blobs`` names what it refers to.
+    gives of a sample of language, ``blobs`` names what prompt and sample refer to.
     """
     rows: list[dict[str, Any]] = []
     for one in seen:
@@ -110,7 +110,8 @@ def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) 
         if TOKENS_COLUMN in sample.columns and (tokens := token_row(sample, one.logp_A, decode)):
             row["tokens"] = tokens
         if blobs := Group(one.group.prompt, (sample,)).blobs:
-            row["blobs"] = [{"hash": blob.hash, "kind": blob.kind} for blob in blobs]
+            of = dict.fromkeys(one.group.prompt.blobs, "prompt")
+            row["blobs"] = [{"hash": blob.hash, "kind": blob.kind, "of": of.get(blob, "sample")} for blob in blobs]
         rows.append(row)
     return rows
 

@@ -49,7 +49,11 @@ def sample_steps(index: LogIndex, stage: StageIndex, folder: Path) -> list[tuple
     found = []
     for step in spread(stage.sampled(), SAMPLE_STEPS):
         rows = [sample_view(row, place, TEXT_LIMIT) for place, row in enumerate(index.rows(stage.name, step)[:SAMPLE_ROWS])]
-        found.append((step, [{**row, "pictures": embedded(row["blobs"], folder)} for row in rows]))
+        for row in rows:
+            asked = [blob for blob in row["blobs"] if blob["of"] == "prompt"]
+            row["asked"] = embedded(asked, folder)
+            row["made"] = embedded([blob for blob in row["blobs"] if blob not in asked], folder)
+        found.append((step, rows))
     return found
 
 

@@ -121,7 +121,7 @@ MOMENTS = {
         ("verb:release", 8),
         ("penstock.ckpt.files:write_manifest", 2),
         ("verb:end", 1),
-        ("penstock.runtime.session:save_model", 1),
+        ("penstock.runtime.stages:save_model", 1),
         ("penstock.runtime.session:write_json", 1),
     ),
     "generator-0": (

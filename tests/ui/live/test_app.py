@@ -304,6 +304,7 @@ def test_what_is_no_image_of_a_run_is_not_sent(asked, tmp_path: Path, path: str)
 
 def test_a_sample_names_its_images(asked, tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "seen", "grpo")
-    log_of(folder, "grpo").samples(1, [row("?", "!", blobs=[{"hash": "0" * 64, "kind": "image/png"}, "nonsense"])])
+    named = {"hash": "0" * 64, "kind": "image/png", "of": "prompt"}
+    log_of(folder, "grpo").samples(1, [row("?", "!", blobs=[named, "nonsense"])])
     found = asked("/api/runs/seen/samples?stage=grpo&step=1").json()["rows"][0]
-    assert found["blobs"] == [{"hash": "0" * 64, "kind": "image/png"}]
+    assert found["blobs"] == [named]

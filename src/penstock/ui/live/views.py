@@ -150,9 +150,9 @@ def sample_view(row: Any, place: int, limit: int = LONGEST_TEXT) -> dict[str, An
 
 
 def blobs_view(found: Any) -> list[dict[str, str]]:
-    """Names and media types of the blobs of a sample, as far as they are some."""
+    """Names and media types of the blobs of a row, as far as they are some, and whose they are: prompt or sample."""
     made = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-    return [{"hash": clean(one.get("hash") or ""), "kind": clean(one.get("kind") or "")} for one in made[:MOST_BLOBS]]
+    return [{name: clean(one.get(name) or "") for name in ("hash", "kind", "of")} for one in made[:MOST_BLOBS]]
 
 
 def other(name: str, value: Any) -> bool:
