@@ -129,7 +129,7 @@ MOMENTS = {
         ("verb:admit", 4),
         ("verb:put", 6),
         ("penstock.weights.shared_memory:_copy", 3),
-        ("penstock.engine.generator:switch", 3),
+        ("penstock.engine.driver:switch", 3),
     ),
     "reward-0": (
         ("verb:take", 2),

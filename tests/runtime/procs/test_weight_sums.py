@@ -6,7 +6,7 @@ import pytest
 from runs import Start
 
 SPOILT = """
-import penstock.engine.generator as generator
+import penstock.engine.driver as generator
 inner = generator.switch
 def switch(model, tensors, owned):
     inner(model, tensors, owned)
