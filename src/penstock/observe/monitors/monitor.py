@@ -30,7 +30,7 @@ ROWS = 32
 """Samples of a step that are sent."""
 PAUSE = 30.0
 """Seconds after which samples are sent again; those of evaluations always are. A table costs services far more than numbers."""
-ALL, SPACING = 200, 2.0
+ALL, SPACING = 200, 5.0
 """Where a service is sent fewer steps: so many of a stage are, and of later ones the newest numbers every so many seconds."""
 SECRET = re.compile(r"secret|passw|credential|authorization|api_?key|(^|_)token$", re.IGNORECASE)
 
