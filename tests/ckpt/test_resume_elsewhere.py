@@ -23,17 +23,25 @@ from penstock.runtime import launch
 
 TINY = f"{Path(__file__).resolve().parents[1] / 'cli' / 'tiny_recipes.py'}:tiny"
 LONG = ("--grpo.steps", "60", "--checkpoint.every", "5")
-PENSTOCK = [sys.executable, "-c", "import sys; from penstock.cli.main import main; sys.exit(main())"]
+MAIN = "import sys; from penstock.cli.main import main; sys.exit(main())"
+PENSTOCK = [sys.executable, "-c", MAIN]
+# A machine on which a step takes a quarter of a second more, so that a run of 60 is not over before its store has a checkpoint.
+SLOW = [
+    sys.executable,
+    "-c",
+    "import time; from penstock.train.learner import Learner; step = Learner.step; "
+    "Learner.step = lambda *given: (time.sleep(0.25), step(*given))[1]; " + MAIN,
+]
 
 pytestmark = pytest.mark.slow
 
 
-def begin(machine: Path, *words: str) -> subprocess.Popen[str]:
+def begin(machine: Path, *words: str, command: list[str] = PENSTOCK) -> subprocess.Popen[str]:
     """Start a command on a machine: in a folder, in a process of its own."""
     machine.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([*PENSTOCK, *words], cwd=machine, env=environment, **quiet)
+    return subprocess.Popen([*command, *words], cwd=machine, env=environment, **quiet)
 
 
 def run(machine: Path, *words: str, code: int = 0) -> str:
@@ -69,7 +77,7 @@ def losses(machine: Path) -> list[tuple[str, int, float]]:
 def test_a_run_whose_machine_is_lost_ends_on_another_as_if_nothing_had_happened(tmp_path: Path, s3: S3Server) -> None:
     whole, lost, other = (tmp_path / name for name in ("whole", "lost", "other"))
     run(whole, "train", TINY, *LONG, "--name", "run")
-    killed = begin(lost, "train", TINY, *LONG, "--name", "run", "--checkpoint.store", "s3://runs/team")
+    killed = begin(lost, "train", TINY, *LONG, "--name", "run", "--checkpoint.store", "s3://runs/team", command=SLOW)
     until(killed, lambda: any("stage-01-grpo" in name for name in committed(s3)))
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
@@ -133,7 +141,7 @@ def test_a_launch_goes_on_from_the_store_where_the_folder_is_gone(tmp_path: Path
 
 def test_a_cluster_that_starts_a_command_again_goes_on_from_the_store(tmp_path: Path, s3: S3Server) -> None:
     words = ("train", TINY, *LONG, "--name", "run", "--or-resume", "--checkpoint.store", "s3://runs/team")
-    stopped = begin(tmp_path / "first", *words)
+    stopped = begin(tmp_path / "first", *words, command=SLOW)
     until(stopped, lambda: any("stage-01-grpo" in name for name in committed(s3)))
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(timeout=120) == 130

@@ -108,7 +108,8 @@ def test_nobody_waits_for_a_member_whose_generator_is_known_to_have_left(folder,
     async def two_rounds():
         learner = Learner(folder, generators=len(members), seconds=60.0)
         await reach(learner, folder, 1, members)
-        learner.board.following, learner.publisher.seconds = left, SECONDS
+        # Long enough for a busy machine to bring one member in, short of the time the others are waited for above.
+        learner.board.following, learner.publisher.seconds = left, 4 * SECONDS
         await reach(learner, folder, 2, members[:1])
         learner.publisher.close()
         return learner.publisher.expected
