@@ -234,7 +234,7 @@ def steps_of(events: list[Any]) -> int:
 
 def trips(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
     for fault, (names, within, put_in) in FAULTS.items():
-        if options.only and fault not in options.only.split(","):
+        if options.only and fault not in options.only.split(";"):
             continue
         first = []
         for seed in range(options.runs):
@@ -276,7 +276,7 @@ def recovery(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator
     for seed in range(options.runs):
         for fault, put_in in burst.items():
             for mode in ("on", "warn"):
-                if (fault == "none" and mode == "warn") or (options.only and fault not in options.only.split(",")):
+                if (fault == "none" and mode == "warn") or (options.only and fault not in options.only.split(";")):
                     continue
                 steps = 150 if fault == "reward pays for length" else 100
                 events, error = carried_out(recipe("randomwalks-grpo", seed, steps, 5, models, mode), put_in)
@@ -324,7 +324,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("what", choices=("trips", "healthy", "recovery", "picture"))
     options.add_argument("--runs", type=int, default=20)
-    options.add_argument("--only", default="", help="faults, joined by commas")
+    options.add_argument("--only", default="", help="faults, joined by semicolons")
     options.add_argument("--models", default=str(Path(tempfile.gettempdir()) / "penstock-breakers"))
     options.add_argument("--out", default="")
     options.add_argument("--image", default="docs/images/breakers.png", help="of picture, made of the records in --out")

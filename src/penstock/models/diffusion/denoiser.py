@@ -24,8 +24,8 @@ class Block(nn.Module):
         nn.init.zeros_(self.down.weight)
         nn.init.zeros_(self.down.bias)
 
-    def forward(self, hidden_AH: Tensor, condition_AH: Tensor) -> Tensor:
-        scale_AH, shift_AH = self.steer(condition_AH).chunk(2, -1)
+    def forward(self, hidden_AH: Tensor, condition_UH: Tensor, which_A: Tensor) -> Tensor:
+        scale_AH, shift_AH = self.steer(condition_UH).index_select(0, which_A).chunk(2, -1)
         inner_AH = self.norm(hidden_AH) * (1 + scale_AH) + shift_AH
         return hidden_AH + self.down(nn.functional.silu(self.up(inner_AH)))
 
@@ -46,15 +46,20 @@ class Denoiser(nn.Module):
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, size))
 
     def forward(self, state_AD: Tensor, time_A: Tensor, prompt_AC: Tensor) -> Tensor:
-        powers = torch.arange(FREQUENCIES, device=time_A.device, dtype=time_A.dtype) / (FREQUENCIES - 1)
-        angle_AF = time_A[:, None] * 100.0**powers * math.pi
-        condition_AH = self.time(torch.cat([angle_AF.cos(), angle_AF.sin()], -1)) + self._read(prompt_AC)
+        # Samples of a prompt share their times and their prompt, so a batch has far fewer conditions than states.
+        given_UC, which_A = torch.unique(torch.cat([time_A[:, None].double(), prompt_AC], -1), dim=0, return_inverse=True)
+        condition_UH = nn.functional.silu(self._condition(given_UC[:, 0].to(time_A.dtype), given_UC[:, 1:].long()))
         hidden_AH = self.enter(state_AD.flatten(1))
         for block in self.blocks:
-            hidden_AH = block(hidden_AH, nn.functional.silu(condition_AH))
+            hidden_AH = block(hidden_AH, condition_UH, which_A)
         return self.leave(hidden_AH).reshape(state_AD.shape)
 
-    def _read(self, prompt_AC: Tensor) -> Tensor:
-        known_AC1 = (prompt_AC != self.pad)[..., None]
-        read_ACH = self.pieces(prompt_AC) + self.places.weight[: prompt_AC.shape[1]]
-        return (read_ACH * known_AC1).sum(1) / known_AC1.sum(1).clamp(min=1)
+    def _condition(self, time_U: Tensor, prompt_UC: Tensor) -> Tensor:
+        powers = torch.arange(FREQUENCIES, device=time_U.device, dtype=time_U.dtype) / (FREQUENCIES - 1)
+        angle_UF = time_U[:, None] * 100.0**powers * math.pi
+        return self.time(torch.cat([angle_UF.cos(), angle_UF.sin()], -1)) + self._read(prompt_UC)
+
+    def _read(self, prompt_UC: Tensor) -> Tensor:
+        known_UC1 = (prompt_UC != self.pad)[..., None]
+        read_UCH = self.pieces(prompt_UC) + self.places.weight[: prompt_UC.shape[1]]
+        return (read_UCH * known_UC1).sum(1) / known_UC1.sum(1).clamp(min=1)
