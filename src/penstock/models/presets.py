@@ -67,6 +67,21 @@ def preset_shape(preset: str, layers: int = 0, encoder: bool = False) -> Shape:
     return replace(shape, layers=each, encoder_layers=each, key_value_heads=shape.heads)
 
 
+PIPELINES = ("StableDiffusionPipeline", "StableDiffusionXLPipeline", "StableDiffusion3Pipeline", "FluxPipeline")
+"""Classes of diffusers whose networks can be trained."""
+
+
+def pipeline_of(folder: Path) -> str | None:
+    """The class of the diffusion pipeline in a folder; None where none is. Raises ModelError for one that is not known here."""
+    file = folder / "model_index.json"
+    if not file.is_file():
+        return None
+    found = json.loads(file.read_text(encoding="utf-8")).get("_class_name")
+    if found not in PIPELINES:
+        raise ModelError(f"{folder}: a pipeline of class {found}, which is not known here; known are {', '.join(PIPELINES)}")
+    return str(found)
+
+
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
     """The shape of a stage's model; None where only a hub knows it. Raises what :func:`shape_of` raises."""
     if not spec.path:
