@@ -47,6 +47,7 @@ HOME = {
     "uvicorn": ("web/",),
     "httpx": ("serve/",),
     "peft": ("models/lora.py",),
+    "diffusers": ("models/diffusion/published.py",),
     "torchao": ("train/adam8bit.py",),
     "bitsandbytes": ("models/quantized.py",),
     "wandb": ("observe/monitors/",),

@@ -30,6 +30,7 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.spec import parse, plain
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
+from penstock.models.attention import quiet_transformers
 from penstock.models.diffusion.model import MODEL_TYPE, DenoisingModel
 from penstock.models.lora import adapter_weights, inject, merged
 from penstock.models.presets import pipeline_of
@@ -141,6 +142,7 @@ class Frozen:
         self.signal_N = self._signals() if self.family.prediction == "noise" else torch.zeros(0)
         """ᾱ by :meth:`index`."""
         self._encoded: dict[bytes, Conditions] = {}
+        self._times: dict[tuple[int, tuple[int, ...]], list[float]] = {}
 
     def __deepcopy__(self, memo: Any) -> Frozen:
         return self
@@ -160,8 +162,13 @@ class Frozen:
         """ᾱ at times."""
         return self.signal_N.to(time_A.device)[self.index(time_A)]
 
-    def times(self, count: int, shape: Sequence[int]) -> list[float]:
+    def times(self, count: int, shape: tuple[int, ...]) -> list[float]:
         """The times of ``count`` transitions' states as the pipeline spaces them."""
+        if (count, shape) not in self._times:
+            self._times[count, shape] = self._spaced(count, shape)
+        return self._times[count, shape]
+
+    def _spaced(self, count: int, shape: tuple[int, ...]) -> list[float]:
         diffusers = _diffusers()
         if self.family.prediction == "velocity":
             scheduler, more = diffusers.FlowMatchEulerDiscreteScheduler.from_config(self.settings), dict[str, Any]()
@@ -214,23 +221,23 @@ class Frozen:
         found = self.pipeline.encode_prompt(prompt, **more)[int(empty) :: 2]
         return {name: tensor.float() for name, tensor in zip(("read", "pooled"), found, strict=False)}
 
-    def _between(self) -> tuple[Any, Any]:
+    def _between(self, device: torch.device) -> tuple[Any, Any]:
         """Deviation and mean of the encoder's values, by which latents are normalised."""
         said = self.pipeline.vae.config
-        if getattr(said, "latents_mean", None) is not None and getattr(said, "latents_std", None) is not None:
-            mean, deviation = (torch.tensor(v).reshape(1, -1, 1, 1) for v in (said.latents_mean, said.latents_std))
+        if said.get("latents_mean") is not None and said.get("latents_std") is not None:
+            mean, deviation = (torch.tensor(v, device=device).reshape(1, -1, 1, 1) for v in (said.latents_mean, said.latents_std))
             return deviation / said.scaling_factor, mean
-        return 1 / said.scaling_factor, getattr(said, "shift_factor", None) or 0.0
+        return 1 / said.scaling_factor, said.get("shift_factor") or 0.0
 
     def decoded(self, state_AD: Tensor) -> Tensor:
-        """Latents as pictures ``[A, 3, H, W]``, values from about -1 to 1."""
-        vae, (deviation, mean) = self.pipeline.vae.to(state_AD.device), self._between()
+        """Latents as pictures ``[A, 3, H, W]``, values from about -1 to 1; with gradient where there is one."""
+        vae, (deviation, mean) = self.pipeline.vae.to(state_AD.device), self._between(state_AD.device)
         found: Tensor = vae.decode(state_AD * deviation + mean, return_dict=False)[0]
         return found
 
     def encoded(self, picture_AD: Tensor) -> Tensor:
         """Pictures as latents: the middle of what the encoder says of each."""
-        vae, (deviation, mean) = self.pipeline.vae.to(picture_AD.device), self._between()
+        vae, (deviation, mean) = self.pipeline.vae.to(picture_AD.device), self._between(picture_AD.device)
         found: Tensor = (vae.encode(picture_AD).latent_dist.mode() - mean) / deviation
         return found
 
@@ -281,6 +288,8 @@ class PublishedModel(DenoisingModel):
         family, inner, pipeline = self.frozen.family, self.network.inner, self.frozen.pipeline
         if denoising.shift != 1:
             raise SpecError(f"denoising.shift={denoising.shift}: the pipeline's scheduler says its shift; leave it at 1")
+        if denoising.clip:
+            raise SpecError("denoising.clip is for pictures, and a pipeline's states are latents; leave it out")
         if denoising.guidance != 1 and not family.two_passes and not inner.config.guidance_embeds:
             raise SpecError(f"denoising.guidance={denoising.guidance}: this pipeline was distilled without guidance; set it to 1")
         side, usual = self.frozen.scale * family.patch, inner.config.sample_size if family.predict is not _flux else 0
@@ -363,7 +372,8 @@ class PublishedModel(DenoisingModel):
         made.load_state_dict(dict(merged(inner, inner.state_dict())), assign=True)
         pipeline = copy.copy(self.frozen.pipeline)
         setattr(pipeline, component, made)
-        pipeline.save_pretrained(folder, safe_serialization=True)
+        with quiet_transformers():
+            pipeline.save_pretrained(folder, safe_serialization=True)
         if self.adapter is not None:
             tensors = {n.removeprefix("base_model.model."): t.cpu().contiguous() for n, t in adapter_weights(inner)}
             said = {f"{component}_lora_layers": tensors, f"{component}_lora_adapter_metadata": self.adapter.to_dict()}
@@ -397,7 +407,12 @@ def load_pipeline(path: str, place: Mapping[str, Any]) -> PublishedModel:
     diffusers, folder = _diffusers(), Path(path)
     where = {name: value for name, value in place.items() if name == "local_files_only"}
     try:
-        pipeline = diffusers.DiffusionPipeline.from_pretrained(path, torch_dtype=torch.float32, use_safetensors=True, **where)
+        with quiet_transformers():
+            diffusers.utils.logging.disable_progress_bar()
+            index = diffusers.DiffusionPipeline.load_config(path, **where)
+            absent = {name: None for name, said in index.items() if said == [None, None]}  # such as SD3's third encoder
+            kinds = {"torch_dtype": torch.float32, "use_safetensors": True}
+            pipeline = diffusers.DiffusionPipeline.from_pretrained(path, **kinds, **where, **absent)
     except Exception as error:  # of a foreign library over foreign files
         raise ModelError(f"{path}: diffusers cannot load this pipeline: {str(error).strip().splitlines()[0]}") from error
     said = json.loads((folder / CONFIG).read_text()) if (folder / CONFIG).is_file() else {}
