@@ -52,7 +52,7 @@ class Denoising:
     w times what the prompt adds, in sampling and in learning alike; 1: none. A model that was distilled to take it as an input
     (FLUX.1-dev, 3.5) reads the number instead of a second pass."""
     guidance_gradient: bool = False
-    """Whether gradients flow through the prediction for the empty prompt as well; Flow-GRPO's code detaches it since 2025-07."""
+    """Whether gradients flow through the prediction for the empty prompt too; Flow-GRPO's code detaches it since 2025-07."""
     size: int = 0
     """Height and width in pixels of what a published pipeline draws; 0: what it was published for."""
     clip: bool = False

@@ -13,8 +13,9 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from torch import Tensor, nn
 from transformers import ByT5Tokenizer
 from transformers.utils.hub import cached_file
 
-from penstock.config.denoising import Denoising, Prediction
+from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.spec import parse, plain
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
 from penstock.models.attention import quiet_transformers
 from penstock.models.diffusion.model import MODEL_TYPE, DenoisingModel
+from penstock.models.diffusion.pipelines import FAMILIES, Conditions, flux
 from penstock.models.lora import adapter_weights, inject, merged
 from penstock.models.presets import pipeline_of
 from penstock.models.text import Text
@@ -43,9 +45,6 @@ ENCODED = 128
 DECODED = 4
 """Pictures that are decoded at once."""
 CONFIG = "config.json"
-
-Conditions = dict[str, Tensor]
-"""What a network is given of prompts, ``[A, ...]`` each, by its argument."""
 
 
 def _diffusers() -> Any:
@@ -59,72 +58,6 @@ def _diffusers() -> Any:
 def prompt_bytes() -> Text:
     """A tokenizer whose tokens are the bytes of a text."""
     return Text(ByT5Tokenizer(extra_ids=0))
-
-
-def _unet(network: Network, state_AD: Tensor, time_A: Tensor, given: Conditions) -> Tensor:
-    more: dict[str, Any] = {}
-    if "pooled" in given:
-        height, width = (network.frozen.scale * size for size in state_AD.shape[-2:])
-        ids = torch.tensor([height, width, 0, 0, height, width], dtype=torch.float32, device=state_AD.device)
-        more = {"added_cond_kwargs": {"text_embeds": given["pooled"], "time_ids": ids.expand(len(state_AD), -1)}}
-    step_A = (network.frozen.index(time_A) - 1).clamp(min=0)
-    found: Tensor = network.inner(state_AD, step_A, encoder_hidden_states=given["read"], return_dict=False, **more)[0]
-    return found
-
-
-def _sd3(network: Network, state_AD: Tensor, time_A: Tensor, given: Conditions) -> Tensor:
-    found: Tensor = network.inner(
-        hidden_states=state_AD,
-        timestep=time_A * network.frozen.training_steps,
-        encoder_hidden_states=given["read"],
-        pooled_projections=given["pooled"],
-        return_dict=False,
-    )[0]
-    return found
-
-
-def _flux(network: Network, state_AD: Tensor, time_A: Tensor, given: Conditions) -> Tensor:
-    """Patches of 2 x 2 latents in a row, each with its place."""
-    count, channels, high, wide = state_AD.shape[0], state_AD.shape[1], state_AD.shape[2] // 2, state_AD.shape[3] // 2
-    packed_APC = state_AD.reshape(count, channels, high, 2, wide, 2).permute(0, 2, 4, 1, 3, 5)
-    rows, columns = torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij")
-    place_P3 = torch.stack([torch.zeros_like(rows), rows, columns], -1).reshape(-1, 3).to(state_AD)
-    guided = network.inner.config.guidance_embeds
-    out_APC: Tensor = network.inner(
-        hidden_states=packed_APC.reshape(count, high * wide, channels * 4),
-        timestep=time_A,
-        guidance=torch.full_like(time_A, network.guidance) if guided else None,
-        encoder_hidden_states=given["read"],
-        pooled_projections=given["pooled"],
-        txt_ids=state_AD.new_zeros(given["read"].shape[1], 3),
-        img_ids=place_P3,
-        return_dict=False,
-    )[0]
-    return out_APC.reshape(count, high, wide, channels, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(state_AD.shape)
-
-
-@dataclass(frozen=True)
-class Family:
-    """How pipelines of a class are called."""
-
-    component: str
-    """The name of the network that is trained."""
-    prediction: Prediction
-    predict: Callable[[Network, Tensor, Tensor, Conditions], Tensor]
-    prompts: tuple[str, ...]
-    """Arguments of ``encode_prompt`` besides the prompt, which they repeat."""
-    two_passes: bool = True
-    """Whether guidance is classifier-free, and not an input of the network."""
-    patch: int = 1
-    """Latents on a side of what the network reads as one."""
-
-
-FAMILIES = {
-    "StableDiffusionPipeline": Family("unet", "noise", _unet, ()),
-    "StableDiffusionXLPipeline": Family("unet", "noise", _unet, ("prompt_2",)),
-    "StableDiffusion3Pipeline": Family("transformer", "velocity", _sd3, ("prompt_2", "prompt_3"), patch=2),
-    "FluxPipeline": Family("transformer", "velocity", _flux, ("prompt_2",), two_passes=False, patch=2),
-}
 
 
 class Frozen:
@@ -150,7 +83,9 @@ class Frozen:
     def _signals(self) -> Tensor:
         """Raises ModelError where the pipeline predicts something else than noise."""
         if (said := self.settings.get("prediction_type", "epsilon")) != "epsilon":
-            raise ModelError(f'the pipeline\'s scheduler says prediction_type="{said}"; only "epsilon" and flows can be trained')
+            raise ModelError(
+                f'the pipeline\'s scheduler says prediction_type="{said}"; only "epsilon" and flows can be trained'
+            )
         scheduler = _diffusers().DDIMScheduler.from_config(self.settings)
         return torch.cat([scheduler.final_alpha_cumprod.reshape(1), scheduler.alphas_cumprod]).float()
 
@@ -174,16 +109,16 @@ class Frozen:
             scheduler, more = diffusers.FlowMatchEulerDiscreteScheduler.from_config(self.settings), dict[str, Any]()
             if self.settings.get("use_dynamic_shifting"):
                 more["mu"] = self._shift(math.prod(size // self.family.patch for size in shape[1:]))
-            if self.family.predict is _flux:
+            if self.family.predict is flux:
                 more["sigmas"] = np.linspace(1, 1 / count, count)
             scheduler.set_timesteps(count, **more)
             return [float(sigma) for sigma in scheduler.sigmas]
         scheduler = diffusers.DDIMScheduler.from_config(self.settings)
         scheduler.set_timesteps(count)
         steps = scheduler.timesteps.tolist()
-        if any(first - later != self.training_steps // count for first, later in zip(steps, steps[1:], strict=False)):
+        if any(first - later != self.training_steps // count for first, later in pairwise(steps)):
             raise SpecError(
-                f'denoising.steps={count} does not divide the {self.training_steps} steps of a scheduler with timestep_spacing='
+                f"denoising.steps={count} does not divide the {self.training_steps} steps of a scheduler with timestep_spacing="
                 f'"{scheduler.config.timestep_spacing}"; use steps that do, or "leading"'
             )
         return [*((step + 1) / self.training_steps for step in steps), 0.0]
@@ -225,7 +160,9 @@ class Frozen:
         """Deviation and mean of the encoder's values, by which latents are normalised."""
         said = self.pipeline.vae.config
         if said.get("latents_mean") is not None and said.get("latents_std") is not None:
-            mean, deviation = (torch.tensor(v, device=device).reshape(1, -1, 1, 1) for v in (said.latents_mean, said.latents_std))
+            mean, deviation = (
+                torch.tensor(v, device=device).reshape(1, -1, 1, 1) for v in (said.latents_mean, said.latents_std)
+            )
             return deviation / said.scaling_factor, mean
         return 1 / said.scaling_factor, said.get("shift_factor") or 0.0
 
@@ -291,8 +228,10 @@ class PublishedModel(DenoisingModel):
         if denoising.clip:
             raise SpecError("denoising.clip is for pictures, and a pipeline's states are latents; leave it out")
         if denoising.guidance != 1 and not family.two_passes and not inner.config.guidance_embeds:
-            raise SpecError(f"denoising.guidance={denoising.guidance}: this pipeline was distilled without guidance; set it to 1")
-        side, usual = self.frozen.scale * family.patch, inner.config.sample_size if family.predict is not _flux else 0
+            raise SpecError(
+                f"denoising.guidance={denoising.guidance}: this pipeline was distilled without guidance; set it to 1"
+            )
+        side, usual = self.frozen.scale * family.patch, inner.config.sample_size if family.predict is not flux else 0
         usual = usual or pipeline.default_sample_size
         high, wide = (usual, usual) if isinstance(usual, int) else usual
         if denoising.size % side:

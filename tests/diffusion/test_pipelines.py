@@ -105,9 +105,7 @@ def test_the_times_and_the_noise_of_another_scheduler_are_those_of_ddim_with_its
     pipeline = tiny_sd()
     settings = {"skip_prk_steps": True} if scheduler == "PNDMScheduler" else {"timestep_spacing": "leading"}
     made = getattr(diffusers, scheduler)
-    pipeline.scheduler = made(
-        steps_offset=1, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", **settings
-    )
+    pipeline.scheduler = made(steps_offset=1, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", **settings)
     pipeline.save_pretrained(tmp_path / "pipeline")
     model = loaded(str(tmp_path / "pipeline"), "sd")
     assert model.times(False) == pytest.approx([0.802, 0.602, 0.402, 0.202, 0.002, 0.0])

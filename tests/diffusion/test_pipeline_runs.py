@@ -18,7 +18,7 @@ from penstock.core.events import read_events
 from penstock.models.files import load_model
 from penstock.runtime import launch
 
-REWARDS = '''
+REWARDS = """
 import zlib
 from penstock.algos import picture_of
 
@@ -29,7 +29,7 @@ def small(sample, columns):
 
 def prompts():
     return [{"prompt": text} for text in ("a photo of a cat", "two dogs", "seven red balloons", "a painting")]
-'''
+"""
 
 
 def run_of(kind, folder, tmp_path, algorithm, learner, denoising, **fields):
