@@ -1,11 +1,18 @@
 """Whole runs of published pipelines, and the example of the documentation."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 pytest.importorskip("diffusers")
 from tiny_pipelines import SIDE, saved
@@ -13,11 +20,12 @@ from tiny_pipelines import SIDE, saved
 from penstock.algos.denoising import ddpo, exact_kl, flow_grpo
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LoRA
-from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Online, RewardSpec, RolesSpec, Run
+from penstock.config.run import CheckpointSpec, DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Online, RewardSpec, RolesSpec, Run
 from penstock.core.events import read_events
 from penstock.models.files import load_model
 from penstock.runtime import launch
 
+ADAPTER = "pytorch_lora_weights.safetensors"
 REWARDS = """
 import zlib
 from penstock.algos import picture_of
@@ -78,6 +86,37 @@ def test_a_run_trains_a_pipeline_on_a_reward_of_its_pictures(kind, tmp_path):
              if not np.array_equal(one.detach(), other.detach())]  # fmt: skip
     assert moved
     assert (tmp_path / "run" / "model" / "adapter").is_dir() == (kind == "sd3")
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_to_the_weights_that_it_would_have_had(tmp_path):
+    folder = saved("sd3", tmp_path / "pipeline")
+    run = run_of("sd3", folder, tmp_path, *RUNS["sd3"])
+    run = replace(run, stages=(replace(run.stages[0], steps=4, evaluation=None),), checkpoint=CheckpointSpec(every=1))
+
+    def stop_after_2(event):
+        if event["kind"] == "metrics" and event["step"] == 2 and "loss" in event["values"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    launch(run, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
+        launch(run, tmp_path / "cut", [stop_after_2])
+    launch(run, tmp_path / "cut", resume=True)
+    whole, cut = (load_file(tmp_path / name / "model" / "adapter" / ADAPTER) for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert any(tensor.any() for name, tensor in whole.items() if "lora_B" in name)
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_found_by_its_name_in_the_cache_of_the_hub(tmp_path):
+    snapshot = tmp_path / "hub" / "models--tiny--sd" / "snapshots" / ("0" * 40)
+    saved("sd", snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(snapshot.name)
+    code = "from penstock.models.files import load_model; print(load_model('tiny/sd').shape)"
+    offline = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=offline, capture_output=True, text=True)
+    assert done.stdout.strip() == "(4, 8, 8)", done.stderr
 
 
 @pytest.mark.slow

@@ -83,14 +83,15 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
-    """The shape of a stage's model; None where only a hub knows it. Raises what :func:`shape_of` raises."""
+    """The shape of a stage's model; None where only a hub knows it, or it is a diffusion pipeline. Raises what :func:`shape_of` raises."""
     if not spec.path:
         made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
         return replace(made_new, vocabulary=spec.vocabulary)
     if spec.path.startswith("@"):
         earlier = next(stage for stage in run.stages if stage.name == spec.path[1:])
         return shape_behind(earlier.model, run)
-    return shape_of(Path(spec.path)) if Path(spec.path).is_dir() else None
+    folder = Path(spec.path).expanduser()
+    return shape_of(folder) if folder.is_dir() and not pipeline_of(folder) else None
 
 
 def shape_of(folder: Path) -> Shape:
