@@ -20,7 +20,17 @@ from tiny_pipelines import SIDE, saved
 from penstock.algos.denoising import ddpo, exact_kl, flow_grpo
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LoRA
-from penstock.config.run import CheckpointSpec, DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Online, RewardSpec, RolesSpec, Run
+from penstock.config.run import (
+    CheckpointSpec,
+    DataSpec,
+    EvaluationSpec,
+    LearnerSpec,
+    ModelSpec,
+    Online,
+    RewardSpec,
+    RolesSpec,
+    Run,
+)
 from penstock.core.events import read_events
 from penstock.models.files import load_model
 from penstock.runtime import launch
@@ -79,6 +89,9 @@ def test_a_run_trains_a_pipeline_on_a_reward_of_its_pictures(kind, tmp_path):
     folder = saved(kind, tmp_path / "pipeline")
     launch(run_of(kind, folder, tmp_path, *RUNS[kind]), tmp_path / "run")
     assert_close(tmp_path / "run", 1e-5)
+    spread = [values["evaluation/diversity"] for values in metrics_of(tmp_path / "run") if "evaluation/diversity" in values]
+    assert spread
+    assert all(0 < distance < 2 for distance in spread), "of pictures, and not of latents"
     model = load_model(str(tmp_path / "run" / "model"))
     assert model.denoising == RUNS[kind][2]
     before = load_model(folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from denoiser_examples import drawn, request
-from tiny_pipelines import SIDE, saved
+from tiny_pipelines import SIDE, saved, unet
 from tiny_pipelines import sd as tiny_sd
 
 from penstock.algos.denoising import Denoise, exact_kl, flow_grpo, picture_of
@@ -322,12 +322,21 @@ def test_guidance_of_a_pipeline_that_has_none_is_refused(tmp_path):
     ("scheduler", "says"),
     [
         ({"prediction_type": "v_prediction"}, 'prediction_type="v_prediction"; only "epsilon" and flows'),
+        ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr: noise says nothing"),
         ({"timestep_spacing": "linspace"}, "denoising.steps=10 does not divide the 1000 steps of a scheduler with"),
     ],
 )
 def test_a_scheduler_of_another_kind_is_refused(scheduler, says, tmp_path):
     tiny_sd(**scheduler).save_pretrained(tmp_path / "pipeline")
     with pytest.raises((ModelError, SpecError), match=says):
+        load_model(str(tmp_path / "pipeline"))
+
+
+def test_a_consistency_model_is_refused(tmp_path):
+    pipeline = tiny_sd()
+    pipeline.unet = unet(16, time_cond_proj_dim=4)
+    pipeline.save_pretrained(tmp_path / "pipeline")
+    with pytest.raises(ModelError, match="takes guidance as an input"):
         load_model(str(tmp_path / "pipeline"))
 
 

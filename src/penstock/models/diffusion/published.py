@@ -81,13 +81,18 @@ class Frozen:
         return self
 
     def _signals(self) -> Tensor:
-        """Raises ModelError where the pipeline predicts something else than noise."""
+        """Raises ModelError where the pipeline predicts something else than noise, or starts without any signal."""
         if (said := self.settings.get("prediction_type", "epsilon")) != "epsilon":
             raise ModelError(
                 f'the pipeline\'s scheduler says prediction_type="{said}"; only "epsilon" and flows can be trained'
             )
         scheduler = _diffusers().DDIMScheduler.from_config(self.settings)
-        return torch.cat([scheduler.final_alpha_cumprod.reshape(1), scheduler.alphas_cumprod]).float()
+        found = torch.cat([scheduler.final_alpha_cumprod.reshape(1), scheduler.alphas_cumprod]).float()
+        if self.settings.get("rescale_betas_zero_snr"):
+            raise ModelError(
+                "the pipeline's scheduler says rescale_betas_zero_snr: noise says nothing of a picture without signal"
+            )
+        return found
 
     def index(self, time_A: Tensor) -> Tensor:
         """Training steps, counted from 1, at times; 0 is the picture's. Times between two are of the later step."""
@@ -201,6 +206,8 @@ class PublishedModel(DenoisingModel):
     def __init__(self, pipeline: Any, denoising: Denoising | None = None) -> None:
         frozen = Frozen(pipeline)
         inner, text = getattr(pipeline, frozen.family.component), prompt_bytes()
+        if inner.config.get("time_cond_proj_dim"):
+            raise ModelError("the pipeline's UNet takes guidance as an input (a consistency model), which is not known here")
         blocks = sum(len(part) for part in inner.children() if isinstance(part, nn.ModuleList))
         config = {
             "shape": [0, 0, 0], "vocab_size": len(text), "context": LONGEST, "layers": blocks,
