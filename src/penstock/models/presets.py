@@ -83,7 +83,8 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
-    """The shape of a stage's model; None where only a hub knows it, or it is a diffusion pipeline. Raises what :func:`shape_of` raises."""
+    """The shape of a stage's model; None where only a hub knows it, and of diffusion pipelines. Raises what :func:`shape_of`
+    raises."""
     if not spec.path:
         made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
         return replace(made_new, vocabulary=spec.vocabulary)
