@@ -355,10 +355,11 @@ def test_a_folder_that_diffusers_cannot_load_is_refused_in_one_line(folders, tmp
     assert "\n" not in str(found.value)
 
 
-def test_without_diffusers_the_error_names_the_extra(folders, monkeypatch):
+@pytest.mark.parametrize("look", [check_model, load_model], ids=["before the run", "when it is loaded"])
+def test_without_diffusers_the_error_names_the_extra(look, folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "diffusers", None)
     with pytest.raises(ModelError, match=r"run: pip install penstock\[diffusers\]"):
-        load_model(folders["sd"])
+        look(folders["sd"])
 
 
 def test_models_are_imported_without_diffusers():

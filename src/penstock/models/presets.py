@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.config.run import ModelSpec, Run
@@ -72,13 +73,16 @@ PIPELINES = ("StableDiffusionPipeline", "StableDiffusionXLPipeline", "StableDiff
 
 
 def pipeline_of(folder: Path) -> str | None:
-    """The class of the diffusion pipeline in a folder; None where none is. Raises ModelError for one that is not known here."""
+    """The class of the diffusion pipeline in a folder; None where none is. Raises ModelError for one that is not known here, or
+    where diffusers is missing."""
     file = folder / "model_index.json"
     if not file.is_file():
         return None
     found = json.loads(file.read_text(encoding="utf-8")).get("_class_name")
     if found not in PIPELINES:
         raise ModelError(f"{folder}: a pipeline of class {found}, which is not known here; known are {', '.join(PIPELINES)}")
+    if find_spec("diffusers") is None:
+        raise ModelError(f"{folder}: diffusion pipelines need the diffusers package; run: pip install penstock[diffusers]")
     return str(found)
 
 

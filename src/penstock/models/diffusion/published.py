@@ -48,10 +48,8 @@ CONFIG = "config.json"
 
 
 def _diffusers() -> Any:
-    try:
-        import diffusers
-    except ImportError as error:
-        raise ModelError("diffusion pipelines need the diffusers package; run: pip install penstock[diffusers]") from error
+    import diffusers  # that it is there is seen to as soon as a pipeline is named (models/presets.py)
+
     return diffusers
 
 
@@ -348,7 +346,7 @@ def load_pipeline(path: str, place: Mapping[str, Any]) -> PublishedModel:
     """The pipeline of a folder or hub name.
 
     Raises:
-        ModelError: diffusers is missing, or cannot load it; or it predicts what cannot be trained here.
+        ModelError: diffusers cannot load it, or it predicts what cannot be trained here.
     """
     diffusers, folder = _diffusers(), Path(path)
     where = {name: value for name, value in place.items() if name == "local_files_only"}
