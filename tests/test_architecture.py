@@ -47,6 +47,7 @@ HOME = {
     "uvicorn": ("web/",),
     "httpx": ("serve/",),
     "peft": ("models/lora.py",),
+    "diffusers": ("models/diffusion/published.py",),
     "torchao": ("train/adam8bit.py",),
     "bitsandbytes": ("models/quantized.py",),
     "wandb": ("observe/monitors/",),
@@ -88,11 +89,11 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
-TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 61_350, 130, 43
+TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 61_960, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
-lines (docs/decisions/0033), the design allows 55,000 in all (decision 69: what is beyond)."""
+lines (docs/decisions/0033), the design allows 55,000 in all (decisions 69 and 70: what is beyond)."""
 FOLDER_LINES = {
-    "": 450, "core": 1_865, "config": 2_380, "algos": 4_780, "models": 5_800, "data": 1_310, "net": 1_240, "sandbox": 800,
+    "": 450, "core": 1_865, "config": 2_390, "algos": 4_795, "models": 6_380, "data": 1_310, "net": 1_240, "sandbox": 800,
     "web": 850, "rewards": 1_250, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
     "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
@@ -101,8 +102,8 @@ FOLDER_LINES = {
 }  # fmt: skip
 """Lines of a folder at most: the design's table, with room for what is to come. What stands above it may only be lowered:
 ``feedback`` and ``product`` (to 6,000 and 1,600), ``runtime`` (4,200), ``net`` (700; decision 34), ``cli`` (1,500), ``observe``
-(2,500; decision 66), ``ckpt`` (800; decision 65), ``sweep`` (900; decision 64), ``models`` (4,500) and ``config`` (2,200; both
-decision 69)."""
+(2,500; decision 66), ``ckpt`` (800; decision 65), ``sweep`` (900; decision 64), ``models`` (4,500) and ``config`` (2,200;
+decisions 69 and 70)."""
 
 EXCEPTIONS: set[str] = set()
 """Places over budget, as the budget test names them. May only shrink: an entry that is not needed any more fails."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.algos.grpo import GRPO
 from penstock.algos.kl import KLPenalty
 from penstock.algos.objectives import PolicyGradient
-from penstock.config.spec import spec
+from penstock.config.spec import require, spec
 from penstock.core.algorithm import Encoder, FromData
 from penstock.core.contracts import Denominator, LossOutput, Outputs, Scores
 from penstock.core.errors import DataError
@@ -23,6 +23,8 @@ from penstock.core.types import FloatArray, Metrics, Row, Unit
 
 STATES = "state_TD"
 """The column of a diffusion policy: the states of a trajectory, the last of which is the picture."""
+PICTURE = "picture"
+"""The extra of a trajectory of latents: its decoded picture, uint8 ``[H, W, C]``."""
 
 
 @spec
@@ -30,8 +32,15 @@ class Denoise(FromData):
     """Denoising of given pictures under their prompts (Ho et al. 2020, arXiv 2006.11239), or flow matching (Lipman et al. 2022,
     arXiv 2210.02747), as the denoiser predicts. Reads the column ``picture``: uint8 ``[H, W]`` or ``[H, W, C]``."""
 
+    drop: float = 0.0
+    """Share of the pictures whose prompt is not read, so that an empty prompt is known for classifier-free guidance (Ho &
+    Salimans 2022, arXiv 2207.12598: 0.1 to 0.2)."""
+
     coupled: ClassVar[bool] = False
     data = "prompts"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.drop < 1, f"drop={self.drop} is outside [0, 1); 0.1 is usual")
 
     @property
     def loss_reads(self) -> frozenset[str]:
@@ -47,7 +56,9 @@ class Denoise(FromData):
             raise DataError('a row has no column "picture"; give uint8 [height, width] or [height, width, channels]')
         state_1D = values_of(np.asarray(example["picture"]))[None]
         prompt_1C = np.asarray(tokenizer.prompt(example["prompt"]), np.int32)[None]
-        return (Row({STATES: state_1D, "time_T": np.zeros(1, np.float32), "prompt_TC": prompt_1C}, np.ones(1, bool)),)
+        columns = {STATES: state_1D, "time_T": np.zeros(1, np.float32), "prompt_TC": prompt_1C}
+        fields = {"prompt_drop": np.full(1, self.drop, np.float32)} if self.drop else {}
+        return (Row(columns, np.ones(1, bool), fields),)
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The mean squared error of the batch's pictures."""
@@ -68,7 +79,11 @@ def values_of(picture: NDArray[Any]) -> FloatArray:
 
 
 def picture_of(sample: Any) -> NDArray[np.uint8]:
-    """The picture that a trajectory of a denoiser ended with, ``[H, W, C]``, for rewards and for people."""
+    """The picture that a trajectory of a denoiser ended with, ``[H, W, C]``, for rewards and for people; of latents, what their
+    decoder makes of them."""
+    if PICTURE in sample.extras:
+        decoded: NDArray[np.uint8] = sample.extras[PICTURE]
+        return decoded
     last = sample.columns[STATES][-1]
     return ((np.clip(last, -1, 1) + 1) * 127.5).round().astype(np.uint8).transpose(1, 2, 0)
 

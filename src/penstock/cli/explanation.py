@@ -128,4 +128,4 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
 
 
 def _parameters(sized: Shape | None) -> str:
-    return "size known only to the hub" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"
+    return "size known when it is loaded" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"

@@ -45,8 +45,16 @@ class Denoising:
     quiet_steps: int = 0
     """Steps at temperature 0, in evaluations; 0: as many as ``steps``."""
     shift: float = 1.0
-    """How much longer a trajectory stays in much noise (Esser et al. 2024, arXiv 2403.03206; 3 for SD3); 1: even steps."""
-
+    """How much longer a trajectory stays in much noise (Esser et al. 2024, arXiv 2403.03206; 3 for SD3); 1: even steps. That of
+    a published pipeline is its scheduler's."""
+    guidance: float = 1.0
+    """w of classifier-free guidance (Ho & Salimans 2022, arXiv 2207.12598): what is predicted is that for an empty prompt plus
+    w times what the prompt adds, in sampling and in learning alike; 1: none. A model that was distilled to take it as an input
+    (FLUX.1-dev, 3.5) reads the number instead of a second pass."""
+    guidance_gradient: bool = False
+    """Whether gradients flow through the prediction for the empty prompt too; Flow-GRPO's code detaches it since 2025-07."""
+    size: int = 0
+    """Height and width in pixels of what a published pipeline draws; 0: what it was published for."""
     clip: bool = False
     """Clip the picture that ``ddim`` sees in a state to values from -1 to 1, as pictures have them and latents do not."""
 
@@ -59,6 +67,8 @@ class Denoising:
             0 <= self.window < self.steps,
             f"denoising.window={self.window}: of {self.steps} steps the last has no noise; use at most {self.steps - 1}, or 0",
         )
+        require(self.guidance > 0, f"denoising.guidance={self.guidance} must be positive; 1 is none")
+        require(self.size >= 0, f"denoising.size={self.size} is negative; 0 is the pipeline's own")
         require(self.shift > 0, f"denoising.shift={self.shift} must be positive; 1 gives even steps")
         require(
             self.kernel != "ddim" or self.noise <= 1,

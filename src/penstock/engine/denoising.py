@@ -29,7 +29,7 @@ from penstock.core.types import (
 from penstock.engine.driver import Driver
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.model import DenoisingModel
-from penstock.models.diffusion.policy import PROMPTS, STATES, TIMES, transition
+from penstock.models.diffusion.policy import PICTURE, PROMPTS, STATES, TIMES, transition
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Trajectory:
         """Transitions so far."""
         return len(self.states) - 1
 
-    def sample(self, finish: FinishReason) -> Sample:
+    def sample(self, finish: FinishReason, picture: NDArray[np.uint8] | None = None) -> Sample:
         """What there is of it. Transitions that add noise are actions; of a trajectory where none does, all are."""
         count = len(self.states)
         index_T = np.arange(count)
@@ -60,7 +60,8 @@ class Trajectory:
         action_T = np.isin(index_T - 1, self.noisy or range(len(self.times)))
         version_T = np.where(action_T, np.array(self.versions, np.int32), -1).astype(np.int32)
         logp_T = np.where(action_T, np.array(self.logp, np.float32), 0).astype(np.float32)
-        return Sample(self.request.key, columns, action_T, logp_T, version_T, finish)
+        extras = {} if picture is None else {PICTURE: picture}
+        return Sample(self.request.key, columns, action_T, logp_T, version_T, finish, extras=extras)
 
 
 class DenoisingGenerator(Driver):
@@ -108,7 +109,7 @@ class DenoisingGenerator(Driver):
         first = stream.standard_normal(self.model.shape, np.float32)
         noisy = range(0) if quiet else window_of(denoising, f"{request.sampling.seed}|{request.key.prompt}")
         future = asyncio.get_running_loop().create_future()
-        made = Trajectory(request, future, denoising.times(quiet), stream, noisy, [first])
+        made = Trajectory(request, future, self.model.times(quiet), stream, noisy, [first])
         if (before := request.resume) is not None:
             made.states = list(before.columns[STATES])
             made.logp, made.versions = before.logp_T.tolist(), before.version_T.tolist()
@@ -168,9 +169,10 @@ class DenoisingGenerator(Driver):
                 self.running.append(one)
         if self.running:
             self._move(self.running)
-        for one in [one for one in self.running if one.step == len(one.times) - 1]:
-            self.running.remove(one)
-            one.future.set_result(one.sample("stop"))
+        done = [one for one in self.running if one.step == len(one.times) - 1]
+        self.running = [one for one in self.running if one not in done]
+        for one, picture in zip(done, self.model.pictures([one.states[-1] for one in done]), strict=True):
+            one.future.set_result(one.sample("stop", picture))
         self.tape.turn += 1
         ended = self.spans.clock()
         self.busy_seconds += ended - started

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.algos.best_of import best_of_k
-from penstock.algos.denoising import STATES
+from penstock.algos.denoising import STATES, picture_of, values_of
 from penstock.algos.diversity import distinct_ngrams, mean_distance
 from penstock.core.errors import RewardError
 from penstock.core.types import TOKENS, Group, Metrics, Prompt, Sample
@@ -58,8 +58,8 @@ def _diversity(samples: Sequence[Sample]) -> Metrics:
 
 def _spread(groups: Sequence[Group]) -> Metrics:
     """How different the pictures of a prompt are, in values from -1 to 1."""
-    last = [[sample.columns[STATES][-1] for sample in group.samples if STATES in sample.columns] for group in groups]
-    distances = [mean_distance(np.stack(states)) for states in last if len(states) > 1]
+    shown = [[values_of(picture_of(s)) for s in group.samples if STATES in s.columns] for group in groups]
+    distances = [mean_distance(np.stack(values)) for values in shown if len(values) > 1]
     return {"evaluation/diversity": float(np.mean(distances))} if distances else {}
 
 

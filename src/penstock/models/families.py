@@ -13,10 +13,10 @@ from penstock.core.contracts import Policy
 from penstock.core.errors import ModelError, SpecError
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.diffusion.model import DenoisingModel, build_denoiser
-from penstock.models.diffusion.policy import DiffusionPolicy
+from penstock.models.diffusion.policy import AdapterOffDiffusion, DiffusionPolicy
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
-from penstock.models.language_policy import LanguagePolicy
+from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy
 from penstock.models.scratch import build_model
 
 Model = LanguageModel | DenoisingModel
@@ -36,6 +36,11 @@ def _(model: LanguageModel, temperature: float = 1.0, share_prefix: bool = True)
 @policy_of.register
 def _(model: DenoisingModel, temperature: float = 1.0, share_prefix: bool = True) -> Policy:
     return DiffusionPolicy(model)
+
+
+def without_adapters(model: Any, temperature: float = 1.0) -> Policy:
+    """A model as it was before its adapters, as a policy."""
+    return AdapterOffDiffusion(model) if isinstance(model, DenoisingModel) else AdapterOffPolicy(model, temperature)
 
 
 def language_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> LanguageModel:

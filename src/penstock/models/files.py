@@ -35,10 +35,12 @@ from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.attention import eager_attention, quiet_transformers
 from penstock.models.diffusion.model import DenoisingModel, is_denoiser, load_denoiser
+from penstock.models.diffusion.published import load_pipeline, pipeline_folder, prompt_bytes
 from penstock.models.encoder_decoder import faced
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
+from penstock.models.presets import pipeline_of
 from penstock.models.text import Text
 from penstock.models.text_part import has_text_part, load_text_part
 from penstock.models.vision_language import VisionLanguageModel, seeing_text
@@ -103,6 +105,8 @@ def load_text(path: str) -> Text:
     Raises:
         ModelError: there is none.
     """
+    if Path(path).is_dir() and pipeline_of(Path(path)):
+        return prompt_bytes()
     if Path(path).is_dir() and not any(
         (Path(path) / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     ):
@@ -131,7 +135,8 @@ def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]
 
 
 def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", vision: Vision | None = None) -> Any:
-    """A model from a local folder or a hub name: a :class:`LanguageModel`, or the :class:`DenoisingModel` of our own folders.
+    """A model from a local folder or a hub name: a :class:`LanguageModel`, or a :class:`DenoisingModel`, of our
+    own folders or of a pipeline of diffusers.
 
     A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
     decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``. With ``vision`` it reads pictures;
@@ -142,6 +147,8 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", vision: V
     """
     folder = Path(path).expanduser()
     local = folder.is_dir()
+    if (pipeline := pipeline_folder(path, _place(path))) is not None:
+        return load_pipeline(pipeline, _place(path))
     if local:
         _check_folder(folder)
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -239,7 +246,7 @@ def weight_shapes(folder: Path, files: str = "model*.safetensors") -> dict[str, 
 
 def config_of(folder: Path) -> Any:
     """The configuration of a language model in a local folder. Raises ModelError where another kind is there."""
-    if is_denoiser(folder):
+    if is_denoiser(folder) or pipeline_of(folder):
         raise ModelError(f"{folder}: denoisers are run by Penstock's own engine; set roles.engine=Embedded")
     return AutoConfig.from_pretrained(folder, **NO_CODE)
 

@@ -48,7 +48,7 @@ def add_lora(network: Any, spec: LoRA, seed: int, compute: torch.dtype = torch.f
     Raises:
         ModelError: peft is missing, a target is the name of no linear layer, or 4 bits are not possible here.
     """
-    peft, layers = _peft(), linear_layers(network)
+    layers = linear_layers(network)
     known = sorted({name.rpartition(".")[2] for name in layers})
     if unknown := [name for name in spec.targets if name not in known]:
         raise ModelError(
@@ -57,23 +57,35 @@ def add_lora(network: Any, spec: LoRA, seed: int, compute: torch.dtype = torch.f
         )
     targets = sorted(spec.targets or known)
     chosen = [m for n, m in layers.items() if n.rpartition(".")[2] in targets]
-    config = peft.LoraConfig(
-        r=spec.rank,
-        lora_alpha=spec.alpha,
-        target_modules=targets,
-        lora_dropout=0.0,  # the learner has its own, from a random stream that checkpoints hold (models/dropout.py)
-        fan_in_fan_out=all(type(m).__name__ == "Conv1D" for m in chosen),
-        task_type="SEQ_2_SEQ_LM" if network.config.is_encoder_decoder else "CAUSAL_LM",
-    )
-    network.requires_grad_(False)
     if spec.quantize == "nf4":
         quantize(network, layers, compute)
         network.is_loaded_in_4bit = True  # peft looks here
+    config = inject(
+        network,
+        spec,
+        seed,
+        target_modules=targets,
+        fan_in_fan_out=all(type(m).__name__ == "Conv1D" for m in chosen),
+        task_type="SEQ_2_SEQ_LM" if network.config.is_encoder_decoder else "CAUSAL_LM",
+    )
+    if getattr(network, "score", None) is not None:
+        network.score.requires_grad_(True)  # a score head is new, so there is nothing to adapt
+    return config
+
+
+def inject(network: nn.Module, spec: LoRA, seed: int, **fields: Any) -> Any:
+    """Freeze a network and put adapters next to the layers that ``fields`` of peft's description name; gives it whole.
+
+    Raises:
+        ModelError: peft is missing.
+    """
+    peft = _peft()
+    # The learner has a dropout of its own, from a random stream that checkpoints hold (models/dropout.py).
+    config = peft.LoraConfig(r=spec.rank, lora_alpha=spec.alpha, lora_dropout=0.0, **fields)
+    network.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, network, ADAPTER)
-    if getattr(network, "score", None) is not None:
-        network.score.requires_grad_(True)  # a score head is new, so there is nothing to adapt
     return config
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.config.run import ModelSpec, Run
@@ -67,15 +68,35 @@ def preset_shape(preset: str, layers: int = 0, encoder: bool = False) -> Shape:
     return replace(shape, layers=each, encoder_layers=each, key_value_heads=shape.heads)
 
 
+PIPELINES = ("StableDiffusionPipeline", "StableDiffusionXLPipeline", "StableDiffusion3Pipeline", "FluxPipeline")
+"""Classes of diffusers whose networks can be trained."""
+
+
+def pipeline_of(folder: Path) -> str | None:
+    """The class of the diffusion pipeline in a folder; None where none is. Raises ModelError for one that is not known here, or
+    where diffusers is missing."""
+    file = folder / "model_index.json"
+    if not file.is_file():
+        return None
+    found = json.loads(file.read_text(encoding="utf-8")).get("_class_name")
+    if found not in PIPELINES:
+        raise ModelError(f"{folder}: a pipeline of class {found}, which is not known here; known are {', '.join(PIPELINES)}")
+    if find_spec("diffusers") is None:
+        raise ModelError(f"{folder}: diffusion pipelines need the diffusers package; run: pip install penstock[diffusers]")
+    return str(found)
+
+
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
-    """The shape of a stage's model; None where only a hub knows it. Raises what :func:`shape_of` raises."""
+    """The shape of a stage's model; None where only a hub knows it, and of diffusion pipelines. Raises what :func:`shape_of`
+    raises."""
     if not spec.path:
         made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
         return replace(made_new, vocabulary=spec.vocabulary)
     if spec.path.startswith("@"):
         earlier = next(stage for stage in run.stages if stage.name == spec.path[1:])
         return shape_behind(earlier.model, run)
-    return shape_of(Path(spec.path)) if Path(spec.path).is_dir() else None
+    folder = Path(spec.path).expanduser()
+    return shape_of(folder) if folder.is_dir() and not pipeline_of(folder) else None
 
 
 def shape_of(folder: Path) -> Shape:

@@ -32,10 +32,10 @@ from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
 from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
-from penstock.models.families import Model, built, computing, drawing, language_model, policy_of
+from penstock.models.families import Model, built, computing, drawing, language_model, policy_of, without_adapters
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
-from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
+from penstock.models.language_policy import LanguagePolicy, SharedTrunkPolicy
 from penstock.models.restrict import restrict
 from penstock.models.text import Text
 from penstock.net import wire
@@ -91,7 +91,7 @@ class Models:
         if spec is not None and (spec.path != stage.model.path or not spec.path):
             other = self._frozen(spec, compute)
         if stage.learner.lora is not None and other is None:
-            return AdapterOffPolicy(start, temperature)
+            return without_adapters(start, temperature)
         if stage.learner.unfrozen_layers < 0:
             frozen = other or copy.deepcopy(start).requires_grad_(False)
             return policy_of(computing(frozen, compute), temperature)

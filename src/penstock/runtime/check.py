@@ -14,7 +14,7 @@ from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sources import is_function, open_source
-from penstock.models.presets import shape_behind
+from penstock.models.presets import pipeline_of, shape_behind
 from penstock.rewards.runner import Mixture
 from penstock.runtime.pinning import asked
 from penstock.runtime.sole import require_more_than_signals
@@ -113,6 +113,8 @@ def check_model(path: str) -> None:
     folder = Path(path).expanduser()
     if path.startswith((".", "/", "~")) and not folder.is_dir():
         raise ModelError(f"{folder.absolute()}: no such folder")
+    if not path.startswith("@") and path and folder.is_dir() and pipeline_of(folder):
+        return
     if not path.startswith("@") and path and folder.is_dir() and not (folder / "config.json").is_file():
         if (folder / "run.json").is_file():
             raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")

@@ -48,16 +48,21 @@ def dance(state_AD: Tensor, velocity_AD: Tensor, time_A: Tensor, next_A: Tensor,
 
 
 def signal(time_A: Tensor) -> Tensor:
-    """The share ᾱ of the picture's variance that is left at a time, by the cosine schedule (arXiv 2102.09672)."""
-    return LEAST_SIGNAL + (1 - LEAST_SIGNAL) * (time_A * (math.pi / 2)).cos().square()
+    """The share ᾱ of the picture's variance that is left at a time, by the cosine schedule (arXiv 2102.09672); 1 at time 0."""
+    left_A = LEAST_SIGNAL + (1 - LEAST_SIGNAL) * (time_A * (math.pi / 2)).cos().square()
+    return torch.where(time_A > 0, left_A, torch.ones_like(time_A))
+
+
+Signal = Callable[[Tensor], Tensor]
 
 
 def ddim(
-    state_AD: Tensor, predicted_AD: Tensor, time_A: Tensor, next_A: Tensor, noise_A: Tensor, clip: bool = False
-) -> Gaussian:
+    state_AD: Tensor, predicted_AD: Tensor, time_A: Tensor, next_A: Tensor, noise_A: Tensor, clip: bool = False,
+    signal: Signal = signal,
+) -> Gaussian:  # fmt: skip
     """DDIM's step (arXiv 2010.02502, eq. 12 and 16) from predicted noise; with ``noise`` 1 it is DDPM's. ``clip``: the picture
-    that is seen in a state has no values beyond ±1."""
-    kept_A, later_A = signal(time_A), torch.where(next_A > 0, signal(next_A), torch.ones_like(next_A))
+    that is seen in a state has no values beyond ±1. ``signal``: ᾱ of the times."""
+    kept_A, later_A = signal(time_A), signal(next_A)
     spread_A = noise_A * ((1 - later_A) / (1 - kept_A) * (1 - kept_A / later_A)).clamp(min=0).sqrt()
     picture_AD = (state_AD - like((1 - kept_A).sqrt(), state_AD) * predicted_AD) / like(kept_A.sqrt(), state_AD)
     picture_AD = picture_AD.clamp(-1, 1) if clip else picture_AD
@@ -82,7 +87,9 @@ def divergence(mean_AD: Tensor, other_AD: Tensor, deviation_A: Tensor) -> Tensor
     return (mean_AD - other_AD).square().flatten(1).mean(1) / (2 * deviation_A.square())
 
 
-def mixed(picture_AD: Tensor, noise_AD: Tensor, time_A: Tensor, prediction: Any) -> tuple[Tensor, Tensor]:
+def mixed(
+    picture_AD: Tensor, noise_AD: Tensor, time_A: Tensor, prediction: Any, signal: Signal = signal
+) -> tuple[Tensor, Tensor]:
     """What a denoiser is trained on: a picture with the noise of a time, and what it is to predict there."""
     if prediction == "velocity":
         time_AD = like(time_A, picture_AD)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ from penstock.config.denoising import Denoising, Pictures, Prediction
 from penstock.config.run import ModelSpec
 from penstock.config.spec import parse, plain
 from penstock.core.errors import ModelError, SpecError
+from penstock.core.types import FloatArray
+from penstock.models.diffusion import kernels
 from penstock.models.diffusion.denoiser import Denoiser
 from penstock.models.text import Text, train_tokenizer
 
@@ -27,24 +31,69 @@ WIDTHS = {"1m": (256, 3), "3m": (448, 4), "10m": (768, 5)}
 
 
 class DenoisingModel(nn.Module):
-    """A denoiser, its tokenizer and how it draws. ``config`` has its ``shape`` and what else its folder says."""
+    """A denoiser, its tokenizer and how it draws. ``config`` has its ``shape`` and what else its folder says; ``network``
+    predicts from states ``[A, *shape]``, times ``[A]`` and prompts ``[A, C]``."""
 
-    def __init__(self, config: Mapping[str, Any], text: Text, denoising: Denoising) -> None:
+    def __init__(self, network: nn.Module, config: Mapping[str, Any], text: Text, denoising: Denoising) -> None:
         super().__init__()
         self.config: Any = SimpleNamespace(**config, model_type=MODEL_TYPE, num_hidden_layers=config["layers"])
-        self.text, self.heads = text, nn.ModuleDict()
-        of = {name: config[name] for name in ("shape", "vocab_size", "context", "width", "layers")}
-        self.network = Denoiser(**of, pad=text.pad)
+        self.text, self.heads, self.network = text, nn.ModuleDict(), network
         self.draw(denoising)
 
     def draw(self, denoising: Denoising) -> None:
-        """Draw so from now on. Raises SpecError where the denoiser predicts something else than that needs."""
+        """Draw so from now on. Raises SpecError where the denoiser predicts something else than that needs, or has not what it
+        names."""
+        self.require_kernel(denoising)
+        if denoising.size:
+            raise SpecError(f"denoising.size={denoising.size}: this denoiser draws {self.shape[1:]} alone; leave it at 0")
+        self.denoising = denoising
+
+    def require_kernel(self, denoising: Denoising) -> None:
+        """Raises SpecError where it is for another prediction."""
         if denoising.prediction != self.prediction:
             raise SpecError(
                 f"denoising.kernel={denoising.kernel} is for denoisers that predict {denoising.prediction}, and this one "
                 f"predicts {self.prediction}; use {'flow or dance' if self.prediction == 'velocity' else 'ddim'}"
             )
-        self.denoising = denoising
+
+    def times(self, quiet: bool) -> list[float]:
+        """The times of a trajectory's states, from 1 (all noise) to 0 (none)."""
+        return self.denoising.times(quiet)
+
+    signal = staticmethod(kernels.signal)
+    """ᾱ at times, where noise is predicted."""
+
+    @property
+    def passes(self) -> int:
+        """Passes through the network that one prediction takes."""
+        return 1 if self.denoising.guidance == 1 else 2
+
+    def empty(self, count: int, width: int = 1) -> Tensor:
+        """The empty prompt, ``[count, width]``."""
+        tokens = self.text.prompt("")
+        filled = [*tokens, *[self.text.pad] * (width - len(tokens))]
+        return torch.tensor(filled, dtype=torch.int64, device=self.device).expand(count, -1)
+
+    def predicted(self, state_AD: Tensor, time_A: Tensor, prompt_AC: Tensor) -> Tensor:
+        """What the network predicts for a prompt, guided away from what it predicts for none (arXiv 2207.12598)."""
+        given_AD: Tensor = self.network(state_AD, time_A, prompt_AC)
+        if self.passes == 1:
+            return given_AD
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.denoising.guidance_gradient):
+            free_AD = self.network(state_AD, time_A, self.empty(len(prompt_AC)))
+        return free_AD + self.denoising.guidance * (given_AD - free_AD)
+
+    def encoded(self, picture_AD: Tensor) -> Tensor:
+        """Pictures (values from -1 to 1) as states."""
+        return picture_AD
+
+    def pictures(self, states: Sequence[FloatArray]) -> Sequence[NDArray[np.uint8] | None]:
+        """The picture of each last state, uint8 ``[H, W, C]``; None where the state is the picture."""
+        return [None] * len(states)
+
+    def adapted(self, spec: Any, seed: int) -> Any:
+        """Take what a learner's spec asks of this kind of denoiser alone; gives what is left of it."""
+        return spec
 
     @property
     def prediction(self) -> Prediction:
@@ -74,7 +123,9 @@ class DenoisingModel(nn.Module):
         """(name, tensor) of what a generator needs."""
         yield from self.network.named_parameters()
 
-    plain_weights = policy_weights
+    def plain_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """:meth:`policy_weights` of the model without adapters, which are merged into its matrices."""
+        yield from self.policy_weights()
 
     def changed(self) -> None:
         """Weights have changed; nothing that was computed of them alone is kept here."""
@@ -97,7 +148,7 @@ def load_denoiser(folder: Path, text: Text) -> DenoisingModel:
     """The denoiser of a folder. Raises ModelError where its files do not belong together."""
     said = json.loads((folder / "config.json").read_text())
     config = {name: said[name] for name in ("shape", "vocab_size", "context", "width", "layers", "prediction")}
-    model = DenoisingModel(config, text, parse(Denoising, said["denoising"], "denoising"))
+    model = _made(config, text, parse(Denoising, said["denoising"], "denoising"))
     try:
         model.network.load_state_dict(load_file(folder / WEIGHTS))
     except (RuntimeError, OSError) as error:
@@ -118,4 +169,9 @@ def build_denoiser(spec: ModelSpec, corpus: Iterable[str], seed: int) -> Denoisi
     denoising = Denoising() if pictures.prediction == "velocity" else Denoising(kernel="ddim", noise=1.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return DenoisingModel(config, text, denoising)
+        return _made(config, text, denoising)
+
+
+def _made(config: Mapping[str, Any], text: Text, denoising: Denoising) -> DenoisingModel:
+    of = {name: config[name] for name in ("shape", "vocab_size", "context", "width", "layers")}
+    return DenoisingModel(Denoiser(**of, pad=text.pad), config, text, denoising)

@@ -24,10 +24,15 @@ from penstock.core.errors import SpecError
 from penstock.core.types import Row, Unit
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.model import DenoisingModel
+from penstock.models.lora import adapter_off
 from penstock.models.packing import check_fields, fields_of
 from penstock.models.uploads import uploaded
 
 STATES, TIMES, PROMPTS = "state_TD", "time_T", "prompt_TC"
+PICTURE = "picture"
+"""The extra of a trajectory of latents: its decoded picture, uint8 ``[H, W, C]``."""
+DROP = "prompt_drop"
+"""The field of a row that is to be learned from: how probable it is that its prompt is not read (classifier-free guidance)."""
 ERROR = "denoising_error"
 """The output that a denoiser is pre-trained by: its squared error at a random time, in the mean over a picture's values."""
 
@@ -58,10 +63,11 @@ class DiffusionPolicy(Policy):
         return self.model
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from ((name, tensor.detach()) for name, tensor in self.model.policy_weights())
+        yield from ((name, tensor.detach()) for name, tensor in self.model.plain_weights())
 
     def prepare(self, spec: Any, seed: int) -> None:
         """Raises SpecError where the spec asks for what denoisers have not."""
+        spec = self.model.adapted(spec, seed)
         super().prepare(spec, seed)
         asked = {"dtype": "float32", "gradient_checkpointing": False, "router_loss": 0.0, "replay_routes": False}
         for name, usual in asked.items():
@@ -69,14 +75,15 @@ class DiffusionPolicy(Policy):
                 raise SpecError(f"learner.{name}={getattr(spec, name)} is not known to denoisers; set it to {usual}")
 
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[DenoisingBatch]:
-        """Units as micro-batches of at most ``budget`` transitions; what is larger is alone."""
+        """Units as micro-batches of at most ``budget`` passes, one a transition or two under guidance; what is larger is
+        alone."""
         check_fields([row for unit in units for row in unit])
         places = itertools.count()
         numbered = [tuple((next(places), row) for row in unit) for unit in units]
         packs: list[list[tuple[tuple[int, Row], ...]]] = []
         room = 0
         for part in numbered if coupled else [(one,) for unit in numbered for one in unit]:
-            cost = sum(int(row.action_T.sum()) for _, row in part)
+            cost = self.model.passes * sum(int(row.action_T.sum()) for _, row in part)
             if not packs or cost > room:
                 packs.append([])
                 room = budget
@@ -121,28 +128,50 @@ class DiffusionPolicy(Policy):
 
     def _error(self, batch: DenoisingBatch) -> Tensor:
         """At times that are spread evenly over the micro-batch, each with an offset of its own."""
-        picture_AD, count = self._up(batch.reached_AD), len(batch.reached_AD)
+        picture_AD, count = self.model.encoded(self._up(batch.reached_AD)), len(batch.reached_AD)
         stream = self._noise if self._noise is not None else torch.Generator().manual_seed(count)
         time_A = (torch.arange(count) + torch.rand(count, generator=stream)) / count
         time_A = time_A[torch.randperm(count, generator=stream)].to(picture_AD.device)
         noise_AD = torch.randn(picture_AD.shape, generator=stream).to(picture_AD.device)
-        noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction)
-        predicted_AD = self.model.network(noisy_AD, time_A, self._up(batch.prompt_AC, torch.int64))
+        noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction, self.model.signal)
+        prompt_AC = self._up(batch.prompt_AC, torch.int64)
+        if DROP in batch.fields and self._noise is not None:
+            dropped_A = torch.rand(count, generator=stream) < torch.from_numpy(batch.fields[DROP])
+            empty_AC = self.model.empty(*prompt_AC.shape)
+            prompt_AC = torch.where(dropped_A.to(prompt_AC.device)[:, None], empty_AC, prompt_AC)
+        predicted_AD = self.model.network(noisy_AD, time_A, prompt_AC)
         return (predicted_AD - wanted_AD).square().flatten(1).mean(1)
 
     def _up(self, array: NDArray[Any], dtype: torch.dtype = torch.float32) -> Tensor:
         return uploaded(array, self.model.device, dtype)
 
 
+class AdapterOffDiffusion(DiffusionPolicy):
+    """A denoiser as it was before its low-rank adapters: the reference of a policy that trains them."""
+
+    def outputs(self, batch: DenoisingBatch, needs: frozenset[str]) -> dict[str, Tensor]:
+        with adapter_off(self.model.network):
+            return super().outputs(batch, needs)
+
+    def teaching(self, between: Any) -> Callable[[DenoisingBatch], Tensor]:
+        taught = super().teaching(between)
+
+        def means(batch: DenoisingBatch) -> Tensor:
+            with adapter_off(self.model.network):
+                return taught(batch)
+
+        return means
+
+
 def transition(
     model: DenoisingModel, state_AD: Tensor, time_A: Tensor, next_A: Tensor, prompt_AC: Tensor, quiet_A: Tensor | None = None
 ) -> kernels.Gaussian:
     """The Gaussian that each state's next one is sampled from, at the model's noise; none where ``quiet_A``."""
-    predicted_AD = model.network(state_AD, time_A, prompt_AC)
+    predicted_AD = model.predicted(state_AD, time_A, prompt_AC)
     noise_A = torch.full_like(time_A, model.denoising.noise)
     if quiet_A is not None:
         noise_A = torch.where(quiet_A, 0.0, noise_A)
-    more = {"clip": True} if model.denoising.clip else {}
+    more = {"clip": model.denoising.clip, "signal": model.signal} if model.prediction == "noise" else {}
     return kernels.KERNELS[model.denoising.kernel](state_AD, predicted_AD, time_A, next_A, noise_A, **more)
 
 
