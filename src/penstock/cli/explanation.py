@@ -8,7 +8,7 @@ from typing import Any
 from penstock.config.engine_choice import sends_adapters, weights_way
 from penstock.config.placing import placement_lines
 from penstock.config.run import Online, Run
-from penstock.models.presets import Shape, shape_behind
+from penstock.models.presets import Shape, draws_pictures, shape_behind
 from penstock.plan.advice import advice
 from penstock.plan.memory import cache, footprint, size_text, stage_memory, trained_parameters
 from penstock.plan.traffic import moved
@@ -36,7 +36,7 @@ def explain(made: Run) -> list[str]:
             continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
         lines += [f"  {name:<24}{value}" for name, value in stage.facts or facts(stage, made)]
-        if stage.facts:
+        if stage.facts or draws_pictures(stage.model, made):
             continue
         lines += [f"  warning: {line}" for line in advice(stage, shape_behind(stage.model, made))]
     return lines
@@ -80,6 +80,8 @@ def asking_facts(stage: Any) -> list[tuple[str, str]]:
 
 def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     """(what, value) of one stage."""
+    if draws_pictures(stage.model, made):
+        return picture_facts(stage)
     sized = shape_behind(stage.model, made)
     found = [
         ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
@@ -105,6 +107,25 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
             found.append(("memory: a generator", f"about {size_text(weights + cache(stage, sized, cache_gb))} of its own"))
             found += [("moved a step", f"{what} {size_text(count)} {way}") for what, count, way in moved(stage, made, sent)]
     return found
+
+
+def picture_facts(stage: Any) -> list[tuple[str, str]]:
+    """(what, value) of a stage that trains a denoiser, whose memory is not reckoned here."""
+    learner, model = stage.learner, stage.model
+    new = f"a denoiser from scratch, preset {model.preset}, of pictures {list(model.denoiser.shape)}" if model.denoiser else ""
+    found = [("model", new or model.path), ("data", stage.data.source)]
+    if stage.uses_stream:
+        sizes = dict(online_facts(stage))
+        count, how = stage.steps * stage.batch * stage.samples, stage.denoising
+        steps = (
+            f"{how.steps} transitions each ({how.kernel})" if how is not None else "in as many transitions as its folder says"
+        )
+        sizes["generation"] = f"{stage.max_running} pictures at once, {steps}; {count:,} pictures in the whole stage"
+        found += sizes.items()
+    else:
+        found.append(("optimizer steps", f"{stage.steps}, {stage.batch} pictures each = {stage.steps * stage.batch:,}"))
+    rate = f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"
+    return [*found, ("learning rate", rate), ("micro-batch", f"at most {learner.token_budget:,} transitions, {learner.dtype}")]
 
 
 def online_facts(stage: Online) -> list[tuple[str, str]]:

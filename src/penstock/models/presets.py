@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from penstock.config.run import ModelSpec, Run
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, SpecError
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,30 @@ def pipeline_of(folder: Path) -> str | None:
     if find_spec("diffusers") is None:
         raise ModelError(f"{folder}: diffusion pipelines need the diffusers package; run: pip install penstock[diffusers]")
     return str(found)
+
+
+DENOISER = "penstock_denoiser"
+"""``model_type`` in the config.json of a folder with a denoiser."""
+
+
+def draws_pictures(spec: ModelSpec, run: Run) -> bool | None:
+    """Whether a stage's model is a denoiser or a diffusion pipeline; None where only a hub knows. Raises what
+    :func:`pipeline_of` raises."""
+    if spec.path.startswith("@"):
+        return draws_pictures(next(stage for stage in run.stages if stage.name == spec.path[1:]).model, run)
+    if not spec.path:
+        return spec.denoiser is not None
+    folder = Path(spec.path).expanduser()
+    if folder.is_dir() and pipeline_of(folder):
+        return True
+    file = folder / "config.json"
+    return json.loads(file.read_text(encoding="utf-8")).get("model_type") == DENOISER if file.is_file() else None
+
+
+def require_drawing(stage: Any, run: Run) -> None:
+    """Raises SpecError where a stage has ``denoising`` and a model that writes; a hub's is looked at when its stage begins."""
+    if getattr(stage, "denoising", None) is not None and draws_pictures(stage.model, run) is False:
+        raise SpecError("denoising is how a diffusion policy draws, and this stage's model writes text; leave it out")
 
 
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:

@@ -14,7 +14,7 @@ from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sources import is_function, open_source
-from penstock.models.presets import pipeline_of, shape_behind
+from penstock.models.presets import pipeline_of, require_drawing, shape_behind
 from penstock.rewards.runner import Mixture
 from penstock.runtime.pinning import asked
 from penstock.runtime.sole import require_more_than_signals
@@ -45,6 +45,7 @@ def check_stages(run: Run, base: Path) -> None:
                     seen.append((data, stage.row_kind))
             for path in stage.models():
                 check_model(path)
+            require_drawing(stage, run)
 
 
 def check_ask(stage: Any) -> None:

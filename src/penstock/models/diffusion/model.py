@@ -21,10 +21,9 @@ from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.denoiser import Denoiser
+from penstock.models.presets import DENOISER
 from penstock.models.text import Text, train_tokenizer
 
-MODEL_TYPE = "penstock_denoiser"
-"""``model_type`` in the config.json of a folder that holds one."""
 WEIGHTS = "model.safetensors"
 WIDTHS = {"1m": (256, 3), "3m": (448, 4), "10m": (768, 5)}
 """Width and blocks of each preset."""
@@ -36,7 +35,7 @@ class DenoisingModel(nn.Module):
 
     def __init__(self, network: nn.Module, config: Mapping[str, Any], text: Text, denoising: Denoising) -> None:
         super().__init__()
-        self.config: Any = SimpleNamespace(**config, model_type=MODEL_TYPE, num_hidden_layers=config["layers"])
+        self.config: Any = SimpleNamespace(**config, model_type=DENOISER, num_hidden_layers=config["layers"])
         self.text, self.heads, self.network = text, nn.ModuleDict(), network
         self.draw(denoising)
 
@@ -141,7 +140,7 @@ class DenoisingModel(nn.Module):
 def is_denoiser(folder: Path) -> bool:
     """Whether a folder holds a denoiser."""
     file = folder / "config.json"
-    return file.exists() and json.loads(file.read_text()).get("model_type") == MODEL_TYPE
+    return file.exists() and json.loads(file.read_text()).get("model_type") == DENOISER
 
 
 def load_denoiser(folder: Path, text: Text) -> DenoisingModel:

@@ -32,10 +32,10 @@ from penstock.config.spec import parse, plain
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
 from penstock.models.attention import quiet_transformers
-from penstock.models.diffusion.model import MODEL_TYPE, DenoisingModel
+from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.diffusion.pipelines import FAMILIES, Conditions, flux
 from penstock.models.lora import adapter_weights, inject, merged
-from penstock.models.presets import pipeline_of
+from penstock.models.presets import DENOISER, pipeline_of
 from penstock.models.text import Text
 
 LONGEST = 2048
@@ -322,7 +322,7 @@ class PublishedModel(DenoisingModel):
             tensors = {n.removeprefix("base_model.model."): t.cpu().contiguous() for n, t in adapter_weights(inner)}
             said = {f"{component}_lora_layers": tensors, f"{component}_lora_adapter_metadata": self.adapter.to_dict()}
             pipeline.save_lora_weights(folder / "adapter", **said)
-        config = {"model_type": MODEL_TYPE, "denoising": plain(self.denoising)}
+        config = {"model_type": DENOISER, "denoising": plain(self.denoising)}
         (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
