@@ -1,0 +1,30 @@
+"""What is known of a diffusion policy before its run begins."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.explanation import explain
+from penstock.config.denoising import Denoising
+from penstock.core.errors import SpecError
+from penstock.recipes.digits import digits
+from penstock.recipes.see import see
+from penstock.runtime.check import check_stages
+
+
+def test_a_denoiser_is_explained_in_pictures_and_transitions():
+    said = "\n".join(explain(digits(steps=2)))
+    assert "a denoiser from scratch, preset 1m, of pictures [1, 8, 8]" in said
+    assert "10 transitions each (flow); 512 pictures in the whole stage" in said
+    assert "cache" not in said
+    assert "token" not in said
+
+
+def test_a_model_that_writes_is_refused_a_way_to_draw_before_anything_runs():
+    run = see()
+    stages = (run.stages[0], replace(run.stages[1], denoising=Denoising()))
+    with pytest.raises(
+        SpecError, match=r"grpo: .*denoising is how a diffusion policy draws, and this stage's model writes text"
+    ):
+        check_stages(replace(run, stages=stages), Path.cwd())
