@@ -30,6 +30,7 @@ from penstock.engine.driver import Driver
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.diffusion.policy import PICTURE, PROMPTS, STATES, TIMES, transition
+from penstock.models.text import Text
 
 
 @dataclass(eq=False)
@@ -50,6 +51,10 @@ class Trajectory:
     def step(self) -> int:
         """Transitions so far."""
         return len(self.states) - 1
+
+    def finish_reason(self, text: Text) -> FinishReason | None:
+        """None: what begins has transitions to go."""
+        return None
 
     def sample(self, finish: FinishReason, picture: NDArray[np.uint8] | None = None) -> Sample:
         """What there is of it. Transitions that add noise are actions; of a trajectory where none does, all are."""
@@ -78,7 +83,19 @@ class DenoisingGenerator(Driver):
         self.waiting: deque[Trajectory] = deque()
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
-        """Draw one trajectory, of at least two transitions.
+        """Draw one trajectory, of at least two transitions. Raises what :meth:`sequence` raises."""
+        trajectory = self.sequence(request)
+        self.enter(trajectory)
+        self._drive()
+        return await trajectory.future
+
+    def enter(self, trajectory: Trajectory) -> None:
+        """Let a trajectory take part from the next turn on."""
+        self.tape.submit(trajectory.request.key)
+        self.waiting.append(trajectory)
+
+    def sequence(self, request: Request) -> Trajectory:
+        """A trajectory at its first noise, or where it was aborted.
 
         Raises:
             GenerationError: the prompt is longer than the denoiser reads, its temperature is neither 0 nor 1, or too many
@@ -95,14 +112,6 @@ class DenoisingGenerator(Driver):
             )
         if len(self.waiting) >= self.queue:
             raise GenerationError(f"{request.key}: {self.queue} requests are waiting already")
-        trajectory = self._begun(request)
-        self.tape.submit(request.key)
-        self.waiting.append(trajectory)
-        self._drive()
-        return await trajectory.future
-
-    def _begun(self, request: Request) -> Trajectory:
-        """From its first noise, or from where it was aborted."""
         digest = hashlib.blake2b(f"{request.sampling.seed}|{request.key}".encode(), digest_size=16).digest()
         stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
         denoising, quiet = self.model.denoising, request.sampling.temperature == 0
@@ -149,6 +158,9 @@ class DenoisingGenerator(Driver):
             if not one.future.done():
                 one.future.set_result(sample)
         return samples
+
+    def forget(self, key: SampleKey) -> None:
+        """Nothing is kept between two requests."""
 
     def release(self) -> None:
         """Nothing is kept between two requests."""

@@ -23,6 +23,7 @@ from penstock.core.types import Group, PromptKey, Request, Sample, SampleKey, Ve
 from penstock.engine.sequences import Sequence as Drawn
 from penstock.loops.columns import column_changes
 from penstock.loops.learn import Step, learn
+from penstock.models.families import drawing
 from penstock.models.files import load_model
 from penstock.models.language_model import LanguageModel
 from penstock.runtime.stages.online import OnlineParts
@@ -123,7 +124,7 @@ class TapedEngine:
         self.aliased = model_folder is None
         vision, model = parts.stage.model.vision, copy.deepcopy(parts.model)
         if model_folder is not None:
-            model = load_model(str(model_folder), vision=vision).to(parts.model.device)
+            model = drawing(load_model(str(model_folder), vision=vision), parts.stage.denoising).to(parts.model.device)
             if vision is not None:
                 model.text.store = parts.model.text.store
         self.engine = parts.generator(model, version=-1)
@@ -197,7 +198,7 @@ class TapedEngine:
         """One turn of the engine; False if it has nothing to do."""
         for task in [task for task in self._tasks.values() if task.done() and not task.cancelled()]:
             task.result()
-        if not (self.engine.running or self.engine.prefixes or self.engine.waiting):
+        if not self.engine.busy:
             return False
         self.engine.step()
         self.groups.motion.moves += 1
