@@ -13,13 +13,16 @@ from transformers import AutoModelForImageTextToText, Qwen2VLConfig, Qwen2VLImag
 
 import tiny_models
 from penstock.config.run import ModelSpec
-from penstock.config.vision import Vision
+from penstock.config.media import Vision
 from penstock.core.blobs import Blob
 from penstock.core.types import Request, Row, Sampling
-from penstock.data.pictures import Pictures
-from penstock.models.scratch import VISION_MARKS, VISION_NAMES, build_model
+from penstock.data.media import MediaStore
+from penstock.models.qwen_vl import QwenVL
+from penstock.models.scratch import build_model
+from penstock.models.scratch_media import VISION_MARKS, VISION_NAMES
 from penstock.models.text import train_tokenizer
-from penstock.models.vision_language import VisionLanguageModel, dressed
+from penstock.models.media import MediaText
+from penstock.models.media_model import MediaModel
 
 SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 """Heights and widths of pictures; a token stands for 8 x 8 pixels, so they are 9, 6, 2 and 3 tokens."""
@@ -30,19 +33,19 @@ def _tokenizer():
     return train_tokenizer(tiny_models.CORPUS, 300, VISION_MARKS)
 
 
-def built(frozen: bool = True, context: int = 128) -> VisionLanguageModel:
+def built(frozen: bool = True, context: int = 128) -> MediaModel:
     """A model of two layers and a tower of two, whose text holds pictures in memory."""
-    spec = ModelSpec(layers=2, vocabulary=300, context=context, vision=Vision(frozen=frozen))
+    spec = ModelSpec(layers=2, vocabulary=300, context=context, media=Vision(frozen=frozen))
     model = build_model(spec, (), 0, text=_tokenizer())
     tiny_models.randomise(model.network)
     with torch.no_grad():
         model.network.get_input_embeddings().weight.mul_(0.5)
-    model.text.store = Pictures()
+    model.text.store = MediaStore()
     model.forget()
     return model
 
 
-def of_kind(kind: str) -> VisionLanguageModel:
+def of_kind(kind: str) -> MediaModel:
     """A tiny model of another type of transformers."""
     text = _tokenizer()
     names = zip(VISION_NAMES, VISION_MARKS, strict=True)
@@ -65,8 +68,8 @@ def of_kind(kind: str) -> VisionLanguageModel:
     network = AutoModelForImageTextToText.from_config(config).eval()
     tiny_models.randomise(network)
     processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=576)
-    model = VisionLanguageModel(network, dressed(text, processor, Vision(), config))
-    model.text.store = Pictures()
+    model = MediaModel(network, MediaText(text, QwenVL(processor, Vision(), config)))
+    model.text.store = MediaStore()
     return model
 
 
@@ -75,13 +78,13 @@ def picture(size: tuple[int, int] = (24, 24), seed: int = 0) -> np.ndarray:
     return np.random.default_rng([*size, seed]).integers(0, 256, (*size, 3)).astype(np.uint8)
 
 
-def shown(model: VisionLanguageModel, *pictures: np.ndarray) -> tuple[Blob, ...]:
+def shown(model: MediaModel, *pictures: np.ndarray) -> tuple[Blob, ...]:
     """The blobs of pictures, which the model can see from now on."""
     return tuple(model.text.store.add(one, "a test", Path()) for one in pictures)
 
 
 def request(
-    model: VisionLanguageModel, text: str, blobs: Sequence[Blob] = (), ordinal: int = 0, sample: int = 0, **sampling: Any
+    model: MediaModel, text: str, blobs: Sequence[Blob] = (), ordinal: int = 0, sample: int = 0, **sampling: Any
 ) -> Request:
     """A request whose prompt shows pictures where ``<image>`` stands."""
     tokens = np.asarray(model.text.showing(blobs).prompt(text), np.int32)
@@ -89,7 +92,7 @@ def request(
     return Request(tiny_models.key(ordinal, sample), tokens, how, blobs=tuple(blobs))
 
 
-def ragged(model: VisionLanguageModel, **sampling: Any) -> list[Request]:
+def ragged(model: MediaModel, **sampling: Any) -> list[Request]:
     """Prompts of different lengths with no picture, one, two, and the same one twice."""
     large, middle, small, thin = shown(model, *(picture(size) for size in SIZES))
     return [
@@ -102,30 +105,25 @@ def ragged(model: VisionLanguageModel, **sampling: Any) -> list[Request]:
     ]
 
 
-def row(model: VisionLanguageModel, text: str, answer: Sequence[int], blobs: Sequence[Blob] = (), **fields: Any) -> Row:
+def row(model: MediaModel, text: str, answer: Sequence[int], blobs: Sequence[Blob] = (), **fields: Any) -> Row:
     """A row whose actions are ``answer``."""
     prompt = model.text.showing(blobs).prompt(text)
     tokens_T = np.asarray([*prompt, *answer], np.int32)
-    columns = {"tokens_T": tokens_T, **model.text.pictured(tokens_T, blobs)}
+    columns = {"tokens_T": tokens_T, **model.text.media_columns(tokens_T, blobs)}
     return Row(columns, np.arange(len(tokens_T)) >= len(prompt), fields)
 
 
-def transformers_logits(model: VisionLanguageModel, tokens_T: np.ndarray, blobs: Sequence[Blob]) -> torch.Tensor:
+def transformers_logits(model: MediaModel, tokens_T: np.ndarray, blobs: Sequence[Blob]) -> torch.Tensor:
     """Logits ``[T, V]`` of one row as transformers computes them, without our attention, positions and expansion."""
     from penstock.models.attention import eager_attention
 
-    seen = [model.text.sight.of(blob.number) for blob in blobs]
+    seen = [model.text.senses.of(blob.number) for blob in blobs]
     tokens = torch.from_numpy(tokens_T.astype(np.int64))[None]
-    more: dict[str, Any] = {}
-    if seen:
-        more = {
-            "pixel_values": torch.cat([one.values_PD for one in seen]),
-            "image_grid_thw": torch.tensor([one.grid for one in seen]),
-            "mm_token_type_ids": (tokens == model.network.config.image_token_id).int(),
-        }
+    more = model.text.processor.arguments(seen, tokens) if seen else {}
     with torch.no_grad(), eager_attention(model.network):
-        model.network.model.rope_deltas = None
-        return model.network(input_ids=tokens, use_cache=False, **more).logits[0]
+        if model.text.processor.mrope:
+            model.network.model.rope_deltas = None
+        return model.network(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **more).logits[0]
 
 
 def tiny_text() -> Any:
