@@ -40,15 +40,15 @@ class Hearing:
     frozen: bool = True
     """Leave the tower as it is, so that a sound is encoded once for a whole run."""
     rate: int = 8000
-    """Samples a second of a model from scratch; a folder says its own."""
-    seconds: float = 1.0
+    """Samples a second of a model from scratch, a multiple of 50; a folder says its own."""
+    seconds: int = 1
     """Longest sound that a model from scratch hears; a folder says its own."""
 
     kinds: ClassVar[tuple[str, ...]] = ("audio",)
 
     def __post_init__(self) -> None:
-        require(self.rate >= 2000, f"hearing.rate={self.rate} is too low; use at least 2000 samples a second")
-        require(self.seconds > 0, f"hearing.seconds={self.seconds} is no length of a sound")
+        require(self.rate >= 2000 and self.rate % 50 == 0, f"hearing.rate={self.rate}: use a multiple of 50, at least 2000")
+        require(self.seconds > 0, f"hearing.seconds={self.seconds} is no length of a sound; use 1 or more")
 
 
 Media = Vision | Hearing

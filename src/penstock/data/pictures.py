@@ -16,8 +16,8 @@ from penstock.core.errors import DataError
 KIND = "image/png"
 RATE = 2.0
 """Frames a second of a film that does not say how many it has: what processors of the Qwen-VL kind take."""
-PLACE = "penstock:rate"
-"""Name of the text in a film's file that says its frames a second."""
+PLACE = "penstock:film"
+"""Name of the text in a film's file that says its frames a second and how many there are."""
 TICK = 100
 """Milliseconds for which a frame of a film's file is shown, whatever its rate."""
 LARGEST_SIDE = 1 << 14
@@ -135,7 +135,7 @@ def from_film(film: Film, where: str) -> tuple[bytes, str]:
     from PIL import PngImagePlugin
 
     image, out, said = _pillow(where), io.BytesIO(), PngImagePlugin.PngInfo()
-    said.add_text(PLACE, repr(float(film.rate)))
+    said.add_text(PLACE, f"{float(film.rate)!r} {len(film.frames_FHWC)}")
     first, *others = [image.fromarray(frame) for frame in film.frames_FHWC]
     first.save(out, "PNG", save_all=True, append_images=others, duration=TICK, loop=0, pnginfo=said)
     return out.getvalue(), FILM
@@ -146,12 +146,14 @@ def from_file(content: bytes, where: str) -> Picture | Film:
     with _pillow(where).open(io.BytesIO(content)) as opened:
         if PLACE not in getattr(opened, "text", {}):
             return np.asarray(opened.convert("RGB"), np.uint8)
-        rate, frames = float(opened.text[PLACE]), []
+        (rate, count), frames = opened.text[PLACE].split(), list[Picture]()
         for frame in range(opened.n_frames):
             opened.seek(frame)
-            times = max(1, round(float(opened.info.get("duration") or TICK) / TICK))
+            times = int(count) if opened.n_frames == 1 else max(1, round(float(opened.info.get("duration") or TICK) / TICK))
             frames += [np.asarray(opened.convert("RGB"), np.uint8)] * times
-        return Film(np.stack(frames), rate)
+        if len(frames) != int(count):
+            raise DataError(f"{where}: {len(frames)} frames are in the file, and it says {count}")
+        return Film(np.stack(frames), float(rate))
 
 
 def _pillow(where: str) -> Any:

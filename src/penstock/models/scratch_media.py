@@ -27,8 +27,8 @@ VISION_NAMES = ("vision_start", "image", "vision_end", "video")
 VISION_MARKS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 """Qwen's marks of pictures and films, one token each."""
 SOUND_MARKS = (*AROUND, "<|AUDIO|>")
-STEP = 0.02
-"""Seconds between mel features of a model from scratch; a token is four of them."""
+FRAMES = 50
+"""Mel features of a second of sound, for a model from scratch; a token is four of them."""
 
 
 def marks_of(media: Media) -> tuple[str, ...]:
@@ -74,16 +74,14 @@ def _vision(decoder: dict[str, Any], spec: ModelSpec, vision: Vision, text: Text
 
 def _hearing(decoder: dict[str, Any], spec: ModelSpec, hearing: Hearing, text: Text) -> tuple[Any, QwenAudio]:
     """Qwen2-Audio's shape (arXiv:2407.10759) with a tower of half the decoder's width: two layers on 40 mel bands."""
-    width, hop = PRESETS[spec.preset].width // 2, round(STEP * hearing.rate)
-    tokens = max(1, round(hearing.seconds / STEP / 4))
+    width, hop = PRESETS[spec.preset].width // 2, hearing.rate // FRAMES
     extractor = WhisperFeatureExtractor(
-        feature_size=40, sampling_rate=hearing.rate, hop_length=hop, n_fft=2 * hop, chunk_length=tokens * 4 * hop / hearing.rate
+        feature_size=40, sampling_rate=hearing.rate, hop_length=hop, n_fft=2 * hop, chunk_length=hearing.seconds
     )
-    extractor.n_samples, extractor.nb_max_frames = tokens * 4 * hop, tokens * 4
     config = Qwen2AudioConfig(
         audio_config={
             "num_mel_bins": 40, "d_model": width, "encoder_layers": 2, "encoder_attention_heads": 4,
-            "encoder_ffn_dim": 2 * width, "max_source_positions": 2 * tokens, "initializer_range": width**-0.5,
+            "encoder_ffn_dim": 2 * width, "max_source_positions": hearing.seconds * FRAMES // 2, "initializer_range": width**-0.5,
         },
         text_config={
             "model_type": "qwen2", **decoder,
