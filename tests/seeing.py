@@ -21,19 +21,19 @@ from transformers import (
 )
 
 import tiny_models
-from penstock.config.run import ModelSpec
 from penstock.config.media import Hearing, Vision
+from penstock.config.run import ModelSpec
 from penstock.core.blobs import Blob, Film, Sound, medium_of
 from penstock.core.types import Request, Row, Sampling
 from penstock.data.media import MediaStore
 from penstock.models.llava import Llava
+from penstock.models.media import MediaText
+from penstock.models.media_model import MediaModel
 from penstock.models.qwen_audio import QwenAudio
 from penstock.models.qwen_vl import QwenVL
 from penstock.models.scratch import build_model
 from penstock.models.scratch_media import SOUND_MARKS, VISION_MARKS, VISION_NAMES
 from penstock.models.text import train_tokenizer
-from penstock.models.media import MediaText
-from penstock.models.media_model import MediaModel
 
 SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 """Heights and widths of pictures; a token stands for 8 x 8 pixels, so they are 9, 6, 2 and 3 tokens."""

@@ -80,7 +80,7 @@ def test_pixels_in_another_shape_are_another_picture(pictures, tmp_path):
         (np.zeros((4, 4)), "image is float64 (4, 4); give a path, the bytes of a picture file, or uint8"),
         (np.zeros((4, 4, 4), np.uint8), "image is uint8 (4, 4, 4)"),
         (5, "image is int"),
-        ("none.png", "picture none.png cannot be read: No such file"),
+        ("none.png", "'none.png' cannot be read: No such file"),
         (b"no picture", "the picture cannot be decoded: UnidentifiedImageError"),
         (png(PIXELS)[:60], "the picture cannot be decoded"),
     ],

@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from penstock.config.denoising import Pictures
-from penstock.config.spec import AnySpec, require, spec
 from penstock.config.media import Media
+from penstock.config.spec import AnySpec, require, spec
 
 TEMPLATE_OWN = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "return_dict", "tokenize"}

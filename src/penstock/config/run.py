@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal
 
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import Dtype, LearnerSpec
+from penstock.config.media import MARKS
 from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, SIGNALS, Stage
-from penstock.config.media import MARKS
 from penstock.core.algorithm import Algorithm
 from penstock.core.sentinels import SentinelMode
 from penstock.core.types import CachePolicy, Sampling

@@ -43,17 +43,19 @@ def png(picture: NDArray[np.uint8]) -> bytes:
 
 def given_picture(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint8]:
     """What a row (``where``) gives for a picture: the bytes of a file, or an array. Raises DataError for anything else."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        try:
-            return (base / value).read_bytes()
-        except OSError as error:
-            raise DataError(f"{where}: picture {value} cannot be read: {error.strerror}") from error
+    if isinstance(value, bytes | str):
+        return _content(value, where, base)
     if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (2, 3) and value.shape[2:] in ((), (3,)):
         return np.ascontiguousarray(value)
     what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     raise DataError(f"{where}: image is {what}; give a path, the bytes of a picture file, or uint8 [H, W] or [H, W, 3]")
+
+
+def _content(value: bytes | str, where: str, base: Path) -> bytes:
+    try:
+        return value if isinstance(value, bytes) else (base / value).read_bytes()
+    except OSError as error:
+        raise DataError(f"{where}: {value!r:.200} cannot be read: {error.strerror}") from error
 
 
 def picture_of(given: bytes | NDArray[np.uint8], where: str) -> Picture:
@@ -99,7 +101,7 @@ def film_of(value: Any, where: str, base: Path) -> Film:
         files = sorted(file for file in (base / value).iterdir() if not file.name.startswith("."))
         frames = [picture_of(file.read_bytes(), f"{where}: {file.name}") for file in files]
     elif isinstance(value, str | bytes):
-        found = _animated(given_picture(value, where, base), where)
+        found = _animated(_content(value, where, base), where)
         return Film(found.frames_FHWC, rate or found.rate)
     else:
         what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
@@ -125,7 +127,7 @@ def _animated(content: bytes, where: str) -> Film:
                 shown.append(float(opened.info.get("duration") or 0))
     except Exception as error:  # of a damaged file, each format has its own
         raise DataError(
-            f"{where}: the film cannot be decoded: {type(error).__name__}: {error}; give frames, or an animated GIF, PNG or WebP"
+            f"{where}: the film cannot be decoded: {type(error).__name__}: {error}; give frames, or an animated GIF"
         ) from error
     return Film(np.stack(frames), 1000 / float(np.median(shown)) if min(shown) > 0 else RATE)
 

@@ -51,7 +51,9 @@ def from_wav(content: bytes, where: str) -> Sound:
             channels, width, rate = opened.getnchannels(), opened.getsampwidth(), opened.getframerate()
             raw = opened.readframes(opened.getnframes())
     except (wave.Error, EOFError) as error:
-        raise DataError(f"{where} is no WAV of plain samples ({error}); convert it: ffmpeg -i FILE -c:a pcm_s16le FILE.wav") from error
+        raise DataError(
+            f"{where} is no WAV of plain samples ({error}); convert it: ffmpeg -i FILE -c:a pcm_s16le FILE.wav"
+        ) from error
     if width not in _READ or not raw or len(raw) % (width * channels):
         raise DataError(f"{where} has {8 * width} bits a sample and {len(raw)} bytes; use a whole WAV of 8, 16 or 32 bits")
     kind, middle, full = _READ[width]

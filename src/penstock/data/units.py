@@ -39,7 +39,9 @@ class Units:
         if rule.cuts and not algorithm.truncates:
             raise SpecError(f"a row of {type(algorithm).__name__} means nothing without its end; set data.too_long=Drop")
         if rule.cuts and text.store is not None:
-            raise SpecError("half a medium shows nothing, so rows of a model that reads media are not cut; set data.too_long=Drop")
+            raise SpecError(
+                "half a medium shows nothing, so rows of a model that reads media are not cut; set data.too_long=Drop"
+            )
         if rule.cuts or rule.drops:
             rows, self.cut = len(self.sampler), 0
             self.sampler = self.sampler.where(self._stays)

@@ -19,8 +19,8 @@ from penstock.core.types import IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.denoising import DenoisingGenerator
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.engine.sequences import Prefix, Sequence
 from penstock.engine.media import MediaGenerator
+from penstock.engine.sequences import Prefix, Sequence
 from penstock.models.attention import Runs, Segments
 from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys

@@ -40,10 +40,10 @@ from penstock.models.encoder_decoder import faced
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
+from penstock.models.media_model import MediaModel, media_text
 from penstock.models.presets import pipeline_of
 from penstock.models.text import Text
 from penstock.models.text_part import has_text_part, load_text_part
-from penstock.models.media_model import MediaModel, media_text
 
 VALUE_HEAD = "value_head.safetensors"
 ADAPTER_FOLDER = "adapter"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Llava:
         if tower.model_type != "clip_vision_model":
             raise ModelError(f'a LLaVA with a tower of type "{tower.model_type}" is not supported; CLIP\'s is')
         self.processor, self.config = processor, config
-        self.pads = {"image": config.image_token_id}
+        self.pads: Mapping[str, int] = {"image": config.image_token_id}
         self.forbidden = frozenset(self.pads.values())
         self.parts = (tower.image_size // tower.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
 

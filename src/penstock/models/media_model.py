@@ -140,7 +140,10 @@ class MediaModel(LanguageModel):
                 if deep:  # added after the first layers (DeepStack, arXiv:2406.04334)
                     mask = torch.from_numpy(shown.media_N > 0).to(self.device)[None]
                     deeper = {"visual_pos_masks": mask, "deepstack_visual_embeds": deep}
-        run, position = self.text.processor.decoder(self.network), position_3BN if self.text.processor.mrope else position_3BN[0]
+        run, position = (
+            self.text.processor.decoder(self.network),
+            position_3BN if self.text.processor.mrope else position_3BN[0],
+        )
         return run(inputs_embeds=embedded_BNH, position_ids=position, use_cache=False, plan=plan, **deeper).last_hidden_state
 
     def parts(self, media_M: Names, part_M: NDArray[np.int64]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class QwenAudio:
 
     def __init__(self, extractor: Any, config: Any) -> None:
         self.extractor, self.config = extractor, config
-        self.pads = {"audio": config.audio_token_id}
+        self.pads: Mapping[str, int] = {"audio": config.audio_token_id}
         self.forbidden = frozenset(self.pads.values())
 
     @staticmethod
@@ -108,7 +108,7 @@ class QwenAudio:
 
 
 def resampled(samples_S: FloatArray, rate: int, wanted: int) -> FloatArray:
-    """A sound at another rate, by scipy's polyphase filter (a Kaiser window, beta 5). Raises DataError where scipy is missing."""
+    """A sound at another rate, by scipy's polyphase filter (Kaiser window, beta 5). Raises DataError where scipy is missing."""
     if rate == wanted:
         return samples_S
     try:

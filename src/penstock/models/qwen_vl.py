@@ -6,7 +6,7 @@ the time before each pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class QwenVL:
             processor.size = {**size, "longest_edge": vision.pixels, "shortest_edge": min(size["shortest_edge"], vision.pixels)}
         self.processor, self.config = processor, config
         self.merge, self.pair = int(processor.merge_size), int(processor.temporal_patch_size)
-        self.pads = {"image": config.image_token_id, "video": config.video_token_id}
+        self.pads: Mapping[str, int] = {"image": config.image_token_id, "video": config.video_token_id}
         self.forbidden = frozenset(self.pads.values())
         self.tells_time = config.model_type == "qwen3_vl"
         self.speed = config.vision_config.tokens_per_second if config.model_type == "qwen2_5_vl" else 0.0

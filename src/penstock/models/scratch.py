@@ -30,7 +30,11 @@ def build_model(
     spec: ModelSpec, corpus: Iterable[str], seed: int, head: Head = "lm", text: Text | None = None
 ) -> LanguageModel:
     """A model of ``spec.preset`` with random weights (a pure function of ``seed``) and a tokenizer fitted to ``corpus``."""
-    text = text if text is not None else train_tokenizer(corpus, spec.vocabulary, marks_of(spec.media) if spec.media is not None else ())
+    text = (
+        text
+        if text is not None
+        else train_tokenizer(corpus, spec.vocabulary, marks_of(spec.media) if spec.media is not None else ())
+    )
     if spec.architecture == "encoder-decoder":
         return _build_encoder_decoder(spec, seed, head, text)
     if spec.media is not None:

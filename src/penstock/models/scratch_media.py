@@ -78,16 +78,17 @@ def _hearing(decoder: dict[str, Any], spec: ModelSpec, hearing: Hearing, text: T
     extractor = WhisperFeatureExtractor(
         feature_size=40, sampling_rate=hearing.rate, hop_length=hop, n_fft=2 * hop, chunk_length=hearing.seconds
     )
+    both: dict[str, Any] = {"eos_token_id": text.end, "pad_token_id": text.pad, "tie_word_embeddings": True}
     config = Qwen2AudioConfig(
         audio_config={
             "num_mel_bins": 40, "d_model": width, "encoder_layers": 2, "encoder_attention_heads": 4,
-            "encoder_ffn_dim": 2 * width, "max_source_positions": hearing.seconds * FRAMES // 2, "initializer_range": width**-0.5,
+            "encoder_ffn_dim": 2 * width, "max_source_positions": hearing.seconds * FRAMES // 2,
+            "initializer_range": width**-0.5,
         },
         text_config={
             "model_type": "qwen2", **decoder,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10.0 * spec.context},
         },
-        audio_token_id=text.encode(SOUND_MARKS[-1])[0], eos_token_id=text.end, pad_token_id=text.pad,
-        tie_word_embeddings=True,
+        audio_token_index=text.encode(SOUND_MARKS[-1])[0], **both,
     )  # fmt: skip
     return config, QwenAudio(extractor, config)

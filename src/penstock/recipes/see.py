@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
-from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.config.media import Vision
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.errors import DataError
 from penstock.core.types import Sampling
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.learner import Dtype
+from penstock.config.media import Media
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
-from penstock.config.media import Media
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError, WireError

@@ -11,7 +11,7 @@ from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.build import Models, StageRewards, environments, seed_of, reading
+from penstock.runtime.build import Models, StageRewards, environments, reading, seed_of
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
 from penstock.runtime.measuring import measured

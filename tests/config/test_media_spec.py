@@ -8,12 +8,12 @@ from penstock.algos.ppo import PPO
 from penstock.config.engines import VLLM
 from penstock.config.keeping import RolesSpec
 from penstock.config.learner import LoRA
+from penstock.config.media import Hearing, Vision
 from penstock.config.optimizers import AdamW
 from penstock.config.parts import ModelSpec
 from penstock.config.run import Run
 from penstock.config.spec import parse, plain
 from penstock.config.strategies import DDP, FSDP2
-from penstock.config.media import Vision
 from penstock.core.errors import SpecError
 from penstock.recipes.see import see
 
@@ -77,6 +77,29 @@ def test_engines_and_runtimes_that_get_no_pictures_are_refused(changes):
     checkpoint = replace(run.checkpoint, every=1)
     with pytest.raises(SpecError, match="media reach Penstock's own engine"):
         replace(run, checkpoint=checkpoint, **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Vision(frames=-1), "vision.frames=-1 is negative"),
+        (lambda: Vision(fps=-1), "vision.fps=-1 is negative"),
+        (lambda: Hearing(rate=8001), "hearing.rate=8001: use a multiple of 50"),
+        (lambda: Hearing(seconds=0), "hearing.seconds=0 is no length of a sound"),
+    ],
+)
+def test_impossible_media_are_refused(make, message):
+    with pytest.raises(SpecError) as refused:
+        make()
+    assert message in str(refused.value)
+
+
+def test_a_mark_that_the_model_does_not_read_is_refused():
+    stage = see().stages[1]
+    with pytest.raises(SpecError, match=r"<image> is in the prompt, and the model has model.media=Hearing\(\)"):
+        replace(stage, model=ModelSpec(path="@sft", media=Hearing()))
+    with pytest.raises(SpecError, match=r"<audio> is in the prompt, .*; set model.media=Hearing\(\)"):
+        replace(stage, data=replace(stage.data, prompt="<audio>{{ question }}"))
 
 
 def test_a_negative_number_of_pixels_is_refused():

@@ -118,7 +118,7 @@ def test_wavs_of_8_and_32_bits_are_read(store, tmp_path):
         ("video", 5, "video is int; give"),
         ("video", (FRAMES, 0), "video has 0 frames a second; give a number above 0"),
         ("video", [FRAMES[0], FRAMES[0][:4]], "video has frames of the sizes [(4, 12), (8, 12)]; they must be equal"),
-        ("video", "none.gif", "picture none.gif cannot be read: No such file"),
+        ("video", "none.gif", "'none.gif' cannot be read: No such file"),
         ("video", b"mp4", "the film cannot be decoded: UnidentifiedImageError"),
         ("audio", "none.wav", "sound none.wav cannot be read: No such file"),
         ("audio", b"OggS" * 9, "is no WAV of plain samples (file does not start with RIFF id); convert it: ffmpeg"),

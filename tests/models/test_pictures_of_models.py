@@ -7,8 +7,8 @@ from transformers import AutoModelForImageTextToText
 
 import seeing
 from penstock.config.learner import LearnerSpec
-from penstock.config.run import ModelSpec
 from penstock.config.media import Vision
+from penstock.config.run import ModelSpec
 from penstock.core.errors import DataError, ModelError, TrainingError
 from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import LanguagePolicy
@@ -131,7 +131,7 @@ def test_the_gradient_of_the_tower_is_that_of_transformers():
     tokens = torch.from_numpy(row.tokens_T.astype(np.int64))[None]
     model.network.set_attn_implementation("eager")
     logits = model.network(
-        input_ids=tokens, pixel_values=seen.inputs["pixel_values"], image_grid_thw=seen.inputs["image_grid_thw"], use_cache=False,
+        input_ids=tokens, **seen.inputs, use_cache=False,
         mm_token_type_ids=(tokens == model.network.config.image_token_id).int(),
     ).logits[0, -2]  # fmt: skip
     logits[sorted(model.text.media)] = -1e9
@@ -234,7 +234,9 @@ def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model
 
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
     save_model(tiny(), tmp_path / "saved")
-    with pytest.raises(ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava is'):
+    with pytest.raises(
+        ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava is'
+    ):
         load_model(str(tmp_path / "saved"), media=Vision())
 
 
