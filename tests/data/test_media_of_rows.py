@@ -119,11 +119,23 @@ def test_wavs_of_8_and_32_bits_are_read(store, tmp_path):
         ("video", (FRAMES, 0), "video has 0 frames a second; give a number above 0"),
         ("video", [FRAMES[0], FRAMES[0][:4]], "video has frames of the sizes [(4, 12), (8, 12)]; they must be equal"),
         ("video", "none.gif", "'none.gif' cannot be read: No such file"),
+        ("video", (FRAMES, np.inf), "video has inf frames a second; give a number above 0"),
+        ("video", FRAMES[:0], "video is uint8 (0, 8, 12, 3); give uint8 [F, H, W]"),
+        ("video", (), "video has frames of the sizes []; they must be equal, and one at least"),
+        ("video", [animated(FRAMES, "GIF")], "a picture of 3 frames; give one frame, or a film in the column video"),
+        ("image", animated(FRAMES, "PNG"), "a picture of 3 frames; give one frame, or a film in the column video"),
+        ("image", FRAMES[0][:0], "image is uint8 (0, 12, 3); give a path"),
         ("video", b"mp4", "the film cannot be decoded: UnidentifiedImageError"),
         ("audio", "none.wav", "sound none.wav cannot be read: No such file"),
         ("audio", b"OggS" * 9, "is no WAV of plain samples (file does not start with RIFF id); convert it: ffmpeg"),
         ("audio", np.zeros(4), "audio is ndarray; give the path or the bytes of a WAV, or (float array, rate)"),
         ("audio", (np.zeros((2, 4)), 8000), "audio is float64 (2, 4) at 8000 samples a second; give floats [S]"),
+        ("audio", (np.zeros(4), 0.5), "audio is float64 (4,) at 0.5 samples a second; give floats [S]"),
+        ("audio", (np.zeros(4), None), "audio is float64 (4,) at None samples a second; give floats [S]"),
+        ("audio", wav(np.zeros(8, "<f4"), width=4).replace(b"\x01\x00", b"\x03\x00", 1), "is no WAV of plain samples (unknown"),
+        ("audio", wav(np.zeros(9, "u1"), width=3), "has 24 bits a sample, 8000 samples a second and 9 of 9 bytes; use a whole"),
+        ("audio", wav(np.zeros(8, "<i2"))[:-6], "has 16 bits a sample, 8000 samples a second and 10 of 16 bytes; use a whole"),
+        ("audio", wav(np.zeros(8, "<i2")).replace((8000).to_bytes(4, "little"), bytes(4)), "0 samples a second and 16 of 16"),
         ("audio", (np.full(4, 2.0), 8000), "audio has samples beyond -1 to 1; divide by the largest"),
     ],
 )
@@ -144,3 +156,8 @@ def test_a_row_may_have_media_of_all_kinds_and_several_of_each(tmp_path):
     assert prompt.columns["audio"] == [prompt.blobs[3].hash] * 2
     films = illustrated(store, tmp_path)(Prompt(PromptKey("rows", 0, 0), "", columns={"video": [FRAMES, FRAMES[:2]]}))
     assert [blob.medium for blob in films.blobs] == ["video", "video"]
+
+
+def test_a_row_may_have_an_empty_list_of_media(tmp_path):
+    columns = {"image": [], "video": [], "audio": []}
+    assert illustrated(MediaStore(), tmp_path)(Prompt(PromptKey("rows", 0, 0), "", columns=columns)).blobs == ()

@@ -76,9 +76,8 @@ class MediaStore:
             if name not in self._numbers:
                 raise DataError(f"medium {name:015x} is not in memory; nobody has read the row that it belongs to")
             return self._held[self._numbers[name].hash]
-        found = list(
-            self.blobs.folder.glob(f"{name:015x}*")
-        )  # blobs that came from another process are known by the folder alone
+        # blobs that came from another process are known by the folder alone
+        found = list(self.blobs.folder.glob(f"{name:015x}*"))
         if len(found) != 1:
             raise DataError(f"medium {name:015x} is {len(found)} times in {self.blobs.folder}, not once")
         return found[0].read_bytes()
@@ -96,7 +95,8 @@ def thinned(film: Film, vision: Vision, where: str) -> Film:
         raise DataError(f"{where}: a film without a frame")
     chosen = np.arange(count)
     if vision.fps and vision.fps < film.rate:
-        chosen = np.unique(np.floor(np.arange(0, count, film.rate / vision.fps)).astype(int))
+        spread = np.floor(np.arange(0, count, film.rate / vision.fps)).astype(int)
+        chosen = np.unique(spread.clip(max=count - 1))  # rounding may step on the end
     if vision.frames and len(chosen) > vision.frames:
         chosen = chosen[np.round(np.linspace(0, len(chosen) - 1, vision.frames)).astype(int)]
     if len(chosen) == count:
@@ -129,8 +129,9 @@ def _several(value: Any, column: str) -> bool:
     rate, are a tuple."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | tuple):
         return False
-    films = column != "video" or (len(value) > 0 and isinstance(value[0], list | tuple))
-    return films or (isinstance(value[0], np.ndarray) and value[0].ndim == 4)
+    if column != "video" or not value or isinstance(value[0], list | tuple):
+        return True
+    return isinstance(value[0], np.ndarray) and value[0].ndim == 4
 
 
 def _hash(content: bytes) -> bytes:

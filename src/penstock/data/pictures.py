@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ def given_picture(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint
     """What a row (``where``) gives for a picture: the bytes of a file, or an array. Raises DataError for anything else."""
     if isinstance(value, bytes | str):
         return _content(value, where, base)
-    if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (2, 3) and value.shape[2:] in ((), (3,)):
+    if _of_bytes(value, 2):
         return np.ascontiguousarray(value)
     what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     raise DataError(f"{where}: image is {what}; give a path, the bytes of a picture file, or uint8 [H, W] or [H, W, 3]")
@@ -58,6 +60,12 @@ def _content(value: bytes | str, where: str, base: Path) -> bytes:
         raise DataError(f"{where}: {value!r:.200} cannot be read: {error.strerror}") from error
 
 
+def _of_bytes(value: Any, axes: int) -> bool:
+    """Whether it is an array of bytes of so many axes, with or without one of three colours, that is not empty."""
+    fits = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.size > 0
+    return fits and value.ndim in (axes, axes + 1) and value.shape[axes:] in ((), (3,))
+
+
 def picture_of(given: bytes | NDArray[np.uint8], where: str) -> Picture:
     """The pixels of a file or array. Raises DataError where they cannot be had."""
     if not isinstance(given, bytes):
@@ -68,6 +76,10 @@ def picture_of(given: bytes | NDArray[np.uint8], where: str) -> Picture:
             if max(opened.size) > LARGEST_SIDE:
                 raise DataError(
                     f"{where}: a picture of {opened.size[0]} x {opened.size[1]} pixels; make it smaller than {LARGEST_SIDE}"
+                )
+            if opened.format in ("GIF", "PNG", "WEBP") and getattr(opened, "n_frames", 1) > 1:
+                raise DataError(
+                    f"{where}: a picture of {opened.n_frames} frames; give one frame, or a film in the column video"
                 )
             return np.asarray(opened.convert("RGB"), np.uint8)
     except DataError:
@@ -91,15 +103,16 @@ def film_of(value: Any, where: str, base: Path) -> Film:
         DataError: it is no film that can be read, or its frames differ in size.
     """
     value, rate = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
-    if rate is not None and not (isinstance(rate, int | float) and rate > 0):
-        raise DataError(f"{where}: video has {rate!r} frames a second; give a number above 0")
-    if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (3, 4) and value.shape[3:] in ((), (3,)):
+    if rate is not None and not (isinstance(rate, Real) and 0 < rate < math.inf):
+        raise DataError(f"{where}: video has {rate!r:.100} frames a second; give a number above 0")
+    rate = None if rate is None else float(rate)
+    if _of_bytes(value, 3):
         return Film(np.stack([picture_of(frame, where) for frame in value]), rate or RATE)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         frames = [picture_of(given_picture(one, where, base), where) for one in value]
     elif isinstance(value, str) and (base / value).is_dir():
         files = sorted(file for file in (base / value).iterdir() if not file.name.startswith("."))
-        frames = [picture_of(file.read_bytes(), f"{where}: {file.name}") for file in files]
+        frames = [picture_of(_content(str(file.absolute()), where, base), f"{where}: {file.name}") for file in files]
     elif isinstance(value, str | bytes):
         found = _animated(_content(value, where, base), where)
         return Film(found.frames_FHWC, rate or found.rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import wave
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def sound_of(value: Any, where: str, base: Path) -> Sound:
         return from_wav(value, f"{where}: the sound")
     if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], np.ndarray):
         samples, rate = value
-        if samples.dtype.kind != "f" or samples.ndim != 1 or not len(samples) or int(rate) != rate or rate < 1:
+        whole = isinstance(rate, Integral) or (isinstance(rate, float) and rate.is_integer())
+        if samples.dtype.kind != "f" or samples.ndim != 1 or not len(samples) or not whole or rate < 1:
             raise DataError(
                 f"{where}: audio is {samples.dtype} {samples.shape} at {rate} samples a second; give floats [S] of one channel "
                 "and a whole rate"
@@ -49,13 +51,16 @@ def from_wav(content: bytes, where: str) -> Sound:
     try:
         with wave.open(io.BytesIO(content)) as opened:
             channels, width, rate = opened.getnchannels(), opened.getsampwidth(), opened.getframerate()
-            raw = opened.readframes(opened.getnframes())
+            said, raw = opened.getnframes() * width * channels, opened.readframes(opened.getnframes())
     except (wave.Error, EOFError) as error:
         raise DataError(
             f"{where} is no WAV of plain samples ({error}); convert it: ffmpeg -i FILE -c:a pcm_s16le FILE.wav"
         ) from error
-    if width not in _READ or not raw or len(raw) % (width * channels):
-        raise DataError(f"{where} has {8 * width} bits a sample and {len(raw)} bytes; use a whole WAV of 8, 16 or 32 bits")
+    if width not in _READ or not raw or len(raw) != said or not rate:
+        raise DataError(
+            f"{where} has {8 * width} bits a sample, {rate} samples a second and {len(raw)} of {said} bytes; use a whole "
+            "WAV of 8, 16 or 32 bits"
+        )
     kind, middle, full = _READ[width]
     samples: NDArray[np.float64] = (np.frombuffer(raw, kind).astype(np.float64) - middle) / full
     return Sound(samples.reshape(-1, channels).mean(1).clip(-1, 1).astype(np.float32), rate)

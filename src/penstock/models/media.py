@@ -137,8 +137,9 @@ class Senses:
 
     def keep(self, name: int, medium: Medium) -> None:
         """Keep a medium under its number; the least recently used go where there is no room."""
-        self._kept[name, self.processor.settings] = medium
-        self._bytes += _size(medium)
+        key = name, self.processor.settings
+        self._bytes += _size(medium) - (_size(self._kept[key]) if key in self._kept else 0)
+        self._kept[key] = medium
         while self._bytes > ROOM and len(self._kept) > 1:
             self._bytes -= _size(self._kept.popitem(last=False)[1])
 
