@@ -105,6 +105,11 @@ FOLDER_LINES = {
     "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
     "observe": 3_478, "runtime": 5_950, "plan": 1_500, "recipes": 1_865, "ui": 3_500, "deploy": 1_000, "sweep": 970,
     "cli": 2_357,
+    "web": 850, "rewards": 1_250, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200,
+    "ckpt": 1_420,
+    "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
+    "observe": 3_478, "runtime": 5_950, "plan": 1_500, "recipes": 1_865, "ui": 3_500, "deploy": 1_000, "sweep": 970,
+    "cli": 2_357,
 }  # fmt: skip
 """Lines of a folder at most: the design's table, with room for what is to come. What stands above it may only be lowered:
 ``feedback`` and ``product`` (to 6,000 and 1,600), ``runtime`` (4,200), ``net`` (700; decision 34), ``cli`` (1,500), ``observe``

@@ -70,6 +70,20 @@ def test_rows_packed_together_give_the_log_probs_of_each_alone(read):
         np.testing.assert_allclose(logp_A, logps(read[0], [row])[0], atol=5e-5)
 
 
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen2_vl", "qwen3_vl"])
+def test_pictures_and_films_in_one_prompt_give_transformers_log_probs(kind):
+    model = seeing.of_kind(kind)
+    small, large = seeing.picture((8, 16), 1), seeing.picture((16, 24), 2)
+    blobs = seeing.shown(model, small, large, seeing.film(3, (24, 16)))  # wider than it lasts, so that transformers agrees
+    row = seeing.row(model, "3 <image> or <video><image> 4", [140, 141, 142], blobs)
+    (logp_A,) = logps(model, [row])
+    np.testing.assert_allclose(logp_A, transformers_logps(model, row.tokens_T, row.action_T, blobs), atol=1e-4)
+    asked = seeing.request(model, "3 <image> or <video><image> 4", blobs)
+    (sample,) = run(embedded_generator(model), [asked])
+    expected = transformers_logps(model, sample.tokens_T, sample.action_T, blobs)
+    np.testing.assert_allclose(sample.logp_T[sample.action_T], expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("chunk", [5, 4096])
 def test_generated_tokens_have_transformers_and_the_learners_log_probs(read, chunk):
     model, mark, (one, other) = read
