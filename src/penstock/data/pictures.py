@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def film_of(value: Any, where: str, base: Path) -> Film:
         DataError: it is no film that can be read, or its frames differ in size.
     """
     value, rate = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
-    if rate is not None and not (isinstance(rate, Real) and 0 < rate < math.inf):
+    if rate is not None and not (isinstance(rate, int | float | np.number) and 0 < rate < math.inf):
         raise DataError(f"{where}: video has {rate!r:.100} frames a second; give a number above 0")
     rate = None if rate is None else float(rate)
     if _of_bytes(value, 3):
