@@ -45,18 +45,20 @@ def png(picture: NDArray[np.uint8]) -> bytes:
 def given_picture(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint8]:
     """What a row (``where``) gives for a picture: the bytes of a file, or an array. Raises DataError for anything else."""
     if isinstance(value, bytes | str):
-        return _content(value, where, base)
+        return content_of(value, where, base)
     if _of_bytes(value, 2):
         return np.ascontiguousarray(value)
     what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     raise DataError(f"{where}: image is {what}; give a path, the bytes of a picture file, or uint8 [H, W] or [H, W, 3]")
 
 
-def _content(value: bytes | str, where: str, base: Path) -> bytes:
+def content_of(value: bytes | str, where: str, base: Path) -> bytes:
+    """The bytes of a file, or those that are given. Raises DataError where it cannot be read."""
     try:
         return value if isinstance(value, bytes) else (base / value).read_bytes()
-    except OSError as error:
-        raise DataError(f"{where}: {value!r:.200} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError of a path that can be none
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{where}: {value!r:.200} cannot be read: {why}") from error
 
 
 def _of_bytes(value: Any, axes: int) -> bool:
@@ -102,8 +104,10 @@ def film_of(value: Any, where: str, base: Path) -> Film:
         DataError: it is no film that can be read, or its frames differ in size.
     """
     value, rate = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
-    if rate is not None and not (isinstance(rate, int | float | np.number) and 0 < rate < math.inf):
-        raise DataError(f"{where}: video has {rate!r:.100} frames a second; give a number above 0")
+    number = isinstance(rate, int | float | np.number)
+    if rate is not None and not (number and 0 < rate < math.inf):
+        what = rate if number else f"a {type(rate).__name__} of"
+        raise DataError(f"{where}: video has {what} frames a second; give a number above 0")
     rate = None if rate is None else float(rate)
     if _of_bytes(value, 3):
         return Film(np.stack([picture_of(frame, where) for frame in value]), rate or RATE)
@@ -111,9 +115,9 @@ def film_of(value: Any, where: str, base: Path) -> Film:
         frames = [picture_of(given_picture(one, where, base), where) for one in value]
     elif isinstance(value, str) and (base / value).is_dir():
         files = sorted(file for file in (base / value).iterdir() if not file.name.startswith("."))
-        frames = [picture_of(_content(str(file.absolute()), where, base), f"{where}: {file.name}") for file in files]
+        frames = [picture_of(content_of(str(file.absolute()), where, base), f"{where}: {file.name}") for file in files]
     elif isinstance(value, str | bytes):
-        found = _animated(_content(value, where, base), where)
+        found = _animated(content_of(value, where, base), where)
         return Film(found.frames_FHWC, rate or found.rate)
     else:
         what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

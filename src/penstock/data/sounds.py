@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from penstock.core.blobs import Sound
 from penstock.core.errors import DataError
+from penstock.data.pictures import content_of
 
 KIND = "audio/wav"
 FULL = 32767
 """The sample of a WAV of 16 bits that means 1."""
+FASTEST = 1_000_000
+"""Samples a second at most."""
 
 
 def sound_of(value: Any, where: str, base: Path) -> Sound:
@@ -25,17 +28,12 @@ def sound_of(value: Any, where: str, base: Path) -> Sound:
     Raises:
         DataError: it is no sound that can be read.
     """
-    if isinstance(value, str):
-        try:
-            return from_wav((base / value).read_bytes(), f"{where}: sound {value}")
-        except OSError as error:
-            raise DataError(f"{where}: sound {value} cannot be read: {error.strerror}") from error
-    if isinstance(value, bytes):
-        return from_wav(value, f"{where}: the sound")
+    if isinstance(value, str | bytes):
+        return from_wav(content_of(value, where, base), f"{where}: the sound" + (f" {value}" if isinstance(value, str) else ""))
     if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], np.ndarray):
         samples, rate = value
         whole = isinstance(rate, Integral) or (isinstance(rate, float) and rate.is_integer())
-        if samples.dtype.kind != "f" or samples.ndim != 1 or not len(samples) or not whole or rate < 1:
+        if samples.dtype.kind != "f" or samples.ndim != 1 or not len(samples) or not whole or not 1 <= rate <= FASTEST:
             raise DataError(
                 f"{where}: audio is {samples.dtype} {samples.shape} at {rate} samples a second; give floats [S] of one channel "
                 "and a whole rate"
@@ -56,7 +54,7 @@ def from_wav(content: bytes, where: str) -> Sound:
         raise DataError(
             f"{where} is no WAV of plain samples ({error}); convert it: ffmpeg -i FILE -c:a pcm_s16le FILE.wav"
         ) from error
-    if width not in _READ or not raw or len(raw) != said or not rate:
+    if width not in _READ or not raw or len(raw) != said or not 1 <= rate <= FASTEST:
         raise DataError(
             f"{where} has {8 * width} bits a sample, {rate} samples a second and {len(raw)} of {said} bytes; use a whole "
             "WAV of 8, 16 or 32 bits"
