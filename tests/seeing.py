@@ -1,4 +1,4 @@
-"""A tiny vision-language model with peaked random weights, pictures for it, and requests that show them."""
+"""Tiny models of media with peaked random weights, pictures, films and sounds for them, and requests that show these."""
 
 from __future__ import annotations
 
@@ -9,17 +9,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForImageTextToText, Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen3VLConfig
+from transformers import (
+    AutoModelForMultimodalLM,
+    CLIPImageProcessorPil,
+    LlavaConfig,
+    Qwen2AudioConfig,
+    Qwen2VLConfig,
+    Qwen2VLImageProcessorPil,
+    Qwen3VLConfig,
+    WhisperFeatureExtractor,
+)
 
 import tiny_models
+from penstock.config.media import Hearing, Vision
 from penstock.config.run import ModelSpec
-from penstock.config.vision import Vision
-from penstock.core.blobs import Blob
+from penstock.core.blobs import Blob, Film, Sound, medium_of
 from penstock.core.types import Request, Row, Sampling
-from penstock.data.pictures import Pictures
-from penstock.models.scratch import VISION_MARKS, VISION_NAMES, build_model
+from penstock.data.media import MediaStore
+from penstock.models.llava import Llava
+from penstock.models.media import MediaText
+from penstock.models.media_model import MediaModel
+from penstock.models.qwen_audio import QwenAudio
+from penstock.models.qwen_vl import QwenVL
+from penstock.models.scratch import build_model
+from penstock.models.scratch_media import SOUND_MARKS, VISION_MARKS, VISION_NAMES
 from penstock.models.text import train_tokenizer
-from penstock.models.vision_language import VisionLanguageModel, dressed
 
 SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 """Heights and widths of pictures; a token stands for 8 x 8 pixels, so they are 9, 6, 2 and 3 tokens."""
@@ -27,31 +41,46 @@ SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 
 @functools.cache
 def _tokenizer():
-    return train_tokenizer(tiny_models.CORPUS, 300, VISION_MARKS)
+    return train_tokenizer(tiny_models.CORPUS, 300, (*VISION_MARKS, *SOUND_MARKS))
 
 
-def built(frozen: bool = True, context: int = 128) -> VisionLanguageModel:
+def built(frozen: bool = True, context: int = 128) -> MediaModel:
     """A model of two layers and a tower of two, whose text holds pictures in memory."""
-    spec = ModelSpec(layers=2, vocabulary=300, context=context, vision=Vision(frozen=frozen))
+    spec = ModelSpec(layers=2, vocabulary=300, context=context, media=Vision(frozen=frozen))
     model = build_model(spec, (), 0, text=_tokenizer())
     tiny_models.randomise(model.network)
     with torch.no_grad():
         model.network.get_input_embeddings().weight.mul_(0.5)
-    model.text.store = Pictures()
+    model.text.store = MediaStore()
     model.forget()
     return model
 
 
-def of_kind(kind: str) -> VisionLanguageModel:
-    """A tiny model of another type of transformers."""
+def of_kind(kind: str) -> MediaModel:
+    """A tiny model of another type of transformers, or the one of :func:`built`."""
+    if kind == "qwen2_5_vl":
+        return built()
     text = _tokenizer()
-    names = zip(VISION_NAMES, VISION_MARKS, strict=True)
-    ids = {f"{name}_token_id": text.encode(mark)[0] for name, mark in names}
-    decoder = {
+    config, processor = _hearing(text) if kind == "qwen2_audio" else _llava(text) if kind == "llava" else _qwen(kind, text)
+    network = AutoModelForMultimodalLM.from_config(config).eval()
+    tiny_models.randomise(network)
+    with torch.no_grad():
+        network.get_input_embeddings().weight.mul_(0.5)
+    model = MediaModel(network, MediaText(text, processor))
+    model.text.store = MediaStore()
+    return model
+
+
+def _decoder(text: Any) -> dict[str, Any]:
+    return {
         "vocab_size": len(text), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 16, "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
     }  # fmt: skip
+
+
+def _qwen(kind: str, text: Any) -> tuple[Any, Any]:
+    ids = {f"{name}_token_id": text.encode(mark)[0] for name, mark in zip(VISION_NAMES, VISION_MARKS, strict=True)}
+    turns = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
     both = {"num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
     towers: dict[str, Any] = {
         "qwen2_vl": (Qwen2VLConfig, {"depth": 2, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}),
@@ -61,13 +90,35 @@ def of_kind(kind: str) -> VisionLanguageModel:
         }),
     }  # fmt: skip
     make, tower = towers[kind]
-    config = make(text_config=decoder, vision_config=both | tower, tie_word_embeddings=True, **ids)
-    network = AutoModelForImageTextToText.from_config(config).eval()
-    tiny_models.randomise(network)
+    config = make(text_config=_decoder(text) | turns, vision_config=both | tower, tie_word_embeddings=True, **ids)
     processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=576)
-    model = VisionLanguageModel(network, dressed(text, processor, Vision(), config))
-    model.text.store = Pictures()
-    return model
+    return config, QwenVL(processor, Vision(), config)
+
+
+def _llava(text: Any) -> tuple[Any, Any]:
+    tower = {
+        "model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "patch_size": 8, "image_size": 24, "projection_dim": 32,
+    }  # fmt: skip
+    config = LlavaConfig(
+        text_config=_decoder(text) | {"model_type": "llama"}, vision_config=tower, tie_word_embeddings=True,
+        image_token_id=text.encode(VISION_MARKS[1])[0],
+    )  # fmt: skip
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
+    return config, Llava(processor, Vision(), config)
+
+
+def _hearing(text: Any) -> tuple[Any, Any]:
+    extractor = WhisperFeatureExtractor(feature_size=16, sampling_rate=2000, hop_length=40, n_fft=80, chunk_length=1)
+    tower = {
+        "num_mel_bins": 16, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
+        "max_source_positions": 25,
+    }  # fmt: skip
+    config = Qwen2AudioConfig(
+        audio_config=tower, text_config=_decoder(text) | {"model_type": "qwen2"}, tie_word_embeddings=True,
+        audio_token_id=text.encode(SOUND_MARKS[-1])[0],
+    )  # fmt: skip
+    return config, QwenAudio(extractor, config)
 
 
 def picture(size: tuple[int, int] = (24, 24), seed: int = 0) -> np.ndarray:
@@ -75,13 +126,35 @@ def picture(size: tuple[int, int] = (24, 24), seed: int = 0) -> np.ndarray:
     return np.random.default_rng([*size, seed]).integers(0, 256, (*size, 3)).astype(np.uint8)
 
 
-def shown(model: VisionLanguageModel, *pictures: np.ndarray) -> tuple[Blob, ...]:
-    """The blobs of pictures, which the model can see from now on."""
-    return tuple(model.text.store.add(one, "a test", Path()) for one in pictures)
+def film(frames: int = 4, size: tuple[int, int] = (24, 24), rate: float = 2.0, seed: int = 0) -> Film:
+    """Random frames."""
+    return Film(np.stack([picture(size, seed + frame) for frame in range(frames)]), rate)
+
+
+def sound(seconds: float = 0.5, rate: int = 2000, seed: int = 0) -> Sound:
+    """Noise."""
+    return Sound(np.random.default_rng(seed).uniform(-1, 1, int(seconds * rate)).astype(np.float32), rate)
+
+
+def shown(model: MediaModel, *media: Any) -> tuple[Blob, ...]:
+    """The blobs of media, which the model can read from now on."""
+    return tuple(model.text.store.add(given(one), "a test", Path(), medium_of(one)) for one in media)
+
+
+def given(medium: Any) -> Any:
+    """A medium as a row has it."""
+    return tuple(medium) if isinstance(medium, tuple) else medium
+
+
+def example(kind: str, seed: int = 0) -> tuple[str, Any]:
+    """A mark, and a medium that a model of a type reads."""
+    if kind == "qwen2_audio":
+        return "<audio>", sound(0.3 + 0.2 * seed, seed=seed)
+    return ("<image>", picture(seed=seed)) if kind == "llava" else ("<video>", film(4 - seed, seed=10 * seed))
 
 
 def request(
-    model: VisionLanguageModel, text: str, blobs: Sequence[Blob] = (), ordinal: int = 0, sample: int = 0, **sampling: Any
+    model: MediaModel, text: str, blobs: Sequence[Blob] = (), ordinal: int = 0, sample: int = 0, **sampling: Any
 ) -> Request:
     """A request whose prompt shows pictures where ``<image>`` stands."""
     tokens = np.asarray(model.text.showing(blobs).prompt(text), np.int32)
@@ -89,7 +162,7 @@ def request(
     return Request(tiny_models.key(ordinal, sample), tokens, how, blobs=tuple(blobs))
 
 
-def ragged(model: VisionLanguageModel, **sampling: Any) -> list[Request]:
+def ragged(model: MediaModel, **sampling: Any) -> list[Request]:
     """Prompts of different lengths with no picture, one, two, and the same one twice."""
     large, middle, small, thin = shown(model, *(picture(size) for size in SIZES))
     return [
@@ -102,30 +175,30 @@ def ragged(model: VisionLanguageModel, **sampling: Any) -> list[Request]:
     ]
 
 
-def row(model: VisionLanguageModel, text: str, answer: Sequence[int], blobs: Sequence[Blob] = (), **fields: Any) -> Row:
+def row(model: MediaModel, text: str, answer: Sequence[int], blobs: Sequence[Blob] = (), **fields: Any) -> Row:
     """A row whose actions are ``answer``."""
     prompt = model.text.showing(blobs).prompt(text)
     tokens_T = np.asarray([*prompt, *answer], np.int32)
-    columns = {"tokens_T": tokens_T, **model.text.pictured(tokens_T, blobs)}
+    columns = {"tokens_T": tokens_T, **model.text.media_columns(tokens_T, blobs)}
     return Row(columns, np.arange(len(tokens_T)) >= len(prompt), fields)
 
 
-def transformers_logits(model: VisionLanguageModel, tokens_T: np.ndarray, blobs: Sequence[Blob]) -> torch.Tensor:
+def transformers_logits(model: MediaModel, tokens_T: np.ndarray, blobs: Sequence[Blob]) -> torch.Tensor:
     """Logits ``[T, V]`` of one row as transformers computes them, without our attention, positions and expansion."""
     from penstock.models.attention import eager_attention
 
-    seen = [model.text.sight.of(blob.number) for blob in blobs]
+    seen = [model.text.senses.of(blob.number) for blob in blobs]
     tokens = torch.from_numpy(tokens_T.astype(np.int64))[None]
-    more: dict[str, Any] = {}
-    if seen:
-        more = {
-            "pixel_values": torch.cat([one.values_PD for one in seen]),
-            "image_grid_thw": torch.tensor([one.grid for one in seen]),
-            "mm_token_type_ids": (tokens == model.network.config.image_token_id).int(),
-        }
+    more = model.text.processor.arguments(seen, tokens) if seen else {}
     with torch.no_grad(), eager_attention(model.network):
-        model.network.model.rope_deltas = None
-        return model.network(input_ids=tokens, use_cache=False, **more).logits[0]
+        if model.text.processor.mrope:
+            model.network.model.rope_deltas = None
+        return model.network(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **more).logits[0]
+
+
+def media_of(model: MediaModel) -> Any:
+    """The spec that loads a model's folder."""
+    return Hearing() if "audio" in model.text.processor.pads else Vision()
 
 
 def tiny_text() -> Any:

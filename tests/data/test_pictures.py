@@ -11,10 +11,10 @@ from penstock.algos.sft import SFT
 from penstock.config.parts import Truncate
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, SpecError
-from penstock.data.pictures import Pictures, illustrated
+from penstock.data.media import MediaStore, illustrated
 from penstock.data.texts import prompt_tokens
 from penstock.data.units import Units, prompts_of
-from penstock.models.pictures import PICTURES
+from penstock.models.media import MEDIA
 
 PIXELS = seeing.picture((8, 16))
 
@@ -27,7 +27,7 @@ def png(pixels, **options):
 
 @pytest.fixture
 def pictures(tmp_path):
-    return Pictures(tmp_path / "blobs")
+    return MediaStore(tmp_path / "blobs")
 
 
 def rows(count: int = 3):
@@ -53,20 +53,20 @@ def test_the_same_picture_has_one_name_whatever_it_came_in(pictures, tmp_path):
 
 @pytest.mark.parametrize("folder", [True, False])
 def test_pixels_come_back_by_number(folder, tmp_path):
-    pictures = Pictures(tmp_path / "blobs" if folder else None)
+    pictures = MediaStore(tmp_path / "blobs" if folder else None)
     blob = pictures.add(PIXELS, "a row", tmp_path)
     assert blob.number == int(blob.hash[:15], 16)
-    np.testing.assert_array_equal(pictures.pixels(blob.number), PIXELS)
+    np.testing.assert_array_equal(pictures.decoded(blob.number), PIXELS)
 
 
 def test_a_picture_that_another_process_put_there_is_found(pictures, tmp_path):
     blob = pictures.add(PIXELS, "a row", tmp_path)
-    np.testing.assert_array_equal(Pictures(tmp_path / "blobs").pixels(blob.number), PIXELS)
+    np.testing.assert_array_equal(MediaStore(tmp_path / "blobs").decoded(blob.number), PIXELS)
 
 
 def test_grey_pictures_get_three_equal_channels(pictures, tmp_path):
     blob = pictures.add(PIXELS[:, :, 0], "a row", tmp_path)
-    assert (pictures.pixels(blob.number) == PIXELS[:, :, :1]).all()
+    assert (pictures.decoded(blob.number) == PIXELS[:, :, :1]).all()
 
 
 def test_pixels_in_another_shape_are_another_picture(pictures, tmp_path):
@@ -80,7 +80,7 @@ def test_pixels_in_another_shape_are_another_picture(pictures, tmp_path):
         (np.zeros((4, 4)), "image is float64 (4, 4); give a path, the bytes of a picture file, or uint8"),
         (np.zeros((4, 4, 4), np.uint8), "image is uint8 (4, 4, 4)"),
         (5, "image is int"),
-        ("none.png", "picture none.png cannot be read: No such file"),
+        ("none.png", "'none.png' cannot be read: No such file"),
         (b"no picture", "the picture cannot be decoded: UnidentifiedImageError"),
         (png(PIXELS)[:60], "the picture cannot be decoded"),
     ],
@@ -113,7 +113,7 @@ def test_a_chat_shows_pictures_where_its_message_says(tmp_path):
     model = seeing.built()
     prompt = prompts_of(spec(chat=True), tmp_path, 0, model.text)(0)
     tokens_T = prompt_tokens(prompt, model.text)
-    assert model.text.pictured(tokens_T, prompt.blobs)[PICTURES].astype(bool).sum() == 9
+    assert model.text.media_columns(tokens_T, prompt.blobs)[MEDIA].astype(bool).sum() == 9
     assert model.text.tokenizer.decode(tokens_T[:3]).startswith("<|im_start|>")
     (row,) = Units(spec(chat=True), tmp_path, 0, SFT(), model.text, model.context)(0)
     np.testing.assert_array_equal(row.tokens_T[: len(tokens_T)], tokens_T)
@@ -122,20 +122,20 @@ def test_a_chat_shows_pictures_where_its_message_says(tmp_path):
 def test_a_row_without_a_picture_stays_as_it_is(tmp_path):
     prompt = prompts_of(spec(), tmp_path, 0, seeing.tiny_text())(0)
     bare = type(prompt)(prompt.key, "what?", columns={"question": "what?"})
-    assert illustrated(Pictures(), tmp_path)(bare) is bare
+    assert illustrated(MediaStore(), tmp_path)(bare) is bare
 
 
 def test_rows_to_imitate_say_which_tokens_show_their_picture(tmp_path):
     model = seeing.built()
     (row,) = Units(spec(), tmp_path, 0, SFT(), model.text, model.context)(2)
     (blob,) = seeing.shown(model, seeing.picture(seed=2))
-    assert (row.columns[PICTURES] == blob.number).sum() == 9
-    assert not row.columns[PICTURES][row.action_T].any()
+    assert (row.columns[MEDIA] == blob.number).sum() == 9
+    assert not row.columns[MEDIA][row.action_T].any()
 
 
 def test_rows_with_pictures_are_not_cut(tmp_path):
     model = seeing.built()
-    with pytest.raises(SpecError, match="half a picture shows nothing"):
+    with pytest.raises(SpecError, match="half a medium shows nothing"):
         Units(spec(too_long=Truncate(tokens=8)), tmp_path, 0, SFT(), model.text, model.context)
 
 

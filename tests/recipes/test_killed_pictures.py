@@ -1,4 +1,4 @@
-"""Runs of pictures, drawn and seen, are killed after some checkpoint and end as if nothing had been."""
+"""Runs of media, drawn, seen, watched and heard, are killed after some checkpoint and end as if nothing had been."""
 
 import subprocess
 import sys
@@ -15,6 +15,13 @@ pytestmark = pytest.mark.slow
 RECIPES = {
     "digits": ["digits", "--steps", "6", "--denoise.steps", "40", "--flow.batch", "4", "--flow.evaluation", "null"],
     "see": ["see", "--pictures", "shapes", "--imitated", "4", "--steps", "8", "--grpo.batch", "8", "--grpo.evaluation", "null"],
+    "watch": ["watch", "--imitated", "4", "--steps", "8", "--grpo.batch", "8", "--grpo.evaluation", "null"],
+    "hear": ["hear", "--imitated", "4", "--steps", "8", "--grpo.batch", "8", "--grpo.evaluation", "null"],
+}
+SHOWN = {
+    "see": '<img alt="a picture of the prompt" src="data:image/png',
+    "watch": '<img alt="a picture of the prompt" src="data:image/apng',
+    "hear": '<audio controls title="a sound of the prompt" src="data:audio/wav',
 }
 
 
@@ -60,8 +67,7 @@ def test_a_run_that_was_killed_twice_ends_with_the_weights_of_one_that_was_not(r
         process.wait()
     assert again(folder).wait(timeout=240) == 0
     assert whole.wait(timeout=240) == 0
-    if recipe == "see":
-        assert '<img alt="a picture of the prompt" src="data:image/png' in (folder / "report.html").read_text()
+    assert SHOWN.get(recipe, "") in (folder / "report.html").read_text()
     ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, tmp_path / "whole" / "run"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import DataError
 from penstock.core.events import EventLog
+from penstock.data.blobs import BLOBS, Blobs
 from penstock.ui.curves import BOTTOM, HEIGHT, LARGEST, TOP, WIDTH, curve, nice_ticks, tick_label
 from penstock.ui.report import write_report
 
@@ -99,6 +101,24 @@ def test_everything_of_a_run_is_on_the_page(tmp_path: Path) -> None:
         assert word in page.text, word
     assert page.tags.count("svg") == 6
     assert text.count("data-step=") == 2
+
+
+def test_films_and_sounds_of_prompts_are_on_the_page_and_scripts_are_not(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "grpo")
+    store = Blobs(folder / BLOBS)
+    kinds = ("image/apng", "audio/wav", "image/svg+xml")
+    blobs = [store.add(f"a {kind}".encode(), kind) for kind in kinds]
+    log = log_of(folder, "grpo")
+    named = [{"hash": blob.hash, "kind": blob.kind, "of": "prompt"} for blob in blobs]
+    log.samples(1, [{"prompt": "?", "text": "!", "blobs": named}])
+    log.close()
+    text, page = report(folder)
+    sources = [value for tag, name, value in page.attributes if tag in ("img", "audio") and name == "src"]
+    assert sources == [
+        f"data:{kind};base64,{base64.b64encode(f'a {kind}'.encode()).decode()}" for kind in ("image/apng", "audio/wav")
+    ]
+    assert ("audio", "controls", "") in page.attributes
+    assert "media-src data:" in text
 
 
 def test_samples_cannot_become_markup(tmp_path: Path) -> None:

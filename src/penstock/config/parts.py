@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from penstock.config.denoising import Pictures
+from penstock.config.media import Media
 from penstock.config.spec import AnySpec, require, spec
-from penstock.config.vision import Vision
 
 TEMPLATE_OWN = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "return_dict", "tokenize"}
@@ -38,8 +38,8 @@ class ModelSpec:
     """Pieces of the tokenizer that is trained on the stage's data, for a model built from scratch."""
     context: int = 1024
     """Longest sequence of a model built from scratch."""
-    vision: AnySpec | None = None
-    """A ``Vision``: the model reads pictures too; of a folder, its tower is loaded. None: text alone."""
+    media: AnySpec | None = None
+    """``Vision`` or ``Hearing``: the model reads media too; of a folder, its tower is loaded. None: text alone."""
 
     def __post_init__(self) -> None:
         require(self.vocabulary >= 259, f"vocabulary={self.vocabulary} is too small; bytes and marks alone need 259")
@@ -55,11 +55,12 @@ class ModelSpec:
             "an encoder-decoder starts from T5's own first weights; leave initializer_range=0",
         )
         require(
-            self.vision is None or isinstance(self.vision, Vision), "model.vision is no Vision; use Vision() or leave it out"
+            self.media is None or isinstance(self.media, Media),
+            "model.media is neither Vision nor Hearing; use one of them or leave it out",
         )
         require(
-            self.vision is None or self.architecture == "decoder",
-            "pictures are read by decoders; leave model.vision out, or set architecture=decoder",
+            self.media is None or self.architecture == "decoder",
+            "media are read by decoders; leave model.media out, or set architecture=decoder",
         )
 
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal
 
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import Dtype, LearnerSpec
+from penstock.config.media import MARKS
 from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, SIGNALS, Stage
-from penstock.config.vision import MARK
 from penstock.core.algorithm import Algorithm
 from penstock.core.sentinels import SentinelMode
 from penstock.core.types import CachePolicy, Sampling
@@ -53,20 +53,22 @@ def require_kind(stage: str, algorithm: Any, kind: Literal["samples", "data"]) -
     require(algorithm.learns_from == kind, f"{stage}: {named} learns from {advice[kind]}")
 
 
-def require_sight(stage: Any) -> None:
-    """Refuse pictures that the model of a stage cannot see, and what is not done with a model that can."""
+def require_media(stage: Any) -> None:
+    """Refuse media that the model of a stage does not read, and what is not done with a model that does."""
     name, model, learner = stage.name, stage.model, stage.learner
-    shown = MARK in stage.data.prompt
-    require(
-        not shown or model.vision is not None,
-        f"{name}: {MARK} is in the prompt, and the model reads text alone; set model.vision=Vision()",
-    )
-    if model.vision is None:
+    for kind, mark in MARKS.items():
+        other = "reads text alone" if model.media is None else f"has model.media={type(model.media).__name__}()"
+        require(
+            mark not in stage.data.prompt or (model.media is not None and kind in model.media.kinds),
+            f"{name}: {mark} is in the prompt, and the model {other}; "
+            f"set model.media={'Hearing' if kind == 'audio' else 'Vision'}()",
+        )
+    if model.media is None:
         return
     ours = learner.strategy.ranks == 1 and learner.lora is None and learner.unfrozen_layers < 0 and learner.dtype != "mixed"
     require(
         ours and learner.critic in ("none", "shared") and not learner.replay_routes,
-        f"{name}: a model that sees is trained whole on one device (vision.frozen leaves its tower out), with no critic or "
+        f"{name}: a model of media is trained whole on one device (media.frozen leaves its tower out), with no critic or "
         "one on its trunk, in float32 or bfloat16: leave learner.strategy, lora, unfrozen_layers and replay_routes as they are",
     )
 
@@ -91,7 +93,7 @@ class Offline(Stage):
         require(self.batch >= 1, f"{self.name}: batch={self.batch}; at least one unit a step")
         algorithm, named = self.algorithm, type(self.algorithm).__name__
         require_kind(self.name, algorithm, "data")
-        require_sight(self)
+        require_media(self)
         require(
             self.batch >= algorithm.least_units,
             f"{self.name}: batch={self.batch} is undefined for {named}; set batch={algorithm.least_units} or more",
@@ -187,7 +189,7 @@ class Online(Stage):
     def __post_init__(self) -> None:
         algorithm, named = self.algorithm, type(self.algorithm).__name__
         require_kind(self.name, algorithm, "samples")
-        require_sight(self)
+        require_media(self)
         for count in ("samples", "batch", "minibatches", "epochs", "steps", "max_running"):
             value = getattr(self, count)
             require(value >= 1, f"{self.name}: {count}={value}; at least 1")
@@ -342,13 +344,14 @@ class Run:
                 "learner.replay_routes=false",
             )
             require(
-                not stage.sees or (engine.in_process and self.runtime != "ray"),
-                f"{stage.name}: pictures reach Penstock's own engine, in one process or in processes of one machine; set "
+                not stage.reads_media or (engine.in_process and self.runtime != "ray"),
+                f"{stage.name}: media reach Penstock's own engine, in one process or in processes of one machine; set "
                 'roles.engine=Embedded and runtime="local" or "procs"',
             )
             require(
-                not stage.asks or (not stage.sees and MARK not in stage.data.prompt),
-                f"{stage.name}: people are asked about answers to texts; leave model.vision and {MARK} out of an Ask stage",
+                not stage.asks or not (stage.reads_media or any(mark in stage.data.prompt for mark in MARKS.values())),
+                f"{stage.name}: people are asked about answers to texts; leave model.media and {', '.join(MARKS.values())} out "
+                "of an Ask stage",
             )
             for model in stage.models():
                 if model.startswith("@"):

@@ -68,9 +68,9 @@ class Stage:
         return False
 
     @property
-    def sees(self) -> bool:
-        """Whether its model reads pictures."""
-        return self.model.vision is not None
+    def reads_media(self) -> bool:
+        """Whether its model reads pictures, films or sounds."""
+        return self.model.media is not None
 
     @property
     def needs_reference(self) -> bool:

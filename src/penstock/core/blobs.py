@@ -5,10 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.core.errors import DataError
 
 KINDS = ("image", "audio", "video")
+FILM = "image/apng"
+"""Media type of a film: an animated PNG, which browsers show as any picture."""
 LARGEST = 1 << 28
 """Bytes of one blob: 256 MiB."""
 
@@ -40,6 +46,11 @@ class Blob:
             raise DataError(f"blob {self.hash[:12]} has {self.size} bytes; it must have 1 to {LARGEST:,}: make it smaller")
 
     @property
+    def medium(self) -> str:
+        """Which of :data:`KINDS` it is."""
+        return "video" if self.kind == FILM else self.kind.partition("/")[0]
+
+    @property
     def number(self) -> int:
         """The name as a number of 60 bits, for columns of arrays; 0 is none."""
         return int(self.hash[:15], 16)
@@ -53,6 +64,32 @@ class Blob:
         """Raises DataError where bytes from ``origin`` are not the ones that this names."""
         if len(content) != self.size or _hash(content) != self.hash:
             raise DataError(f"{origin} gave other bytes for blob {self.hash[:12]} than its name says; they are refused")
+
+
+Picture = NDArray[np.uint8]
+"""Pixels ``[height, width, 3]``."""
+
+
+class Film(NamedTuple):
+    """Frames ``[F, height, width, 3]``, and how many there are in a second."""
+
+    frames_FHWC: NDArray[np.uint8]
+    rate: float
+
+
+class Sound(NamedTuple):
+    """Samples from -1 to 1 of one channel, and how many there are in a second."""
+
+    samples_S: NDArray[np.float32]
+    rate: int
+
+
+Decoded = Picture | Film | Sound
+
+
+def medium_of(decoded: Any) -> str:
+    """Which of :data:`KINDS` decoded content is."""
+    return "video" if isinstance(decoded, Film) else "audio" if isinstance(decoded, Sound) else "image"
 
 
 def _hash(content: bytes | bytearray | memoryview) -> str:

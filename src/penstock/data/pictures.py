@@ -1,98 +1,29 @@
-"""Pictures as files and as blobs: those of data rows are decoded once, named by what they show, kept in the run's folder or in
-memory. The only file that imports PIL."""
+"""Pictures and films as files. The only file that imports PIL."""
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.blobs import Blob
+from penstock.core.blobs import FILM, Film, Picture
 from penstock.core.errors import DataError
-from penstock.core.types import Prompt
-from penstock.data.blobs import Blobs
 
-COLUMN = "image"
-"""Column of a row with its picture, or a list of them: a path, the bytes of a file, or an array of ``[H, W]`` or ``[H, W, 3]``
-bytes."""
 KIND = "image/png"
+RATE = 2.0
+"""Frames a second of a film that does not say how many it has: what processors of the Qwen-VL kind take."""
+PLACE = "penstock:film"
+"""Name of the text in a film's file that says its frames a second and how many there are."""
+TICK = 100
+"""Milliseconds for which a frame of a film's file is shown, whatever its rate."""
 LARGEST_SIDE = 1 << 14
 SMALLEST = 96
 """Pixels that a picture of a sample has along its shorter side at least, so that people see something."""
-
-
-class Pictures:
-    """The pictures of a run by their blobs. Without a folder they are held in memory.
-
-    A blob is a PNG of the decoded pixels, so the same picture has one name whatever file it came in.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.blobs = Blobs(folder) if folder is not None else None
-        self._held: dict[str, bytes] = {}
-        self._known: dict[bytes, Blob] = {}
-        """The blob of what was given before, by its hash."""
-        self._numbers: dict[int, Blob] = {}
-
-    def add(self, value: Any, where: str, base: Path) -> Blob:
-        """Keep a picture that a row (``where``) gives; paths are relative to ``base``.
-
-        Raises:
-            DataError: it is no picture that can be read.
-        """
-        given = _given(value, where, base)
-        seen = hashlib.blake2b(given if isinstance(given, bytes) else given.tobytes(), digest_size=32)
-        seen.update(b"" if isinstance(given, bytes) else str(given.shape).encode())
-        if seen.digest() not in self._known:
-            self._known[seen.digest()] = self._kept(_png(_decoded(given, where), where))
-        return self._known[seen.digest()]
-
-    def pixels(self, name: int) -> NDArray[np.uint8]:
-        """The picture ``[H, W, 3]`` whose blob has this number. Raises DataError where it is not here."""
-        return _decoded(self._content(name), f"picture {name:015x}")
-
-    def _kept(self, content: bytes) -> Blob:
-        blob = Blob.of(content, KIND)
-        if self.blobs is None:
-            self._held[blob.hash] = content
-        else:
-            self.blobs.keep(blob, content, "its row")
-        self._numbers[blob.number] = blob
-        return blob
-
-    def _content(self, name: int) -> bytes:
-        if self.blobs is None:
-            if name not in self._numbers:
-                raise DataError(f"picture {name:015x} is not in memory; nobody has read the row that it belongs to")
-            return self._held[self._numbers[name].hash]
-        found = list(
-            self.blobs.folder.glob(f"{name:015x}*")
-        )  # blobs that came from another process are known by the folder alone
-        if len(found) != 1:
-            raise DataError(f"picture {name:015x} is {len(found)} times in {self.blobs.folder}, not once")
-        return found[0].read_bytes()
-
-
-def illustrated(store: Pictures, base: Path) -> Callable[[Prompt], Prompt]:
-    """What turns the pictures of a prompt's row into its blobs; the column then names them."""
-
-    def change(prompt: Prompt) -> Prompt:
-        value = prompt.columns.get(COLUMN)
-        if value is None:
-            return prompt
-        several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        where = f"{prompt.key}"
-        blobs = tuple(store.add(one, where, base) for one in (value if several else [value]))
-        names = [blob.hash for blob in blobs]
-        return replace(prompt, columns={**prompt.columns, COLUMN: names if several else names[0]}, blobs=blobs)
-
-    return change
 
 
 def png(picture: NDArray[np.uint8]) -> bytes:
@@ -111,21 +42,33 @@ def png(picture: NDArray[np.uint8]) -> bytes:
     return found.getvalue()
 
 
-def _given(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint8]:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        try:
-            return (base / value).read_bytes()
-        except OSError as error:
-            raise DataError(f"{where}: picture {value} cannot be read: {error.strerror}") from error
-    if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (2, 3) and value.shape[2:] in ((), (3,)):
+def given_picture(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint8]:
+    """What a row (``where``) gives for a picture: the bytes of a file, or an array. Raises DataError for anything else."""
+    if isinstance(value, bytes | str):
+        return content_of(value, where, base)
+    if _of_bytes(value, 2):
         return np.ascontiguousarray(value)
     what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-    raise DataError(f"{where}: {COLUMN} is {what}; give a path, the bytes of a picture file, or uint8 [H, W] or [H, W, 3]")
+    raise DataError(f"{where}: image is {what}; give a path, the bytes of a picture file, or uint8 [H, W] or [H, W, 3]")
 
 
-def _decoded(given: bytes | NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
+def content_of(value: bytes | str, where: str, base: Path) -> bytes:
+    """The bytes of a file, or those that are given. Raises DataError where it cannot be read."""
+    try:
+        return value if isinstance(value, bytes) else (base / value).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError of a path that can be none
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{where}: {value!r:.200} cannot be read: {why}") from error
+
+
+def _of_bytes(value: Any, axes: int) -> bool:
+    """Whether it is an array of bytes of so many axes, with or without one of three colours, that is not empty."""
+    fits = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.size > 0
+    return fits and value.ndim in (axes, axes + 1) and value.shape[axes:] in ((), (3,))
+
+
+def picture_of(given: bytes | NDArray[np.uint8], where: str) -> Picture:
+    """The pixels of a file or array. Raises DataError where they cannot be had."""
     if not isinstance(given, bytes):
         return np.repeat(given[:, :, None], 3, 2) if given.ndim == 2 else given
     image = _pillow(where)
@@ -135,6 +78,10 @@ def _decoded(given: bytes | NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
                 raise DataError(
                     f"{where}: a picture of {opened.size[0]} x {opened.size[1]} pixels; make it smaller than {LARGEST_SIDE}"
                 )
+            if opened.format in ("GIF", "PNG", "WEBP") and getattr(opened, "n_frames", 1) > 1:
+                raise DataError(
+                    f"{where}: a picture of {opened.n_frames} frames; give one frame, or a film in the column video"
+                )
             return np.asarray(opened.convert("RGB"), np.uint8)
     except DataError:
         raise
@@ -142,10 +89,89 @@ def _decoded(given: bytes | NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
         raise DataError(f"{where}: the picture cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _png(pixels_HWC: NDArray[np.uint8], where: str) -> bytes:
+def png_of(pixels_HWC: Picture, where: str) -> tuple[bytes, str]:
+    """A picture as a PNG, and its media type."""
     out = io.BytesIO()
     _pillow(where).fromarray(pixels_HWC).save(out, "PNG")
-    return out.getvalue()
+    return out.getvalue(), KIND
+
+
+def film_of(value: Any, where: str, base: Path) -> Film:
+    """The film that a row (``where``) gives: an array of bytes ``[F, H, W]`` or ``[F, H, W, 3]``, a list of pictures, a folder
+    of them (in the order of their names), an animated GIF, PNG or WebP; or a tuple of one of these and its frames a second.
+
+    Raises:
+        DataError: it is no film that can be read, or its frames differ in size.
+    """
+    value, rate = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
+    number = isinstance(rate, int | float | np.number)
+    if rate is not None and not (number and 0 < rate < math.inf):
+        what = rate if number else f"a {type(rate).__name__} of"
+        raise DataError(f"{where}: video has {what} frames a second; give a number above 0")
+    rate = None if rate is None else float(rate)
+    if _of_bytes(value, 3):
+        return Film(np.stack([picture_of(frame, where) for frame in value]), rate or RATE)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        frames = [picture_of(given_picture(one, where, base), where) for one in value]
+    elif isinstance(value, str) and (base / value).is_dir():
+        files = sorted(file for file in (base / value).iterdir() if not file.name.startswith("."))
+        frames = [picture_of(content_of(str(file.absolute()), where, base), f"{where}: {file.name}") for file in files]
+    elif isinstance(value, str | bytes):
+        found = _animated(content_of(value, where, base), where)
+        return Film(found.frames_FHWC, rate or found.rate)
+    else:
+        what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise DataError(
+            f"{where}: video is {what}; give uint8 [F, H, W] or [F, H, W, 3], a list of pictures, a folder of them, or an "
+            "animated GIF, PNG or WebP"
+        )
+    sizes = sorted({frame.shape[:2] for frame in frames})
+    if len(sizes) != 1:
+        raise DataError(f"{where}: video has frames of the sizes {sizes}; they must be equal, and one at least")
+    return Film(np.stack(frames), rate or RATE)
+
+
+def _animated(content: bytes, where: str) -> Film:
+    """The frames of a file and how many are shown in a second, by the median. Raises DataError where it cannot be decoded."""
+    image = _pillow(where)
+    try:
+        with image.open(io.BytesIO(content)) as opened:
+            frames, shown = [], []
+            for frame in range(getattr(opened, "n_frames", 1)):
+                opened.seek(frame)
+                frames.append(np.asarray(opened.convert("RGB"), np.uint8))
+                shown.append(float(opened.info.get("duration") or 0))
+    except Exception as error:  # of a damaged file, each format has its own
+        raise DataError(
+            f"{where}: the film cannot be decoded: {type(error).__name__}: {error}; give frames, or an animated GIF"
+        ) from error
+    return Film(np.stack(frames), 1000 / float(np.median(shown)) if min(shown) > 0 else RATE)
+
+
+def from_film(film: Film, where: str) -> tuple[bytes, str]:
+    """A film as an animated PNG that says its rate, and its media type; browsers show it frame after frame."""
+    from PIL import PngImagePlugin
+
+    image, out, said = _pillow(where), io.BytesIO(), PngImagePlugin.PngInfo()
+    said.add_text(PLACE, f"{float(film.rate)!r} {len(film.frames_FHWC)}")
+    first, *others = [image.fromarray(frame) for frame in film.frames_FHWC]
+    first.save(out, "PNG", save_all=True, append_images=others, duration=TICK, loop=0, pnginfo=said)
+    return out.getvalue(), FILM
+
+
+def from_file(content: bytes, where: str) -> Picture | Film:
+    """A picture of :func:`png_of` or a film of :func:`from_film`. Frames that are shown longer stand for several equal ones."""
+    with _pillow(where).open(io.BytesIO(content)) as opened:
+        if PLACE not in getattr(opened, "text", {}):
+            return np.asarray(opened.convert("RGB"), np.uint8)
+        (rate, count), frames = opened.text[PLACE].split(), list[Picture]()
+        for frame in range(opened.n_frames):
+            opened.seek(frame)
+            times = int(count) if opened.n_frames == 1 else max(1, round(float(opened.info.get("duration") or TICK) / TICK))
+            frames += [np.asarray(opened.convert("RGB"), np.uint8)] * times
+        if len(frames) != int(count):
+            raise DataError(f"{where}: {len(frames)} frames are in the file, and it says {count}")
+        return Film(np.stack(frames), float(rate))
 
 
 def _pillow(where: str) -> Any:

@@ -17,7 +17,7 @@ class Tokenizer(Encoder, Protocol):
     """A tokenizer with a chat template."""
 
     store: Any
-    """Where pictures are kept, if the model reads any."""
+    """Where media are kept, if the model reads any."""
 
     @property
     def rendered(self) -> Tokenizer:
@@ -25,11 +25,11 @@ class Tokenizer(Encoder, Protocol):
         ...
 
     def showing(self, blobs: Sequence[Blob]) -> Tokenizer:
-        """The tokenizer for a prompt with these pictures."""
+        """The tokenizer for a prompt with these media."""
         ...
 
-    def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
-        """Columns of tokens that show these pictures."""
+    def media_columns(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
+        """Columns of tokens that show these media."""
         ...
 
     def render_chat(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from penstock.config.run import DataSpec
 from penstock.core.algorithm import FromData
 from penstock.core.errors import DataError, ModelError, SpecError
 from penstock.core.types import Metrics, Prompt, Row, Unit
-from penstock.data.pictures import illustrated
+from penstock.data.media import illustrated
 from penstock.data.sampler import Sampler, examples, pairs, prompts, row_name
 from penstock.data.texts import Tokenizer, example_texts, prompt_tokens, reader
 
@@ -33,13 +33,15 @@ class Units:
         self.spec, self.algorithm, self.text, rule = spec, algorithm, text, spec.too_long
         self.limit = min(rule.tokens or context, context)
         self.bound = "data.too_long.tokens" if self.limit < context else "the model's context"
-        self.sampler = with_pictures(KINDS[algorithm.data](spec, base, seed), text, base)
+        self.sampler = with_media(KINDS[algorithm.data](spec, base, seed), text, base)
         self.counts: Metrics = {}
         """How many rows of the data were dropped and truncated; none where they are refused."""
         if rule.cuts and not algorithm.truncates:
             raise SpecError(f"a row of {type(algorithm).__name__} means nothing without its end; set data.too_long=Drop")
         if rule.cuts and text.store is not None:
-            raise SpecError("half a picture shows nothing, so rows of a model that sees are not cut; set data.too_long=Drop")
+            raise SpecError(
+                "half a medium shows nothing, so rows of a model that reads media are not cut; set data.too_long=Drop"
+            )
         if rule.cuts or rule.drops:
             rows, self.cut = len(self.sampler), 0
             self.sampler = self.sampler.where(self._stays)
@@ -66,7 +68,7 @@ class Units:
             if not prompt.blobs:
                 return rows
             return tuple(
-                replace(one, columns={**one.columns, **self.text.pictured(one.tokens_T, prompt.blobs)}) for one in rows
+                replace(one, columns={**one.columns, **self.text.media_columns(one.tokens_T, prompt.blobs)}) for one in rows
             )
         except ModelError as error:
             raise DataError(f"{self.spec.source} row {row + self.spec.skip}: {error}") from error
@@ -88,8 +90,8 @@ class Units:
         return stays
 
 
-def with_pictures(sampler: Sampler[Any], text: Tokenizer, base: Path) -> Sampler[Any]:
-    """A sampler whose prompts have the pictures of their rows as blobs, for a model that sees."""
+def with_media(sampler: Sampler[Any], text: Tokenizer, base: Path) -> Sampler[Any]:
+    """A sampler whose prompts have the media of their rows as blobs, for a model that reads some."""
     if text.store is None:
         return sampler
     change = illustrated(text.store, base)
@@ -102,7 +104,7 @@ def prompts_of(spec: DataSpec, base: Path, seed: int, text: Tokenizer) -> Sample
     Raises:
         SpecError: they are to be truncated, or to be dropped and no length is named.
     """
-    sampler, rule = with_pictures(prompts(spec, base, seed), text, base), spec.too_long
+    sampler, rule = with_media(prompts(spec, base, seed), text, base), spec.too_long
     if rule.cuts or (rule.drops and not rule.tokens):
         raise SpecError(
             f"data.too_long={type(rule).__name__}({rule.tokens}): a prompt without its end is another question; "

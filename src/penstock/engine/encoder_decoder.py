@@ -19,12 +19,12 @@ from penstock.core.types import IntArray
 from penstock.engine.cache import CachePool
 from penstock.engine.denoising import DenoisingGenerator
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.engine.media import MediaGenerator
 from penstock.engine.sequences import Prefix, Sequence
-from penstock.engine.vision import SeeingGenerator
 from penstock.models.attention import Runs, Segments
 from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.encoder_decoder import EncoderDecoderModel, EncoderDecoderPlan, Uncached, cross_attentions, cross_keys
-from penstock.models.vision_language import VisionLanguageModel
+from penstock.models.media_model import MediaModel
 
 
 def embedded_generator(model: Any, **options: Any) -> Any:
@@ -32,8 +32,8 @@ def embedded_generator(model: Any, **options: Any) -> Any:
     nothing of what it reads and has use for ``max_running`` and ``version`` alone."""
     if isinstance(model, DenoisingModel):
         return DenoisingGenerator(model, **{name: options[name] for name in ("max_running", "version") if name in options})
-    if isinstance(model, VisionLanguageModel):
-        return SeeingGenerator(model, **options)
+    if isinstance(model, MediaModel):
+        return MediaGenerator(model, **options)
     kind = EncoderDecoderGenerator if isinstance(model, EncoderDecoderModel) else EmbeddedGenerator
     return kind(model, **options)
 

@@ -129,7 +129,7 @@ class EmbeddedGenerator(Engine):
         """A request that has been looked at, not under way yet. Raises GenerationError for one that cannot be answered."""
         require_room(request, self.model.context)
         try:
-            columns = self.text.pictured(request.tokens_T, request.blobs)
+            columns = self.text.media_columns(request.tokens_T, request.blobs)
         except ModelError as error:
             raise GenerationError(f"{request.key}: {error}") from error
         if request.sampling.beta and self.model.q_heads is None:

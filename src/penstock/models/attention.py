@@ -127,10 +127,10 @@ def register() -> None:
 
 
 def attend_by_plan(network: Any) -> None:
-    """Let a network's tokens attend as a plan says; the tower of a model that sees attends by transformers' own function."""
+    """Let a network's tokens attend as a plan says; the tower of a model of media attends by transformers' own function."""
     own = network.config
-    seeing = not own.is_encoder_decoder and own.get_text_config() is not own
-    network.set_attn_implementation({"text_config": NAME, "vision_config": "sdpa"} if seeing else NAME)
+    more = not own.is_encoder_decoder and own.get_text_config() is not own
+    network.set_attn_implementation(dict.fromkeys(own.sub_configs, "sdpa") | {"text_config": NAME} if more else NAME)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from penstock.config.learner import Dtype
-from penstock.config.vision import Vision
+from penstock.config.media import Media
 from penstock.core.errors import ModelError
 from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
@@ -40,10 +40,10 @@ from penstock.models.encoder_decoder import faced
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
+from penstock.models.media_model import MediaModel, media_text
 from penstock.models.presets import pipeline_of
 from penstock.models.text import Text
 from penstock.models.text_part import has_text_part, load_text_part
-from penstock.models.vision_language import VisionLanguageModel, seeing_text
 
 VALUE_HEAD = "value_head.safetensors"
 ADAPTER_FOLDER = "adapter"
@@ -134,12 +134,12 @@ def _ends_and_kind(path: str, place: Mapping[str, Any]) -> tuple[set[int], bool]
     return ends, encoder
 
 
-def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", vision: Vision | None = None) -> Any:
+def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", media: Media | None = None) -> Any:
     """A model from a local folder or a hub name: a :class:`LanguageModel`, or a :class:`DenoisingModel`, of our
     own folders or of a pipeline of diffusers.
 
     A model loaded with ``head="score"`` keeps its trunk; it gets a new score head unless it has one. Whether a folder holds a
-    decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``. With ``vision`` it reads pictures;
+    decoder or an encoder-decoder is said by its configuration. It computes in ``dtype``. With ``media`` it reads these too;
     else, of a model that can, the text part alone is loaded.
 
     Raises:
@@ -157,10 +157,10 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", vision: V
     if local and is_denoiser(folder):
         return load_denoiser(folder, text)
     stored = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-    network = _load_network(str(folder) if local else path, head, stored, text, vision is not None)
-    if vision is not None:
-        text = seeing_text(str(folder) if local else path, text, vision, network.config, **_place(path))
-    model = _made(path, network, text, head, vision)
+    network = _load_network(str(folder) if local else path, head, stored, text, media is not None)
+    if media is not None:
+        text = media_text(str(folder) if local else path, text, media, network.config, **_place(path))
+    model = _made(path, network, text, head, media)
     if dtype == "mixed":
         to_compute_type(model, dtype)
     if not local:
@@ -175,7 +175,7 @@ def load_model(path: str, head: Head = "lm", dtype: Dtype = "float32", vision: V
     return model
 
 
-def _made(path: str, network: Any, text: Text, head: Head, vision: Vision | None = None) -> LanguageModel:
+def _made(path: str, network: Any, text: Text, head: Head, media: Media | None = None) -> LanguageModel:
     """A network as a language model that computes what the network does. Raises ModelError, whatever is in its way."""
     if len(text) > network.get_input_embeddings().weight.shape[0]:
         raise ModelError(
@@ -183,7 +183,7 @@ def _made(path: str, network: Any, text: Text, head: Head, vision: Vision | None
             f"{network.get_input_embeddings().weight.shape[0]}; they do not belong together"
         )
     try:
-        model = VisionLanguageModel(network, text, head, vision.frozen) if vision is not None else faced(network, text, head)  # type: ignore[arg-type]
+        model = MediaModel(network, text, head, media.frozen) if media is not None else faced(network, text, head)  # type: ignore[arg-type]
         model.check()
     except ModelError:
         raise
@@ -251,7 +251,7 @@ def config_of(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder, **NO_CODE)
 
 
-def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, seeing: bool = False) -> Any:
+def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, whole: bool = False) -> Any:
     factory: Any = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     place = _place(path)
     try:
@@ -264,9 +264,9 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, seeing:
     elif head == "score":
         config.num_labels = 1
         config.pad_token_id = text.pad
-    if seeing and has_text_part(config):
-        factory = AutoModelForImageTextToText
-    load = partial(load_text_part, head=head) if has_text_part(config) and not seeing else factory.from_pretrained
+    if whole and has_text_part(config):
+        factory = AutoModelForMultimodalLM
+    load = partial(load_text_part, head=head) if has_text_part(config) and not whole else factory.from_pretrained
     try:
         with quiet_transformers(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # a new score head is the same every time

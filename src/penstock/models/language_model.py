@@ -52,8 +52,8 @@ class LanguageModel(nn.Module):
     (peft's description) where low-rank adapters are added to frozen matrices.
     """
 
-    sees: ClassVar[bool] = False
-    """Whether it reads pictures."""
+    reads_media: ClassVar[bool] = False
+    """Whether it reads pictures, films or sounds."""
 
     def __init__(self, network: Any, text: Text, head: Head = "lm") -> None:
         super().__init__()
@@ -134,10 +134,10 @@ class LanguageModel(nn.Module):
         """How a packed batch is read: the plan that :meth:`hidden` takes.
 
         Raises:
-            TrainingError: a row is longer than the context, or shows a picture to a model that reads text alone.
+            TrainingError: a row is longer than the context, or shows a medium to a model that reads text alone.
         """
-        if batch.picture_N is not None and not self.sees:
-            raise TrainingError("rows show pictures to a model that reads text alone; set its vision=Vision()")
+        if batch.media_N is not None and not self.reads_media:
+            raise TrainingError("rows show media to a model that reads text alone; set its media=Vision() or Hearing()")
         longest = int(batch.length_B.max())
         if longest > self.context:
             row = batch.row_ids[int(batch.length_B.argmax())]

@@ -18,7 +18,7 @@ from penstock.core.contracts import Batch
 from penstock.core.errors import DataError
 from penstock.core.types import FloatArray, IntArray, Row, Unit, require_steps
 from penstock.models.experts import ROUTES, Routes
-from penstock.models.pictures import PICTURES, Names
+from penstock.models.media import MEDIA, Names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class TokenBatch(Batch):
     """Packed index of each row's last token."""
     routes_N: Routes | None = None
     """The experts of each token, ``[N, L, K]``, where they are to be replayed."""
-    picture_N: Names | None = None
-    """The picture that each token shows a part of, 0 for text; None where no row has pictures."""
+    media_N: Names | None = None
+    """The medium that each token shows a part of, 0 for text; None where no row has media."""
 
 
 def idle_batch() -> TokenBatch:
@@ -149,13 +149,13 @@ def shared_prefix(unit: Unit, routes: bool = False) -> int:
     """
     if len(unit) < 2:
         return 0
-    first, pictured = unit[0].tokens_T, any(PICTURES in row.columns for row in unit)
+    first, shown = unit[0].tokens_T, any(MEDIA in row.columns for row in unit)
     limit = min(len(row.tokens_T) for row in unit) - 1
     for row in unit:
         stop = (row.tokens_T[:limit] != first[:limit]) | row.action_T[:limit]
         if routes:
             stop |= (row.columns[ROUTES][:limit] != unit[0].columns[ROUTES][:limit]).any((1, 2))
-        if pictured:
+        if shown:
             stop |= names_of(row)[:limit] != names_of(unit[0])[:limit]
         if stop.any():
             limit = int(stop.argmax())
@@ -163,8 +163,8 @@ def shared_prefix(unit: Unit, routes: bool = False) -> int:
 
 
 def names_of(row: Row) -> Names:
-    """The picture of each token of a row, 0 for text."""
-    found: Names | None = row.columns.get(PICTURES)
+    """The medium of each token of a row, 0 for text."""
+    found: Names | None = row.columns.get(MEDIA)
     return np.zeros(len(row.action_T), np.int64) if found is None else found
 
 
@@ -216,7 +216,7 @@ def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
         t_BT < prefix_B[:, None], prefix_start_B[:, None] + t_BT, (own_start_B - prefix_B)[:, None] + t_BT
     ).astype(np.int32)
 
-    pictured = any(PICTURES in row.columns for row in rows)
+    shown = any(MEDIA in row.columns for row in rows)
     tokens = np.concatenate([row.tokens_T for row in rows])
     action = np.concatenate([row.action_T for row in rows])
     row_start_B = np.cumsum(length_B) - length_B
@@ -237,7 +237,7 @@ def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
         fields=fields_of(rows),
         row_ids=tuple(item.first_row + offset for item in items for offset in range(len(item.unit))),
         routes_N=np.concatenate([row.columns[ROUTES] for row in rows])[place_N] if routes else None,
-        picture_N=np.concatenate([names_of(row) for row in rows])[place_N] if pictured else None,
+        media_N=np.concatenate([names_of(row) for row in rows])[place_N] if shown else None,
     )
 
 

@@ -8,42 +8,37 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    Qwen2_5_VLConfig,
     Qwen2Config,
-    Qwen2VLImageProcessorPil,
     T5Config,
 )
 
 from penstock.config.run import ModelSpec
-from penstock.config.vision import Vision
 from penstock.models.encoder_decoder import EncoderDecoderModel
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.presets import PRESETS, preset_shape
+from penstock.models.scratch_media import build_media_model, marks_of
 from penstock.models.text import Text, train_tokenizer
-from penstock.models.vision_language import VisionLanguageModel, dressed
 
 RELATIVE_RANGE = 3.0
 """Standard deviation of the first relative biases. T5's own, one over the root of the width, hardly tells positions apart, and
 nothing else in these models does: small ones then learn order several times slower (docs/log.md)."""
 
 
-VISION_NAMES = ("vision_start", "image", "vision_end", "video")
-VISION_MARKS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
-"""Qwen's marks of media, one token each."""
-
-
 def build_model(
     spec: ModelSpec, corpus: Iterable[str], seed: int, head: Head = "lm", text: Text | None = None
 ) -> LanguageModel:
     """A model of ``spec.preset`` with random weights (a pure function of ``seed``) and a tokenizer fitted to ``corpus``."""
-    text = text if text is not None else train_tokenizer(corpus, spec.vocabulary, VISION_MARKS if spec.vision else ())
+    text = (
+        text
+        if text is not None
+        else train_tokenizer(corpus, spec.vocabulary, marks_of(spec.media) if spec.media is not None else ())
+    )
     if spec.architecture == "encoder-decoder":
         return _build_encoder_decoder(spec, seed, head, text)
-    if spec.vision is not None:
-        return _build_vision_language(spec, spec.vision, seed, head, text)
+    if spec.media is not None:
+        return build_media_model(_decoder(spec, text), spec, seed, head, text)
     rotary = {"rope_type": "default", "rope_theta": 10.0 * spec.context}
     config = Qwen2Config(**_decoder(spec, text), rope_parameters=rotary)
     config.num_labels = 1
@@ -66,34 +61,6 @@ def _decoder(spec: ModelSpec, text: Text) -> dict[str, Any]:
         "initializer_range": spec.initializer_range or shape.width**-0.5,
         "tie_word_embeddings": True, "eos_token_id": text.end, "pad_token_id": text.pad, "bos_token_id": None,
     }  # fmt: skip
-
-
-def _build_vision_language(spec: ModelSpec, vision: Vision, seed: int, head: Head, text: Text) -> VisionLanguageModel:
-    """Qwen2.5-VL's shape (arXiv:2502.13923) with a tower of half the decoder's width: two layers, the first within windows of
-    16 pixels, on patches of 4 x 4, of which 2 x 2 are one token. The decoder is that of a model that reads text alone."""
-    shape, width = PRESETS[spec.preset], PRESETS[spec.preset].width // 2
-    head_width = shape.width // shape.heads
-    sections = [head_width // 8, head_width * 3 // 16, head_width * 3 // 16]  # Qwen's shares of time, height and width
-    ids: dict[str, Any] = {"eos_token_id": text.end, "pad_token_id": text.pad}
-    ids |= {f"{name}_token_id": text.encode(mark)[0] for name, mark in zip(VISION_NAMES, VISION_MARKS, strict=True)}
-    config = Qwen2_5_VLConfig(
-        text_config={
-            **_decoder(spec, text), "rope_parameters": {
-                "rope_type": "default", "rope_theta": 10.0 * spec.context, "mrope_section": sections,
-            },
-        },
-        vision_config={
-            "depth": 2, "hidden_size": width, "intermediate_size": 2 * width, "num_heads": 4, "out_hidden_size": shape.width,
-            "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
-            "initializer_range": width**-0.5,
-        },
-        tie_word_embeddings=True, **ids,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=24 * 24)
-    return VisionLanguageModel(network.eval(), dressed(text, processor, vision, config), head, vision.frozen)
 
 
 def _build_encoder_decoder(spec: ModelSpec, seed: int, head: Head, text: Text) -> EncoderDecoderModel:

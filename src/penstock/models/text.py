@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 from transformers import Qwen2Tokenizer
 
-from penstock.core.blobs import Blob
+from penstock.core.blobs import Blob, Decoded
 from penstock.core.errors import ModelError
 from penstock.core.types import IntArray
 
@@ -28,11 +26,11 @@ Message = Mapping[str, Any]
 NONE: Message = {}
 
 
-class PictureStore(Protocol):
-    """Pictures by name."""
+class MediaStore(Protocol):
+    """Pictures, films and sounds by number."""
 
-    def pixels(self, name: int) -> NDArray[np.uint8]:
-        """The picture ``[height, width, 3]``. Raises DataError where there is none of this name."""
+    def decoded(self, name: int) -> Decoded:
+        """The medium of this number. Raises DataError where there is none."""
         ...
 
 
@@ -44,8 +42,8 @@ class Text:
         encoder: whether an encoder of its own reads prompts, so that a prompt is a whole sequence to the tokenizer.
     """
 
-    store: PictureStore | None = None
-    """Where the pictures of a model that sees are kept; None: it reads text alone."""
+    store: MediaStore | None = None
+    """Where the media of a model that reads some are kept; None: it reads text alone."""
 
     def __init__(self, tokenizer: Any, ends: Iterable[int] = (), encoder: bool = False) -> None:
         if tokenizer.eos_token_id is None:
@@ -85,13 +83,13 @@ class Text:
         return view
 
     def showing(self, blobs: Sequence[Blob]) -> Text:
-        """The tokenizer for a prompt with these pictures. Raises ModelError: the model reads text alone."""
+        """The tokenizer for a prompt with these media. Raises ModelError: the model reads text alone."""
         if blobs:
-            raise ModelError("the prompt has pictures and the model reads text alone; to let it see, set model.vision=Vision()")
+            raise ModelError("the prompt has media and the model reads text alone; set model.media=Vision() or Hearing()")
         return self
 
-    def pictured(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
-        """The columns that say which picture each token shows; none without pictures."""
+    def media_columns(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
+        """The columns that say which medium each token shows; none without media."""
         self.showing(blobs)
         return {}
 

@@ -9,7 +9,7 @@ import torch
 from transformers import (
     CONFIG_MAPPING,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
     AutoModelForSequenceClassification,
 )
 
@@ -53,7 +53,7 @@ def load_text_part(path: str, config: Any, head: Head, **options: Any) -> Any:
         ModelError: the text part is no causal language model, or gives other logits than the whole model does for text.
     """
     text = text_config_of(config)
-    whole = AutoModelForImageTextToText.from_pretrained(path, config=config, **options)
+    whole = AutoModelForMultimodalLM.from_pretrained(path, config=config, **options)
     factory: Any = AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     text.num_labels = 1
     with torch.random.fork_rng(devices=[]):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
+from penstock.config.media import Vision
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.config.vision import Vision
 from penstock.core.errors import DataError
 from penstock.core.types import Sampling
 
@@ -100,7 +100,7 @@ def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 20, steps: int
         stages=(
             Offline(
                 name="sft",
-                model=ModelSpec(preset="1m", layers=3, vocabulary=320, context=64, vision=seeing),
+                model=ModelSpec(preset="1m", layers=3, vocabulary=320, context=64, media=seeing),
                 data=asked(pictures),
                 algorithm=SFT(),
                 learner=LearnerSpec(learning_rate=1e-3, warmup=5, token_budget=8192),
@@ -110,7 +110,7 @@ def see(seed: int = 0, pictures: Kind = "digits", imitated: int = 20, steps: int
             ),
             Online(
                 name="grpo",
-                model=ModelSpec(path="@sft", vision=seeing),
+                model=ModelSpec(path="@sft", media=seeing),
                 data=asked(pictures),
                 rewards=right,
                 algorithm=GRPO(clip=(0.2, 0.28)),

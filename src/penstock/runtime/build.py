@@ -14,16 +14,16 @@ from typing import Any
 
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.learner import Dtype
+from penstock.config.media import Media
 from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
-from penstock.config.vision import Vision
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Env, RewardFunction
 from penstock.core.errors import DataError, RewardError, SpecError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, IntArray, Prompt, Row, Sample
-from penstock.data.pictures import Pictures
+from penstock.data.media import MediaStore
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, prompts, row_name
@@ -64,7 +64,7 @@ class Models:
         self.policy: LanguageModel | None = None
         """The model that is being trained; what is loaded with it may share its frozen part."""
         self.blobs = blobs
-        """The run's folder of blobs; None: pictures are held in memory."""
+        """The run's folder of blobs; None: media are held in memory."""
         self.compute: Dtype = "float32"
         """Arithmetic of reward models: the learner's, once a stage has said what that is."""
 
@@ -74,11 +74,11 @@ class Models:
     def load(self, spec: ModelSpec, corpus: Iterable[str], head: Head = "lm") -> Any:
         """The model of a spec, a :data:`Model`; ``corpus`` fits the tokenizer of one that is built from scratch."""
         if spec.path:
-            model = load_model(self.path(spec.path), head, vision=spec.vision).to(self.device)
+            model = load_model(self.path(spec.path), head, media=spec.media).to(self.device)
         else:
             model = built(spec, corpus, seed_of(self.seed, "model"), head).to(self.device)
         self.policy = model if isinstance(model, LanguageModel) else None
-        return seeing(model, spec.vision, self.blobs)
+        return reading(model, spec.media, self.blobs)
 
     def reference(self, stage: Offline | Online, start: Any, temperature: float = 1.0) -> Any:
         """The frozen policy of a stage: where it starts unless the stage names another. Call it before the learner is made.
@@ -109,8 +109,8 @@ class Models:
         return Scoring(policy_of(model.requires_grad_(False), stage.sampling.temperature))
 
     def _frozen(self, spec: ModelSpec, compute: Dtype) -> Any:
-        model = load_model(self.path(spec.path), vision=spec.vision).to(self.device).requires_grad_(False)
-        return seeing(computing(model, compute), spec.vision, self.blobs)
+        model = load_model(self.path(spec.path), media=spec.media).to(self.device).requires_grad_(False)
+        return reading(computing(model, compute), spec.media, self.blobs)
 
     def scorer(self, name: str) -> Scoring:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
@@ -122,10 +122,10 @@ class Models:
         return Scoring(LanguagePolicy(model))
 
 
-def seeing(model: LanguageModel, vision: Vision | None, blobs: Path | None) -> LanguageModel:
-    """A model with the pictures of a run at hand, if its spec says that it sees."""
-    if vision is not None:
-        model.text.store = Pictures(blobs)
+def reading(model: LanguageModel, media: Media | None, blobs: Path | None) -> LanguageModel:
+    """A model with the media of a run at hand, if its spec says that it reads any."""
+    if media is not None:
+        model.text.store = MediaStore(blobs, media)
     return model
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.config.engines import VLLM, Embedded, Served, SGLang
 from penstock.config.learner import Dtype
-from penstock.config.vision import Vision
+from penstock.config.media import Media
 from penstock.core.errors import SpecError
 from penstock.models.text import Text
 
@@ -43,8 +43,8 @@ class EngineStart:
     """Arithmetic of an embedded engine, the learner's."""
     routes: bool = False
     """Whether it notes the experts of each token."""
-    vision: Vision | None = None
-    """Whether and how the model sees, the pictures in the folder ``blobs``."""
+    media: Media | None = None
+    """Whether and which media the model reads, those in the folder ``blobs``."""
     blobs: Path | None = None
 
 
@@ -64,11 +64,11 @@ def opened(spec: Any, start: EngineStart) -> AbstractAsyncContextManager[Opened]
 async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.files import load_model
-    from penstock.runtime.build import seeing
+    from penstock.runtime.build import reading
     from penstock.weights.snapshot import sums_of
 
-    model = load_model(str(start.folder), dtype=start.dtype, vision=start.vision).to(start.device)
-    seeing(model, start.vision, start.blobs)
+    model = load_model(str(start.folder), dtype=start.dtype, media=start.media).to(start.device)
+    reading(model, start.media, start.blobs)
 
     async def sums() -> list[str]:
         weights = [(name, tensor.detach()) for name, tensor in model.policy_weights()]

@@ -122,10 +122,10 @@ class TapedEngine:
     def __init__(self, name: str, lines: Sequence[Any], model_folder: Path | None, parts: OnlineParts, groups: Groups) -> None:
         self.name, self.lines = name, lines
         self.aliased = model_folder is None
-        vision, model = parts.stage.model.vision, copy.deepcopy(parts.model)
+        media, model = parts.stage.model.media, copy.deepcopy(parts.model)
         if model_folder is not None:
-            model = drawing(load_model(str(model_folder), vision=vision), parts.stage.denoising).to(parts.model.device)
-            if vision is not None:
+            model = drawing(load_model(str(model_folder), media=media), parts.stage.denoising).to(parts.model.device)
+            if media is not None:
                 model.text.store = parts.model.text.store
         self.engine = parts.generator(model, version=-1)
         self.roll = replace(parts.roll, generator=cast(Generator, self))

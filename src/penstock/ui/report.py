@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from penstock.core.blobs import FILM
 from penstock.core.errors import DataError
 from penstock.core.files import replaced
 from penstock.data.blobs import BLOBS, NAME
@@ -32,8 +33,10 @@ STYLES = (SHARED / "common.css", HERE / "drawings.css", HERE / "report.css")
 SAMPLE_STEPS = 60
 """Steps of a stage whose samples the page holds; evenly spread, first and last included."""
 SAMPLE_ROWS = 16
-PICTURE = 64 << 10
-"""Bytes of a picture that the page holds, at most."""
+MEDIUM = 64 << 10
+"""Bytes of a picture, film or sound that the page holds, at most."""
+TAGS = {"image/png": "img", "image/jpeg": "img", "image/webp": "img", FILM: "img", "audio/wav": "audio"}
+"""Media types that the page shows, and by what; none of them can hold a script."""
 
 
 def sections(stage: StageIndex) -> dict[str, list[Curve]]:
@@ -57,14 +60,14 @@ def sample_steps(index: LogIndex, stage: StageIndex, folder: Path) -> list[tuple
     return found
 
 
-def embedded(blobs: list[dict[str, str]], folder: Path) -> list[str]:
-    """The pictures among a sample's blobs, small enough for a page, as addresses that hold them whole."""
-    names = [one for one in blobs if NAME.fullmatch(one["hash"]) and one["kind"] in ("image/png", "image/jpeg", "image/webp")]
+def embedded(blobs: list[dict[str, str]], folder: Path) -> list[tuple[str, str]]:
+    """The media among a sample's blobs, small enough for a page: each by its tag and an address that holds it whole."""
+    names = [one for one in blobs if NAME.fullmatch(one["hash"]) and one["kind"] in TAGS]
     files = [(one["kind"], folder / BLOBS / one["hash"]) for one in names]
     return [
-        f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+        (TAGS[kind], f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}")
         for kind, file in files
-        if file.is_file() and file.stat().st_size <= PICTURE
+        if file.is_file() and file.stat().st_size <= MEDIUM
     ]
 
 

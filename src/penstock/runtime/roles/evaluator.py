@@ -11,7 +11,7 @@ from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.build import Models, StageRewards, environments, seed_of, seeing
+from penstock.runtime.build import Models, StageRewards, environments, reading, seed_of
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
 from penstock.runtime.measuring import measured
@@ -30,8 +30,8 @@ async def run(bootstrap: Bootstrap) -> None:
     run, stage = bootstrap.run, bootstrap.online
     folder, name, base = RunFolder(bootstrap.folder), bootstrap.name, bootstrap.base
     device = set_up(run.device, bootstrap.threads)
-    model = load_model(str(bootstrap.stage_start(stage.name)), dtype=stage.learner.dtype, vision=stage.model.vision)
-    seeing(model.to(device), stage.model.vision, folder.blobs)
+    model = load_model(str(bootstrap.stage_start(stage.name)), dtype=stage.learner.dtype, media=stage.model.media)
+    reading(model.to(device), stage.model.media, folder.blobs)
     models = Models(lambda earlier: folder.stage_model(run, earlier), device, run.seed, folder.blobs)
     models.compute = stage.learner.dtype
     rewards = StageRewards(stage.rewards, models, model.text, base)

@@ -39,7 +39,7 @@ async def run(bootstrap: Bootstrap) -> None:
         sends_adapters(run, stage),
         stage.learner.dtype,
         stage.replays_routes,
-        stage.model.vision,
+        stage.model.media,
         bootstrap.folder / BLOBS,
     )
     async with opened(run.roles.engine, start) as found:

@@ -7,12 +7,12 @@ from transformers import AutoModelForImageTextToText
 
 import seeing
 from penstock.config.learner import LearnerSpec
+from penstock.config.media import Vision
 from penstock.config.run import ModelSpec
-from penstock.config.vision import Vision
 from penstock.core.errors import DataError, ModelError, TrainingError
 from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import LanguagePolicy
-from penstock.models.pictures import PICTURES
+from penstock.models.media import MEDIA
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 
@@ -49,7 +49,7 @@ def logps(model, units, budget=4096):
 def test_positions_by_hand(model):
     """Two tokens of text, a picture of 2 x 3 tokens, text: in it height and width count, after it text goes on from 2 + 3."""
     (blob,) = seeing.shown(model, seeing.picture((16, 24)))
-    position_3T, part_T = model.text.sight.places(np.array([0, 0, *[blob.number] * 6, 0, 0]))
+    position_3T, part_T = model.text.senses.places(np.array([0, 0, *[blob.number] * 6, 0, 0]))
     assert position_3T[0].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 5, 6]
     assert position_3T[1].tolist() == [0, 1, 2, 2, 2, 3, 3, 3, 5, 6]
     assert position_3T[2].tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5, 6]
@@ -57,22 +57,22 @@ def test_positions_by_hand(model):
 
 
 def test_positions_of_text_alone_count_its_tokens(model):
-    position_3T, _ = model.text.sight.places(np.zeros(5, np.int64))
+    position_3T, _ = model.text.senses.places(np.zeros(5, np.int64))
     assert position_3T.tolist() == [[0, 1, 2, 3, 4]] * 3
 
 
 def test_a_picture_stands_for_its_grid_over_the_square_of_the_merge(model):
     for size, tokens in zip(seeing.SIZES, (9, 6, 2, 3), strict=True):
         (blob,) = seeing.shown(model, seeing.picture(size))
-        grid = model.text.sight.of(blob.number).grid
-        assert model.text.sight.tokens(blob.number) == np.prod(grid) // 4 == tokens
+        (grid,) = model.text.senses.of(blob.number).inputs["image_grid_thw"].numpy()
+        assert model.text.senses.tokens(blob.number) == np.prod(grid) // 4 == tokens
         made = model.text.showing((blob,)).prompt("a<image>b")
         assert made.count(model.network.config.image_token_id) == tokens
 
 
 def test_packed_rows_give_transformers_log_probs(model):
     for row, logp_A in zip(rows_of(model), logps(model, [(row,) for row in rows_of(model)]), strict=True):
-        names = row.columns.get(PICTURES, np.zeros(0, np.int64))
+        names = row.columns.get(MEDIA, np.zeros(0, np.int64))
         runs = [int(name) for at, name in enumerate(names) if name and (at == 0 or names[at - 1] != name)]
         blobs = [model.text.store._numbers[name] for name in runs]
         logits_TV = seeing.transformers_logits(model, row.tokens_T, blobs)
@@ -93,8 +93,8 @@ def test_a_shared_prefix_with_its_picture_is_packed_once_and_changes_nothing(mod
     (blob,) = seeing.shown(model, seeing.picture())
     rows = tuple(seeing.row(model, "<image>what?", [50 + n, 60], (blob,)) for n in range(4))
     (shared,), (split,) = LanguagePolicy(model).lay_out([rows], 4096), LanguagePolicy(model, 1.0, False).lay_out([rows], 4096)
-    assert (shared.picture_N == blob.number).sum() == 9
-    assert (split.picture_N == blob.number).sum() == 36
+    assert (shared.media_N == blob.number).sum() == 9
+    assert (split.media_N == blob.number).sum() == 36
     apart = np.concatenate(logps(model, [(row,) for row in rows]))
     np.testing.assert_allclose(np.concatenate(logps(model, [rows])), apart, atol=5e-5)
 
@@ -127,11 +127,11 @@ def test_the_gradient_of_the_tower_is_that_of_transformers():
     policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
     ours = model.tower.patch_embed.proj.weight.grad.clone()
     model.network.zero_grad()
-    seen = model.text.sight.of(blob.number)
+    seen = model.text.senses.of(blob.number)
     tokens = torch.from_numpy(row.tokens_T.astype(np.int64))[None]
     model.network.set_attn_implementation("eager")
     logits = model.network(
-        input_ids=tokens, pixel_values=seen.values_PD, image_grid_thw=torch.tensor([seen.grid]), use_cache=False,
+        input_ids=tokens, **seen.inputs, use_cache=False,
         mm_token_type_ids=(tokens == model.network.config.image_token_id).int(),
     ).logits[0, -2]  # fmt: skip
     logits[sorted(model.text.media)] = -1e9
@@ -152,7 +152,7 @@ def test_an_optimizer_step_of_the_tower_changes_what_is_seen_at_once():
     learner.policy.stepped(1)
     with torch.no_grad():
         (after,) = model.encoded([blob.number])
-        (fresh,) = model._encode([model.text.sight.of(blob.number)])
+        (fresh,) = model._encode([model.text.senses.of(blob.number)])
     assert float((after - before).abs().max()) > 1e-3
     torch.testing.assert_close(after, fresh)
 
@@ -196,22 +196,22 @@ def test_tokens_of_media_have_no_probability(model):
 def test_an_action_that_stands_for_a_part_of_a_picture_is_refused(model):
     row = seeing.row(model, "what?", [50])
     row.columns["tokens_T"][-1] = model.network.config.image_token_id
-    with pytest.raises(TrainingError, match="row 0: an action shows a part of a picture"):
+    with pytest.raises(TrainingError, match="row 0: an action shows a part of a medium"):
         Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))
 
 
 def test_a_folder_loads_with_transformers_own_class_and_gives_the_same_logits(model, tmp_path):
     save_model(model, tmp_path / "saved")
     whole = AutoModelForImageTextToText.from_pretrained(tmp_path / "saved").eval()
-    loaded = load_model(str(tmp_path / "saved"), vision=Vision())
+    loaded = load_model(str(tmp_path / "saved"), media=Vision())
     loaded.text.store = model.text.store
     (blob,) = seeing.shown(model, seeing.picture((16, 24)))
     tokens_T = np.asarray(loaded.text.showing((blob,)).prompt("what <image> is it?"), np.int32)
-    seen = loaded.text.sight.of(blob.number)
+    seen = loaded.text.senses.of(blob.number)
     tokens = torch.from_numpy(tokens_T.astype(np.int64))[None]
     with torch.no_grad():
         theirs = whole(
-            input_ids=tokens, pixel_values=seen.values_PD, image_grid_thw=torch.tensor([seen.grid]),
+            input_ids=tokens, pixel_values=seen.inputs["pixel_values"], image_grid_thw=seen.inputs["image_grid_thw"],
             mm_token_type_ids=(tokens == whole.config.image_token_id).int(),
         ).logits[0]  # fmt: skip
     torch.testing.assert_close(seeing.transformers_logits(loaded, tokens_T, (blob,)), theirs, atol=2e-4, rtol=1e-4)
@@ -223,23 +223,25 @@ def test_a_folder_is_read_as_text_alone_where_nobody_wants_to_see(model, tmp_pat
     save_model(model, tmp_path / "saved")
     blind = load_model(str(tmp_path / "saved"))
     assert type(blind.network).__name__ == "Qwen2ForCausalLM"
-    with pytest.raises(ModelError, match=r"reads text alone; .*model.vision=Vision\(\)"):
+    with pytest.raises(ModelError, match=r"reads text alone; .*model.media=Vision\(\)"):
         blind.text.showing(seeing.shown(model, seeing.picture()))
 
 
 def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model, tiny):
-    with pytest.raises(TrainingError, match="rows show pictures to a model that reads text alone"):
+    with pytest.raises(TrainingError, match="rows show media to a model that reads text alone"):
         Scoring(LanguagePolicy(tiny())).score([(rows_of(model)[1],)], frozenset({"logp"}))
 
 
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
     save_model(tiny(), tmp_path / "saved")
-    with pytest.raises(ModelError, match='"qwen2" are not supported, those of qwen2_5_vl, qwen2_vl, qwen3_vl are'):
-        load_model(str(tmp_path / "saved"), vision=Vision())
+    with pytest.raises(
+        ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava is'
+    ):
+        load_model(str(tmp_path / "saved"), media=Vision())
 
 
 def test_the_size_of_the_model_from_scratch():
-    model = build_model(ModelSpec(layers=3, vocabulary=320, context=64, vision=Vision()), ["which digit?"], 0)
+    model = build_model(ModelSpec(layers=3, vocabulary=320, context=64, media=Vision()), ["which digit?"], 0)
     assert 0.7e6 < sum(parameter.numel() for parameter in model.network.parameters()) < 0.9e6
     model.check()
 
@@ -249,7 +251,7 @@ def test_the_size_of_the_model_from_scratch():
     [
         ("what?", 1, "has 1 pictures and 0 marks <image>"),
         ("<image>what?", 0, "has 0 pictures and 1 marks <image>"),
-        ("<image> <|image_pad|>", 1, "the text spells <|image_pad|>, which is a part of a picture"),
+        ("<image> <|image_pad|>", 1, "the text spells <|image_pad|>, which is a part of a medium"),
     ],
 )
 def test_prompts_whose_marks_and_pictures_differ_are_refused(model, text, pictures, message):
@@ -262,19 +264,19 @@ def test_tokens_that_are_not_those_of_the_pictures_are_refused(model):
     one, other = seeing.shown(model, seeing.picture((24, 24)), seeing.picture((8, 16)))
     tokens_T = np.asarray(model.text.showing((one,)).prompt("<image>"), np.int32)
     with pytest.raises(ModelError, match="9 tokens show pictures, and the pictures have 2"):
-        model.text.pictured(tokens_T, (other,))
+        model.text.media_columns(tokens_T, (other,))
 
 
 def test_what_the_processor_made_is_kept_by_picture_and_settings(model):
-    sight, (blob,) = seeing.built().text.sight, seeing.shown(model, seeing.picture((24, 24), seed=9))
-    sight.store = model.text.store
-    first = sight.of(blob.number)
-    assert sight.of(blob.number) is first
-    sight.processor.size = {"shortest_edge": 64, "longest_edge": 16 * 16}
-    assert sight.of(blob.number).grid == (1, 4, 4)
-    assert len(sight._kept) == 2
+    senses, (blob,) = seeing.built().text.senses, seeing.shown(model, seeing.picture((24, 24), seed=9))
+    senses.store = model.text.store
+    first = senses.of(blob.number)
+    assert senses.of(blob.number) is first
+    senses.processor.processor.size = {"shortest_edge": 64, "longest_edge": 16 * 16}
+    assert senses.of(blob.number).grid == (1, 2, 2)
+    assert len(senses._kept) == 2
 
 
 def test_a_picture_that_nobody_has_is_an_error(model):
-    with pytest.raises(DataError, match="picture 000000000000005 is not in memory"):
-        model.text.sight.of(5)
+    with pytest.raises(DataError, match="medium 000000000000005 is not in memory"):
+        model.text.senses.of(5)

@@ -11,8 +11,8 @@ from engine_examples import learner_logp, run, started
 from penstock.core.errors import GenerationError
 from penstock.core.types import Request, WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.engine.vision import SeeingGenerator
-from penstock.models.pictures import PICTURES
+from penstock.engine.media import MediaGenerator
+from penstock.models.media import MEDIA
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def model():
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probs_are_the_learners_with_and_without_pictures(model, temperature, chunk):
     generator = embedded_generator(model, max_running=4, chunk=chunk)
-    assert isinstance(generator, SeeingGenerator)
+    assert isinstance(generator, MediaGenerator)
     for sample in run(generator, seeing.ragged(model, temperature=temperature)):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample, temperature), atol=1e-4)
 
@@ -107,7 +107,7 @@ def test_a_later_turn_has_the_same_picture_tokens(model):
     more = np.concatenate([sample.tokens_T, model.text.encode(" and 3 + 4?")]).astype(np.int32)
     (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(blob,))])
     np.testing.assert_array_equal(second.tokens_T[: len(sample.tokens_T)], sample.tokens_T)
-    assert (second.columns[PICTURES] == blob.number).sum() == 9
+    assert (second.columns[MEDIA] == blob.number).sum() == 9
     np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
 
 
