@@ -1,4 +1,4 @@
-"""TRL's side of ``benchmarks/denoising.py``; run by a Python that has ``trl==0.23.1`` (the last with DDPO), diffusers and scikit-learn.
+"""TRL's side of ``benchmarks/denoising.py``; run by a Python that has ``trl==0.23.1`` (the last with DDPO).
 
 The denoiser, its weights, the prompts' tokens, the schedule of noise and the reward are those of our recipe ``digits``; the
 loop, the transitions, the log-probs and the update are TRL's DDPOTrainer. The last transition adds no noise and is not among
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import json
 import math
 import random
@@ -37,13 +38,16 @@ TIMES, LEAST_SIGNAL = 1000, 1e-4
 def our_denoiser(folder: Path) -> torch.nn.Module:
     """The network of a folder that our run has saved, with its weights."""
     found = importlib.util.spec_from_file_location("denoiser", DENOISER)
-    assert found and found.loader
+    assert found
+    assert found.loader
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     config = json.loads((folder / "config.json").read_text())
     of = {name: config[name] for name in ("shape", "vocab_size", "context", "width", "layers")}
     network: torch.nn.Module = module.Denoiser(**of, pad=0)
-    network.load_state_dict({name.removeprefix("network."): value for name, value in load_file(folder / "model.safetensors").items()})
+    network.load_state_dict(
+        {name.removeprefix("network."): value for name, value in load_file(folder / "model.safetensors").items()}
+    )
     return network
 
 
@@ -65,7 +69,7 @@ class Pipeline:
     def __init__(self, network: torch.nn.Module, tokens: dict[str, list[int]], last: bool) -> None:
         self.last = last
         left = [LEAST_SIGNAL + (1 - LEAST_SIGNAL) * math.cos(k / TIMES * math.pi / 2) ** 2 for k in range(TIMES + 1)]
-        betas = [1 - after / before for before, after in zip(left, left[1:], strict=False)]
+        betas = [1 - after / before for before, after in itertools.pairwise(left)]
         self.scheduler = DDIMScheduler(
             TIMES, trained_betas=betas, clip_sample=True, timestep_spacing="trailing", set_alpha_to_one=True
         )
@@ -175,7 +179,8 @@ def main() -> None:
     config = DDPOConfig(
         seed=given.seed, sample_num_steps=steps, sample_eta=1.0, sample_guidance_scale=1.0, sample_batch_size=256,
         sample_num_batches_per_epoch=1, train_batch_size=64, train_gradient_accumulation_steps=1, train_num_inner_epochs=1,
-        train_cfg=False, train_learning_rate=3e-4, train_clip_range=1e-3, train_timestep_fraction=0.9 if given.last else 1.0, train_adv_clip_max=5.0,
+        train_cfg=False, train_learning_rate=3e-4, train_clip_range=1e-3, train_timestep_fraction=0.9 if given.last else 1.0,
+        train_adv_clip_max=5.0,
         per_prompt_stat_tracking=True, train_max_grad_norm=1e9, train_adam_weight_decay=0.0, mixed_precision="no",
         log_with=None, num_epochs=given.steps, save_freq=10**9,
     )  # fmt: skip
