@@ -2,11 +2,12 @@
 
     python benchmarks/denoising.py --seeds 3 --steps 60 --peer /path/to/python
 
-``--peer`` is a Python that has trl 0.23.1, the last with DDPO, and diffusers (``benchmarks/peers/trl_ddpo.py``); without it
-only ours runs. A denoiser of handwritten digits is trained on labels of which half are wrong, once a seed; then both go on from
-its weights: 16 prompts x 16 samples of ten DDIM transitions a batch, nine of them trained on, four updates of AdamW, the same rate,
-clip and reward. Every run is a process of its own with one thread. Seconds are those of the loop without its first two
-batches: generation, rewards, advantages and updates, for ours the event log and checkpoints as well.
+``--peer`` is a Python that has trl 0.23.1, the last with DDPO, and diffusers (``benchmarks/peers/trl_ddpo.py``);
+without it only ours runs. A denoiser of handwritten digits is trained on labels of which half are wrong, once a seed;
+then both go on from its weights: 16 prompts x 16 samples of ten DDIM transitions a batch, nine of them trained on, four
+updates of AdamW, the same rate, clip and reward. Every run is a process of its own with one thread. Seconds are those
+of the loop without its first two batches: generation, rewards, advantages and updates, for ours the event log and
+checkpoints as well.
 
 ``--flow``: ours alone, Flow-GRPO in step and in processes with updates in flight (``max_lag`` 2).
 """
