@@ -43,6 +43,7 @@ from penstock.algos.importance_weights import ImportanceWeight
 from penstock.algos.kl import KLPenalty
 from penstock.algos.kto import KTO
 from penstock.algos.labels import label_metrics
+from penstock.algos.nft import DiffusionNFT
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
@@ -58,7 +59,7 @@ from penstock.algos.sft import SFT
 __all__ = [
     "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
     "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
-    "Denoise", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut",
+    "Denoise", "DiffusionNFT", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut",
     "OnlineDPO", "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "cispo",
     "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo", "gmpo", "gspo", "icepop", "kl_cov",
     "label_metrics", "picture_of", "pipeline_rl", "sapo", "topr",

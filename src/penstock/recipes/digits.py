@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algos.denoising import Denoise, ddpo, ddpo_sf, flow_grpo, picture_of
+from penstock.algos.nft import DiffusionNFT
 from penstock.config.denoising import Denoising, Pictures
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.core.types import Group
+from penstock.core.types import Group, Sampling
 
 WRONG = 0.5
 """Share of the pictures whose label is replaced by a random one before the denoiser learns from them."""
@@ -96,7 +97,7 @@ def compressible(group: Group, columns: Mapping[str, Any]) -> list[float]:
 
 
 def digits(
-    algorithm: Literal["flow", "ddpo", "ddpo_sf"] = "flow",
+    algorithm: Literal["flow", "ddpo", "ddpo_sf", "nft"] = "flow",
     seed: int = 0,
     steps: int = 40,
     reward: Literal["likeness", "compressible"] = "likeness",
@@ -104,15 +105,16 @@ def digits(
     """A denoiser of handwritten digits that draws wrong ones learns to draw what it is asked for; minutes on a laptop CPU.
 
     Args:
-        algorithm: Flow-GRPO, or DDPO with importance weights or without, which trains a denoiser that predicts noise.
+        algorithm: Flow-GRPO; DDPO with importance weights or without, which trains a denoiser that predicts noise; DiffusionNFT,
+            which draws without noise.
         seed: seed of weights, data and sampling.
         steps: batches of reinforcement.
         reward: the probability of the digit that was asked for, or how well a picture compresses, whatever it shows.
     """
-    flow = algorithm == "flow"
+    flow = algorithm in ("flow", "nft")
     pictures = Pictures(shape=(1, 8, 8), prediction="velocity" if flow else "noise")
     asked = DataSpec(source=f"{HERE}:wanted", name="digits", prompt="{{ digit }}")
-    kinds = {"flow": flow_grpo(), "ddpo": ddpo(clip=(1e-3, 1e-3)), "ddpo_sf": ddpo_sf()}
+    kinds = {"flow": flow_grpo(), "ddpo": ddpo(clip=(1e-3, 1e-3)), "ddpo_sf": ddpo_sf(), "nft": DiffusionNFT(every=4)}
     return Run(
         name=f"digits-{algorithm}",
         seed=seed,
@@ -133,6 +135,7 @@ def digits(
                 rewards=(RewardSpec(function=f"{HERE}:{reward}"),),
                 algorithm=kinds[algorithm],
                 learner=LearnerSpec(learning_rate=3e-4, warmup=2, token_budget=4096),
+                sampling=Sampling(temperature=0.0 if algorithm == "nft" else 1.0),
                 denoising=Denoising() if flow else Denoising(kernel="ddim", noise=1.0, clip=True),
                 samples=16,
                 batch=16,
