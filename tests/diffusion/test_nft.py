@@ -1,17 +1,20 @@
 """DiffusionNFT: its loss by hand, what the slow copy does, and that pictures are drawn with it."""
 
 import asyncio
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from denoiser_examples import DDIM, drawn, request, tiny
+from denoiser_examples import DDIM, KINDS, drawn, request, tiny
+from safetensors.torch import load_file
 
 from penstock.algos import denoising_losses as losses
 from penstock.algos.nft import DiffusionNFT
 from penstock.config.learner import LearnerSpec
-from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
+from penstock.config.run import CheckpointSpec, DataSpec, ModelSpec, Online, RewardSpec
 from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError, SpecError
 from penstock.core.types import Group, Prompt, PromptKey, SampleKey, Sampling, WeightUpdate
@@ -20,7 +23,10 @@ from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.diffusion.draws import times_and_noise
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.models.files import load_model, save_model
+from penstock.runtime import launch
 from penstock.train.learner import DeviceLearner, LearnerPlan
+
+FLOW = KINDS["flow"]
 
 
 def one(*values):
@@ -215,3 +221,36 @@ def test_samples_without_noise_are_for_algorithms_that_need_none():
     assert online.sampling.temperature == 0
     with pytest.raises(SpecError, match="explores nothing"):
         replace(online, algorithm=flow_grpo())
+
+
+def test_with_guidance_the_guided_velocity_is_what_is_trained():
+    model = tiny(replace(FLOW, guidance=3.0))
+    model.add_heads(DiffusionNFT().heads)
+    policy, units = DiffusionPolicy(model), DiffusionNFT().label(scored(model), {}, {})
+    (batch,) = policy.lay_out(units, 10**6, coupled=False)
+    guided = policy.outputs(batch, frozenset({"prediction"}))
+    assert torch.equal(guided["prediction"], guided["prediction/old"])
+    model.denoising = model.slow.model.denoising = FLOW
+    assert not torch.allclose(policy.outputs(batch, frozenset({"prediction"}))["prediction"], guided["prediction"])
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_ends_as_it_would_have_bit_for_bit(tmp_path):
+    pytest.importorskip("sklearn")
+    from penstock.recipes.digits import digits
+
+    first, second = digits("nft").stages
+    second = replace(second, algorithm=DiffusionNFT(every=4, rise=0.2), steps=4, batch=4, samples=4, evaluation=None)
+    stages = (replace(first, steps=20), second)
+    run = replace(digits("nft"), stages=stages, device="cpu", threads=1, checkpoint=CheckpointSpec(every=1), headline="")
+
+    def stop_after_2(event):
+        if event["kind"] == "metrics" and event["step"] == 2 and "policy/optimality" in event["values"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    launch(run, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
+        launch(run, tmp_path / "cut", [stop_after_2])
+    launch(run, tmp_path / "cut", resume=True)
+    whole, cut = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)

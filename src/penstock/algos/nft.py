@@ -49,7 +49,7 @@ class DiffusionNFT(FromSamples):
     bounded: ClassVar[bool] = True
     """There is no ratio: older pictures say of the slow copy, which is old itself, what they said."""
     quiet_samples: ClassVar[bool] = True
-    loss_reads: ClassVar[frozenset[str]] = frozenset({"velocity"})
+    loss_reads: ClassVar[frozenset[str]] = frozenset({"prediction"})
 
     def __post_init__(self) -> None:
         require(self.beta <= 1, f"beta={self.beta} is above 1, where the implicit velocities overshoot; use 0.1 to 1")
@@ -85,9 +85,9 @@ class DiffusionNFT(FromSamples):
         """``clip`` times the contrast of the implicit velocities, and the pull, as means over pictures and their times."""
         from penstock.algos import denoising_losses as losses
 
-        velocity_AD, old_AD = outputs["velocity"], outputs["velocity/old"]
+        velocity_AD, old_AD = outputs["prediction"], outputs["prediction/old"]
         optimality_A = fields["optimality"][batch.row_A]
-        wanted_AD, time_A = outputs["velocity/wanted"], outputs["velocity/time"]
+        wanted_AD, time_A = outputs["prediction/wanted"], outputs["prediction/time"]
         contrast_A = losses.contrasted(velocity_AD, old_AD, wanted_AD, time_A, optimality_A, self.beta)
         loss = self.clip * contrast_A.sum() / denominator.tokens
         moved_A = losses.squared_distance(velocity_AD.detach(), old_AD)
@@ -97,7 +97,7 @@ class DiffusionNFT(FromSamples):
             "policy/optimality": optimality_A.sum() / denominator.tokens,
         }
         if self.pull:
-            distance = losses.squared_distance(velocity_AD, outputs["velocity/reference"]).sum() / denominator.tokens
+            distance = losses.squared_distance(velocity_AD, outputs["prediction/reference"]).sum() / denominator.tokens
             metrics["policy/pulled"] = distance.detach()
             loss = loss + self.pull * distance
         return loss, metrics | {"loss": loss.detach()}

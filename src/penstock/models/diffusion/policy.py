@@ -51,9 +51,9 @@ class DenoisingBatch(Batch):
 
 class DiffusionPolicy(Policy):
     """A denoiser as a policy. Outputs by name, each an entry an action: "logp" and "entropy" (in the mean over a state's
-    dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise), ERROR, and "velocity" ``[A, ...]``,
-    what is predicted at a random time with "velocity/old" by the slow copy, "velocity/reference" if there is one,
-    "velocity/wanted" and the "velocity/time"."""
+    dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise), ERROR, and "prediction"
+    ``[A, ...]``, what is predicted at a random time, with "prediction/old" by the slow copy and "prediction/reference", if there
+    are such, "prediction/wanted" and the "prediction/time"."""
 
     def __init__(self, model: DenoisingModel) -> None:
         self.model = model
@@ -129,8 +129,8 @@ class DiffusionPolicy(Policy):
                 assert self.teacher is not None
                 other_AD = self.teacher(lambda policy: policy.gaussian(batch)[0])
                 found["divergence"] = kernels.divergence(mean_AD, other_AD, deviation_A)
-        if "velocity" in needs:
-            found |= self._velocities(batch)
+        if "prediction" in needs:
+            found |= self._predictions(batch)
         return {name: tensor for name, tensor in found.items() if name.partition("/")[0] in needs}
 
     def teaching(self, between: Any) -> Callable[[Question], Tensor]:
@@ -146,24 +146,25 @@ class DiffusionPolicy(Policy):
         time_A, next_A = self._up(batch.time_A), self._up(batch.next_A)
         return transition(self.model, self._up(batch.state_AD), time_A, next_A, self._up(batch.prompt_AC, torch.int64))
 
-    def _velocities(self, batch: DenoisingBatch) -> dict[str, Tensor]:
-        """At times and with noise that follow from the rows' field KEY."""
-        picture_AD, prompt_AC = self._up(batch.reached_AD), self._up(batch.prompt_AC, torch.int64)
+    def _predictions(self, batch: DenoisingBatch) -> dict[str, Tensor]:
+        """At times and with noise that follow from the rows' field KEY; guided if a slow copy draws so in its place."""
+        picture_AD, prompt_AC = self.model.encoded(self._up(batch.reached_AD)), self._up(batch.prompt_AC, torch.int64)
         self._read = self._noise
-        drawn = times_and_noise(batch.fields[KEY], batch.row_A, self.model.shape, self._noise)
+        drawn = times_and_noise(batch.fields[KEY], batch.row_A, picture_AD.shape[1:], self._noise)
         time_A, noise_AD = (self._up(array) for array in drawn)
-        noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction)
+        noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction, self.model.signal)
+        slow = self.model.slow
 
         def predicted(model: DenoisingModel) -> Tensor:
-            found: Tensor = model.network(noisy_AD, time_A, prompt_AC)
+            found: Tensor = (model.predicted if slow is not None else model.network)(noisy_AD, time_A, prompt_AC)
             return found
 
-        found = {"velocity": predicted(self.model), "velocity/wanted": wanted_AD, "velocity/time": time_A}
-        if self.model.slow is not None:
+        found = {"prediction": predicted(self.model), "prediction/wanted": wanted_AD, "prediction/time": time_A}
+        if slow is not None:
             with torch.no_grad():
-                found["velocity/old"] = predicted(self.model.sampler)
+                found["prediction/old"] = predicted(slow.model)
         if self.teacher is not None:
-            found["velocity/reference"] = self.teacher(lambda policy: predicted(policy.model))
+            found["prediction/reference"] = self.teacher(lambda policy: predicted(policy.model))
         return found
 
     def _error(self, batch: DenoisingBatch) -> Tensor:
