@@ -53,7 +53,7 @@ class Denoise(FromData):
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """One row of one action, the picture. Raises DataError where there is no picture."""
-        fields = {"prompt_drop": np.full(1, self.drop, np.float32)} if self.drop else {}
+        fields: dict[str, Any] = {"prompt_drop": np.full(1, self.drop, np.float32)} if self.drop else {}
         return (data_row(example, "picture", tokenizer, **fields),)
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
@@ -66,12 +66,13 @@ class Denoise(FromData):
         return {"denoising_error": float(np.mean([np.mean(error_A) for error_A in scores["denoising_error"]]))}
 
 
-def data_row(example: Mapping[str, Any], column: str, tokenizer: Encoder, **fields: float) -> Row:
-    """The picture in a column of a data row, under its prompt. Raises DataError where there is none."""
+def data_row(example: Mapping[str, Any], column: str, tokenizer: Encoder, draws: int = 1, **fields: Any) -> Row:
+    """The picture in a column of a data row, under its prompt, as a row of ``draws`` equal actions. Raises DataError where
+    there is none."""
     if example.get(column) is None:
         raise DataError(f'a row has no column "{column}"; give uint8 [height, width] or [height, width, channels]')
     prompt_C = np.asarray(tokenizer.prompt(example["prompt"]), np.int32)
-    return _picture(values_of(np.asarray(example[column])), prompt_C, fields)
+    return _picture(values_of(np.asarray(example[column])), prompt_C, fields, draws)
 
 
 def picture_row(sample: Any, fields: Mapping[str, Any], draws: int = 1) -> Row:

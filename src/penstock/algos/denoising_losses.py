@@ -20,8 +20,8 @@ def implicit_velocities(velocity_AD: Tensor, old_AD: Tensor, beta: float) -> tup
 
 
 def normalised_error(velocity_AD: Tensor, wanted_AD: Tensor, time_A: Tensor) -> Tensor:
-    """``mean (x̂_0 - x_0)² / sg(mean |x̂_0 - x_0|)`` with ``x̂_0 - x_0 = t (v_wanted - v)``, ``[A]`` (the self-normalised weight of
-    arXiv 2509.16117): errors of large and small times count alike."""
+    """``mean (x̂_0 - x_0)² / sg(mean |x̂_0 - x_0|)`` with ``x̂_0 - x_0 = t (v_wanted - v)``, ``[A]`` (the self-normalised weight
+    of arXiv 2509.16117): errors of large and small times count alike."""
     error_AD = time_A.reshape(-1, *[1] * (velocity_AD.ndim - 1)) * (wanted_AD - velocity_AD)
     scale_A = error_AD.detach().abs().flatten(1).mean(1).clamp(min=LEAST_ERROR)
     return error_AD.square().flatten(1).mean(1) / scale_A
@@ -46,3 +46,9 @@ def contrasted(
 def squared_distance(velocity_AD: Tensor, other_AD: Tensor) -> Tensor:
     """``mean (v - v_other)²`` over a picture's values, ``[A]``."""
     return torch.square(velocity_AD - other_AD).flatten(1).mean(1)
+
+
+def preferred(chosen_U: Tensor, rejected_U: Tensor, beta: float) -> Tensor:
+    """``-log σ(β/2 · (gain of the chosen - gain of the rejected))``, ``[U]`` (Diffusion-DPO: Wallace et al. 2023, arXiv
+    2311.12908, eq. 14): a gain is by how much the reference's mean squared error is larger."""
+    return -torch.nn.functional.logsigmoid(0.5 * beta * (chosen_U - rejected_U))

@@ -24,8 +24,8 @@ class DiffusionNFT(FromSamples):
     """Draws the velocity of a flow towards that of good pictures and away from that of bad ones (Zheng et al. 2025, arXiv
     2509.16117), for denoisers that predict velocities.
 
-    Only the picture counts, not how it was drawn: any sampler will do, also ``Sampling(temperature=0)``. Pictures are drawn by
-    a slow copy of what is trained, the paper's v_old; it is what is published, evaluated and saved. After update ``n`` it
+    Only the picture counts, not how it came about: any sampler will do, also ``Sampling(temperature=0)``. Pictures come
+    from a slow copy of what is trained, the paper's v_old; it is what is published, evaluated and saved. After update ``n`` it
     keeps the share ``min(rise · n, most)`` of itself.
     """
 

@@ -19,7 +19,8 @@ def times_and_noise(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """For each action of each row a time, spread evenly from 0 to 1 over the row, and noise: ``[A]`` and ``[A, *shape]``.
 
-    They follow from the row's key and from the state of a random stream, which is left as it is; without one from the key alone.
+    They follow from the row's key and from the state of a random stream, which is left as it is; without one, from the
+    key alone.
     """
     now = b"" if stream is None else hashlib.blake2b(stream.get_state().numpy().tobytes()).digest()
     times, noise = [], []

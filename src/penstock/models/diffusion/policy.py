@@ -52,8 +52,8 @@ class DenoisingBatch(Batch):
 class DiffusionPolicy(Policy):
     """A denoiser as a policy. Outputs by name, each an entry an action: "logp" and "entropy" (in the mean over a state's
     dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise), ERROR, and "prediction"
-    ``[A, ...]``, what is predicted at a random time, with "prediction/old" by the slow copy and "prediction/reference", if there
-    are such, "prediction/wanted" and the "prediction/time"."""
+    ``[A, ...]``, what is predicted at a random time, with "prediction/old" by the slow copy and "prediction/reference", if
+    there are such, "prediction/wanted" and the "prediction/time"."""
 
     def __init__(self, model: DenoisingModel) -> None:
         self.model = model
@@ -150,8 +150,8 @@ class DiffusionPolicy(Policy):
         """At times and with noise that follow from the rows' field KEY; guided if a slow copy draws so in its place."""
         picture_AD, prompt_AC = self.model.encoded(self._up(batch.reached_AD)), self._up(batch.prompt_AC, torch.int64)
         self._read = self._noise
-        drawn = times_and_noise(batch.fields[KEY], batch.row_A, picture_AD.shape[1:], self._noise)
-        time_A, noise_AD = (self._up(array) for array in drawn)
+        chosen = times_and_noise(batch.fields[KEY], batch.row_A, picture_AD.shape[1:], self._noise)
+        time_A, noise_AD = (self._up(array) for array in chosen)
         noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction, self.model.signal)
         slow = self.model.slow
 

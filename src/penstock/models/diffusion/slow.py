@@ -14,8 +14,8 @@ SLOW = "slow"
 
 
 class SlowCopy(nn.Module):
-    """A frozen copy that follows its model after every ``every``-th optimizer step. At its n-th move (from 0) it keeps the share
-    ``min(rise · n, most)`` of itself, so that the first ones make it the model."""
+    """A frozen copy that follows its model after every ``every``-th optimizer step. At its n-th move (from 0) it keeps the
+    share ``min(rise · n, most)`` of itself, so that the first ones make it the model."""
 
     def __init__(self, model: Any, rise: float, most: float, every: int) -> None:
         super().__init__()
