@@ -34,6 +34,7 @@ from penstock.algos.compositions import (
     topr,
 )
 from penstock.algos.denoising import Denoise, ddpo, ddpo_sf, exact_kl, flow_grpo, picture_of
+from penstock.algos.diffusion_dpo import DiffusionDPO
 from penstock.algos.distillation import Distillation, Divergence
 from penstock.algos.dpo import DPO
 from penstock.algos.entropy import EntropyBonus
@@ -43,6 +44,7 @@ from penstock.algos.importance_weights import ImportanceWeight
 from penstock.algos.kl import KLPenalty
 from penstock.algos.kto import KTO
 from penstock.algos.labels import label_metrics
+from penstock.algos.nft import DiffusionNFT
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
@@ -58,8 +60,8 @@ from penstock.algos.sft import SFT
 __all__ = [
     "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
     "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
-    "Denoise", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut",
-    "OnlineDPO", "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "cispo",
-    "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo", "gmpo", "gspo", "icepop", "kl_cov",
-    "label_metrics", "picture_of", "pipeline_rl", "sapo", "topr",
+    "Denoise", "DiffusionDPO", "DiffusionNFT", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov",
+    "KLPenalty", "LeaveOneOut", "OnlineDPO", "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus",
+    "SafePPO", "SimPO", "cispo", "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo",
+    "gmpo", "gspo", "icepop", "kl_cov", "label_metrics", "picture_of", "pipeline_rl", "sapo", "topr",
 ]  # fmt: skip

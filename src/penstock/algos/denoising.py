@@ -6,6 +6,7 @@ A trajectory's transitions are its actions, and the log-prob of one is in the me
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -52,13 +53,8 @@ class Denoise(FromData):
 
     def rows(self, example: Mapping[str, Any], tokenizer: Encoder) -> Unit:
         """One row of one action, the picture. Raises DataError where there is no picture."""
-        if example.get("picture") is None:
-            raise DataError('a row has no column "picture"; give uint8 [height, width] or [height, width, channels]')
-        state_1D = values_of(np.asarray(example["picture"]))[None]
-        prompt_1C = np.asarray(tokenizer.prompt(example["prompt"]), np.int32)[None]
-        columns = {STATES: state_1D, "time_T": np.zeros(1, np.float32), "prompt_TC": prompt_1C}
-        fields = {"prompt_drop": np.full(1, self.drop, np.float32)} if self.drop else {}
-        return (Row(columns, np.ones(1, bool), fields),)
+        fields: dict[str, Any] = {"prompt_drop": np.full(1, self.drop, np.float32)} if self.drop else {}
+        return (data_row(example, "picture", tokenizer, **fields),)
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The mean squared error of the batch's pictures."""
@@ -68,6 +64,34 @@ class Denoise(FromData):
     def assess(self, units: Sequence[Unit], scores: Scores) -> Metrics:
         """Held-out ``denoising_error``."""
         return {"denoising_error": float(np.mean([np.mean(error_A) for error_A in scores["denoising_error"]]))}
+
+
+def data_row(example: Mapping[str, Any], column: str, tokenizer: Encoder, draws: int = 1, **fields: Any) -> Row:
+    """The picture in a column of a data row, under its prompt, as a row of ``draws`` equal actions. Raises DataError where
+    there is none."""
+    if example.get(column) is None:
+        raise DataError(f'a row has no column "{column}"; give uint8 [height, width] or [height, width, channels]')
+    prompt_C = np.asarray(tokenizer.prompt(example["prompt"]), np.int32)
+    return _picture(values_of(np.asarray(example[column])), prompt_C, fields, draws)
+
+
+def picture_row(sample: Any, fields: Mapping[str, Any], draws: int = 1) -> Row:
+    """The picture that a trajectory ended with as a row of its own, of ``draws`` equal actions. Raises DataError for samples
+    of another policy."""
+    if STATES not in sample.columns:
+        raise DataError(f"{sample.key}: no column {STATES}; this algorithm learns from samples of denoisers")
+    return _picture(sample.columns[STATES][-1], sample.columns["prompt_TC"][0], fields, draws)
+
+
+def _picture(state_D: FloatArray, prompt_C: Any, fields: Mapping[str, Any], draws: int = 1) -> Row:
+    states, prompts = (np.broadcast_to(value, (draws, *value.shape)) for value in (state_D, prompt_C))
+    columns = {STATES: states, "time_T": np.zeros(draws, np.float32), "prompt_TC": prompts}
+    return Row(columns, np.ones(draws, bool), dict(fields))
+
+
+def noise_key(text: str) -> float:
+    """A row's field ``noise_key``, of which its times and noise are a function (24 bits, which float32 holds)."""
+    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=3).digest(), "little"))
 
 
 def values_of(picture: NDArray[Any]) -> FloatArray:

@@ -234,7 +234,7 @@ class Online(Stage):
             else f"{self.name}: {named} has no use for a critic; set learner.critic=none",
         )
         require(
-            self.sampling.temperature > 0,
+            self.sampling.temperature > 0 or algorithm.quiet_samples,
             f"{self.name}: sampling.temperature=0 explores nothing; use a positive temperature",
         )
         require(

@@ -133,6 +133,11 @@ class FromSamples(Algorithm):
         return False
 
     @property
+    def quiet_samples(self) -> bool:
+        """Whether samples at temperature 0 will do, as those of a denoiser, which differ by their first noise."""
+        return False
+
+    @property
     def bounded(self) -> bool:
         """Whether samples of older weights are harmless, because something bounds what they can do."""
         return False

@@ -31,7 +31,9 @@ def embedded_generator(model: Any, **options: Any) -> Any:
     """The embedded generator for a model's kind; ``options`` are those of :class:`EmbeddedGenerator`. One of denoisers keeps
     nothing of what it reads and has use for ``max_running`` and ``version`` alone."""
     if isinstance(model, DenoisingModel):
-        return DenoisingGenerator(model, **{name: options[name] for name in ("max_running", "version") if name in options})
+        return DenoisingGenerator(
+            model.sampler, **{name: options[name] for name in ("max_running", "version") if name in options}
+        )
     if isinstance(model, MediaModel):
         return MediaGenerator(model, **options)
     kind = EncoderDecoderGenerator if isinstance(model, EncoderDecoderModel) else EmbeddedGenerator

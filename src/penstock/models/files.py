@@ -293,7 +293,7 @@ def save_model(model: Any, folder: Path, adapted: bool = True) -> Path:
     temporary = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    model.save(temporary) if isinstance(model, DenoisingModel) else _write(model, temporary, adapted)
+    model.sampler.save(temporary) if isinstance(model, DenoisingModel) else _write(model, temporary, adapted)
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algos.denoising import Denoise, ddpo, ddpo_sf, flow_grpo, picture_of
+from penstock.algos.diffusion_dpo import DiffusionDPO
+from penstock.algos.nft import DiffusionNFT
 from penstock.config.denoising import Denoising, Pictures
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.core.types import Group
+from penstock.core.types import Group, Sampling
 
 WRONG = 0.5
 """Share of the pictures whose label is replaced by a random one before the denoiser learns from them."""
@@ -95,8 +97,17 @@ def compressible(group: Group, columns: Mapping[str, Any]) -> list[float]:
     return [-float(len(zlib.compress(picture_of(sample).tobytes(), 9))) / 64 for sample in group.samples]
 
 
+def pairs(seed: int = 0) -> list[Mapping[str, Any]]:
+    """Rows ``digit``, ``chosen``, ``rejected``: each picture of the first half under its digit, against one of another."""
+    pictures, labels = half(0)
+    stream = np.random.Generator(np.random.Philox(seed))
+    others = [stream.choice(np.flatnonzero(labels != label)) for label in labels]
+    rows = zip(pictures, pictures[others], labels, strict=True)
+    return [{"chosen": chosen, "rejected": rejected, "digit": str(digit)} for chosen, rejected, digit in rows]
+
+
 def digits(
-    algorithm: Literal["flow", "ddpo", "ddpo_sf"] = "flow",
+    algorithm: Literal["flow", "ddpo", "ddpo_sf", "nft", "dpo"] = "flow",
     seed: int = 0,
     steps: int = 40,
     reward: Literal["likeness", "compressible"] = "likeness",
@@ -104,53 +115,78 @@ def digits(
     """A denoiser of handwritten digits that draws wrong ones learns to draw what it is asked for; minutes on a laptop CPU.
 
     Args:
-        algorithm: Flow-GRPO, or DDPO with importance weights or without, which trains a denoiser that predicts noise.
+        algorithm: Flow-GRPO; DDPO with importance weights or without, which trains a denoiser that predicts noise;
+            DiffusionNFT, which draws without noise; Diffusion-DPO, which draws nothing, and learns from pairs of pictures.
         seed: seed of weights, data and sampling.
-        steps: batches of reinforcement.
+        steps: batches of reinforcement, or of pairs.
         reward: the probability of the digit that was asked for, or how well a picture compresses, whatever it shows.
     """
-    flow = algorithm == "flow"
+    flow = not algorithm.startswith("ddpo")
     pictures = Pictures(shape=(1, 8, 8), prediction="velocity" if flow else "noise")
     asked = DataSpec(source=f"{HERE}:wanted", name="digits", prompt="{{ digit }}")
-    kinds = {"flow": flow_grpo(), "ddpo": ddpo(clip=(1e-3, 1e-3)), "ddpo_sf": ddpo_sf()}
+    learned = replace(asked, source=f"{HERE}:mislabelled", name="pictures", options={"seed": seed})
+    denoise = Offline(
+        name="denoise",
+        model=ModelSpec(denoiser=pictures, vocabulary=259, context=8),
+        data=learned,
+        algorithm=Denoise(),
+        learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", warmup=20, token_budget=256),
+        batch=256,
+        steps=800,
+    )
     return Run(
         name=f"digits-{algorithm}",
         seed=seed,
-        stages=(
-            Offline(
-                name="denoise",
-                model=ModelSpec(denoiser=pictures, vocabulary=259, context=8),
-                data=replace(asked, source=f"{HERE}:mislabelled", name="pictures", options={"seed": seed}),
-                algorithm=Denoise(),
-                learner=LearnerSpec(learning_rate=1e-3, schedule="cosine", warmup=20, token_budget=256),
-                batch=256,
-                steps=800,
-            ),
-            Online(
-                name=algorithm,
-                model=ModelSpec(path="@denoise"),
-                data=asked,
-                rewards=(RewardSpec(function=f"{HERE}:{reward}"),),
-                algorithm=kinds[algorithm],
-                learner=LearnerSpec(learning_rate=3e-4, warmup=2, token_budget=4096),
-                denoising=Denoising() if flow else Denoising(kernel="ddim", noise=1.0, clip=True),
-                samples=16,
-                batch=16,
-                minibatches=1 if algorithm == "ddpo_sf" else 4,
-                max_running=256,
-                steps=steps,
-                evaluation=EvaluationSpec(
-                    data=replace(asked, name="held-out"),
-                    rewards=(
-                        RewardSpec(function=f"{HERE}:gold"),
-                        RewardSpec(function=f"{HERE}:nearest", weight=0.0),
-                        RewardSpec(function=f"{HERE}:compressible", weight=0.0),
-                    ),
-                    temperature=0.0 if flow else 1.0,  # DDIM without noise draws worse here
-                    samples=32,
-                    every=10,
-                ),
-            ),
-        ),
+        stages=(denoise, reinforced(algorithm, asked, steps, reward) if algorithm != "dpo" else preferred(learned, steps)),
         headline="gold {first[evaluation/reward]:.1%} → {last[evaluation/reward]:.1%} in {seconds:.0f} s",
+    )
+
+
+def preferred(learned: DataSpec, steps: int) -> Offline:
+    """Diffusion-DPO of the denoiser on pairs."""
+    return Offline(
+        name="dpo",
+        model=ModelSpec(path="@denoise"),
+        data=replace(learned, source=f"{HERE}:pairs", name="pairs"),
+        algorithm=DiffusionDPO(beta=100.0),
+        learner=LearnerSpec(learning_rate=3e-4, warmup=2, token_budget=4096),
+        batch=256,
+        steps=steps,
+        evaluation=measured(replace(learned, source=f"{HERE}:wanted", options={}), quiet=True),
+    )
+
+
+def reinforced(algorithm: str, asked: DataSpec, steps: int, reward: str) -> Online:
+    """Reinforcement of the denoiser on what it generates."""
+    flow = not algorithm.startswith("ddpo")
+    kinds = {"flow": flow_grpo(), "ddpo": ddpo(clip=(1e-3, 1e-3)), "ddpo_sf": ddpo_sf(), "nft": DiffusionNFT(every=4)}
+    return Online(
+        name=algorithm,
+        model=ModelSpec(path="@denoise"),
+        data=asked,
+        rewards=(RewardSpec(function=f"{HERE}:{reward}"),),
+        algorithm=kinds[algorithm],
+        learner=LearnerSpec(learning_rate=3e-4, warmup=2, token_budget=4096),
+        sampling=Sampling(temperature=0.0 if algorithm == "nft" else 1.0),
+        denoising=Denoising() if flow else Denoising(kernel="ddim", noise=1.0, clip=True),
+        samples=16,
+        batch=16,
+        minibatches=1 if algorithm == "ddpo_sf" else 4,
+        max_running=256,
+        steps=steps,
+        evaluation=measured(asked, quiet=flow),  # DDIM without noise is worse here
+    )
+
+
+def measured(asked: DataSpec, quiet: bool) -> EvaluationSpec:
+    """Every tenth batch 32 pictures of each digit, with noise unless ``quiet``."""
+    rewards = [
+        RewardSpec(function=f"{HERE}:{name}", weight=float(name == "gold")) for name in ("gold", "nearest", "compressible")
+    ]
+    return EvaluationSpec(
+        data=replace(asked, name="held-out"),
+        rewards=tuple(rewards),
+        temperature=0.0 if quiet else 1.0,
+        samples=32,
+        every=10,
     )

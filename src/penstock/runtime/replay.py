@@ -125,17 +125,15 @@ class TapedEngine:
         media, model = parts.stage.model.media, copy.deepcopy(parts.model)
         if model_folder is not None:
             model = drawing(load_model(str(model_folder), media=media), parts.stage.denoising).to(parts.model.device)
-            if media is not None:
-                model.text.store = parts.model.text.store
+            model.text = parts.model.text  # which has the run's media
         self.engine = parts.generator(model, version=-1)
         self.roll = replace(parts.roll, generator=cast(Generator, self))
         self.prompts, self.groups, self.kv = parts.source, groups, parts.stage.kv
         self._failed = self._failed_samples()
         self._expected = Counter(sample_key(line) for line in lines if line[1] == "submit")
         self._arrived: dict[SampleKey, list[Drawn]] = {}
-        self._news = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._over = False
+        self._news, self._over = asyncio.Event(), False
 
     async def generate(self, request: Request) -> Sample:
         """Wait until the tape lets the request in, then until it is answered."""

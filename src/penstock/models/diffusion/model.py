@@ -21,6 +21,7 @@ from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.denoiser import Denoiser
+from penstock.models.diffusion.slow import SLOW, SlowCopy
 from penstock.models.presets import DENOISER
 from penstock.models.text import Text, train_tokenizer
 
@@ -114,9 +115,27 @@ class DenoisingModel(nn.Module):
         return next(self.network.parameters()).device
 
     def add_heads(self, heads: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises SpecError: a denoiser has no trunk for heads."""
-        if heads:
-            raise SpecError(f"a denoiser has no {', '.join(heads)} head; use an algorithm without one, such as GRPO")
+        """Raises SpecError: a denoiser has no trunk for heads. It may have a slow copy, if it predicts velocities."""
+        if others := ", ".join(name for name in heads if name != SLOW):
+            raise SpecError(f"a denoiser has no {others} head; use an algorithm without one, such as GRPO")
+        if heads and self.prediction != "velocity":
+            raise SpecError(
+                f"DiffusionNFT contrasts velocities, and this denoiser predicts {self.prediction}; train one with "
+                'denoiser.prediction="velocity", or use ddpo'
+            )
+        for name, settings in heads.items():
+            self.heads[name] = SlowCopy(self, **settings).to(self.device)
+
+    @property
+    def slow(self) -> SlowCopy | None:
+        """The copy that draws in its place, if an algorithm asked for one."""
+        return self.heads[SLOW] if SLOW in self.heads else None  # type: ignore[return-value]  # noqa: SIM401
+
+    @property
+    def sampler(self) -> DenoisingModel:
+        """What draws, and is published, evaluated and saved: its slow copy, or itself."""
+        found: DenoisingModel = self.slow.model if self.slow is not None else self
+        return found
 
     def policy_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of what a generator needs."""

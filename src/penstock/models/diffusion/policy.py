@@ -23,6 +23,7 @@ from penstock.core.contracts import Batch, Policy
 from penstock.core.errors import SpecError
 from penstock.core.types import Row, Unit
 from penstock.models.diffusion import kernels
+from penstock.models.diffusion.draws import KEY, times_and_noise
 from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.lora import adapter_off
 from penstock.models.packing import check_fields, fields_of
@@ -50,20 +51,24 @@ class DenoisingBatch(Batch):
 
 class DiffusionPolicy(Policy):
     """A denoiser as a policy. Outputs by name, each an entry an action: "logp" and "entropy" (in the mean over a state's
-    dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise) and ERROR."""
+    dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise), ERROR, and "prediction"
+    ``[A, ...]``, what is predicted at a random time, with "prediction/old" by the slow copy and "prediction/reference", if
+    there are such, "prediction/wanted" and the "prediction/time"."""
 
     def __init__(self, model: DenoisingModel) -> None:
         self.model = model
-        self.teacher: Callable[[DenoisingBatch], Tensor] | None = None
-        """Means of a frozen reference's transitions."""
+        self.teacher: Callable[[Question], Tensor] | None = None
+        """What a frozen reference answers."""
         self._noise: torch.Generator | None = None
+        self._read: torch.Generator | None = None
+        """The stream whose state the noise of this optimizer step follows from."""
 
     @property
     def module(self) -> DenoisingModel:
         return self.model
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from ((name, tensor.detach()) for name, tensor in self.model.plain_weights())
+        yield from ((name, tensor.detach()) for name, tensor in self.model.sampler.plain_weights())
 
     def prepare(self, spec: Any, seed: int) -> None:
         """Raises SpecError where the spec asks for what denoisers have not."""
@@ -100,31 +105,67 @@ class DiffusionPolicy(Policy):
         finally:
             self._noise = None
 
+    def stepped(self, updates: int) -> None:
+        """The slow copy follows, and the next step has other noise."""
+        if self.model.slow is not None:
+            self.model.slow.follow(updates, self.model)
+        if self._read is not None:
+            torch.rand(1, generator=self._read)
+            self._read = None
+
+    def slow(self) -> list[tuple[str, Tensor]]:
+        """The weights of the slow copy."""
+        return list(self.model.slow.weights()) if self.model.slow is not None else []
+
     def outputs(self, batch: DenoisingBatch, needs: frozenset[str]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         if ERROR in needs:
             found[ERROR] = self._error(batch)
         if needs & {"logp", "entropy", "divergence"}:
-            mean_AD, deviation_A = self._gaussian(batch)
+            mean_AD, deviation_A = self.gaussian(batch)
             found["logp"] = kernels.log_prob(self._up(batch.reached_AD), mean_AD, deviation_A)
             found["entropy"] = deviation_A.log() + 0.5 * (1 + math.log(2 * math.pi))
             if "divergence" in needs:
                 assert self.teacher is not None
-                found["divergence"] = kernels.divergence(mean_AD, self.teacher(batch), deviation_A)
-        return {name: found[name] for name in needs}
+                other_AD = self.teacher(lambda policy: policy.gaussian(batch)[0])
+                found["divergence"] = kernels.divergence(mean_AD, other_AD, deviation_A)
+        if "prediction" in needs:
+            found |= self._predictions(batch)
+        return {name: tensor for name, tensor in found.items() if name.partition("/")[0] in needs}
 
-    def teaching(self, between: Any) -> Callable[[DenoisingBatch], Tensor]:
+    def teaching(self, between: Any) -> Callable[[Question], Tensor]:
         """This policy as the reference of another. Two Gaussians of the same deviation have one KL, whatever ``between`` is."""
 
         @torch.no_grad()
-        def means(batch: DenoisingBatch) -> Tensor:
-            return self._gaussian(batch)[0]
+        def asked(question: Question) -> Tensor:
+            return question(self)
 
-        return means
+        return asked
 
-    def _gaussian(self, batch: DenoisingBatch) -> kernels.Gaussian:
+    def gaussian(self, batch: DenoisingBatch) -> kernels.Gaussian:
         time_A, next_A = self._up(batch.time_A), self._up(batch.next_A)
         return transition(self.model, self._up(batch.state_AD), time_A, next_A, self._up(batch.prompt_AC, torch.int64))
+
+    def _predictions(self, batch: DenoisingBatch) -> dict[str, Tensor]:
+        """At times and with noise that follow from the rows' field KEY; guided if a slow copy draws so in its place."""
+        picture_AD, prompt_AC = self.model.encoded(self._up(batch.reached_AD)), self._up(batch.prompt_AC, torch.int64)
+        self._read = self._noise
+        chosen = times_and_noise(batch.fields[KEY], batch.row_A, picture_AD.shape[1:], self._noise)
+        time_A, noise_AD = (self._up(array) for array in chosen)
+        noisy_AD, wanted_AD = kernels.mixed(picture_AD, noise_AD, time_A, self.model.prediction, self.model.signal)
+        slow = self.model.slow
+
+        def predicted(model: DenoisingModel) -> Tensor:
+            found: Tensor = (model.predicted if slow is not None else model.network)(noisy_AD, time_A, prompt_AC)
+            return found
+
+        found = {"prediction": predicted(self.model), "prediction/wanted": wanted_AD, "prediction/time": time_A}
+        if slow is not None:
+            with torch.no_grad():
+                found["prediction/old"] = predicted(slow.model)
+        if self.teacher is not None:
+            found["prediction/reference"] = self.teacher(lambda policy: predicted(policy.model))
+        return found
 
     def _error(self, batch: DenoisingBatch) -> Tensor:
         """At times that are spread evenly over the micro-batch, each with an offset of its own."""
@@ -153,14 +194,18 @@ class AdapterOffDiffusion(DiffusionPolicy):
         with adapter_off(self.model.network):
             return super().outputs(batch, needs)
 
-    def teaching(self, between: Any) -> Callable[[DenoisingBatch], Tensor]:
+    def teaching(self, between: Any) -> Callable[[Question], Tensor]:
         taught = super().teaching(between)
 
-        def means(batch: DenoisingBatch) -> Tensor:
+        def asked(question: Question) -> Tensor:
             with adapter_off(self.model.network):
-                return taught(batch)
+                return taught(question)
 
-        return means
+        return asked
+
+
+Question = Callable[[DiffusionPolicy], Tensor]
+"""What a policy is asked as the reference of another."""
 
 
 def transition(

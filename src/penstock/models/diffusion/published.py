@@ -248,6 +248,14 @@ class PublishedModel(DenoisingModel):
         for quiet in (False, True):
             self.times(quiet)
 
+    def add_heads(self, heads: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises SpecError: a pipeline has no heads, and no slow copy."""
+        if heads:
+            raise SpecError(
+                f"a published pipeline has no {', '.join(heads)} head or copy; use flow_grpo or ddpo, which need none, or a "
+                "denoiser from scratch"
+            )
+
     def times(self, quiet: bool) -> list[float]:
         count = self.denoising.quiet_steps or self.denoising.steps if quiet else self.denoising.steps
         return self.frozen.times(count, self.shape)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from penstock.config.run import Offline, Run
 from penstock.core.algorithm import FromData
@@ -87,9 +88,11 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     algorithm = algorithm.fitted(every)
     for _ in every:  # a row that cannot be trained on is refused before the first step
         pass
-    reference = Scoring(models.reference(stage, model)) if algorithm.reference else None
+    frozen: Any = models.reference(stage, model) if algorithm.reference else None
+    reference = Scoring(frozen) if frozen is not None else None
     model.add_heads(algorithm.heads)
-    policy = policy_of(model, share_prefix=stage.learner.share_prefix)
+    policy: Any = policy_of(model, share_prefix=stage.learner.share_prefix)
+    policy.teacher = frozen.teaching(algorithm.teacher) if algorithm.teacher is not None else None
     whole = stage.evaluation is not None and bool(stage.evaluation.rewards)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=stage.steps, seed=seed, whole=whole))
     trainer = trainer_of(algorithm, run, learner, model)
