@@ -95,5 +95,5 @@ def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
     gaps = [found["mismatch/max"] for found in values if "mismatch/max" in found]
     assert max(gaps) < 1e-5, "the generator's log-probs are the learner's"
     page = write_report(tmp_path / "run").read_text()
-    assert re.search(r'<img alt="what the policy made" src="data:image/png;base64', page)
+    assert re.search(r'<img alt="a picture that the policy made" src="data:image/png;base64', page)
     assert "img-src data:" in page, "or a browser shows none of them"
