@@ -29,8 +29,8 @@ PENSTOCK = [sys.executable, "-c", MAIN]
 SLOW = [
     sys.executable,
     "-c",
-    "import time; from penstock.train.learner import Learner; step = Learner.step; "
-    "Learner.step = lambda *given: (time.sleep(0.25), step(*given))[1]; " + MAIN,
+    "import time; from penstock.train.learner import DeviceLearner; step = DeviceLearner.step; "
+    "DeviceLearner.step = lambda *given: (time.sleep(0.25), step(*given))[1]; " + MAIN,
 ]
 
 pytestmark = pytest.mark.slow
