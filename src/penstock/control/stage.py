@@ -178,7 +178,7 @@ class Control(Stage):
         )
 
     @property
-    def sees(self) -> bool:
+    def reads_media(self) -> bool:
         return False
 
     @property
