@@ -51,10 +51,13 @@ def test_a_real_picture_is_at_no_distance_and_a_blank_one_is_far():
     assert digits.nearest(group_of([np.full((8, 8), 255, np.uint8)]), {})[0] > 1.0
 
 
-def test_a_blank_picture_compresses_best():
-    noise = np.random.default_rng(0).integers(0, 256, (8, 8)).astype(np.uint8)
-    blank, random = digits.compressible(group_of([np.zeros((8, 8), np.uint8), noise]), {})
-    assert blank > random
+def test_what_draft_follows_is_the_logarithm_of_the_reward():
+    torch = pytest.importorskip("torch")
+    pictures, _ = digits.half(1)
+    group = group_of(pictures[:20])
+    states = torch.from_numpy(np.stack([sample.columns["state_TD"][-1] for sample in group.samples]))
+    found = digits.likelihood(states, ["7"] * 20).exp()
+    assert found.tolist() == pytest.approx(digits.likeness(group, {"digit": "7"}), abs=1e-5)
 
 
 def test_the_distance_between_pictures_is_the_mean_over_pairs_by_hand():
