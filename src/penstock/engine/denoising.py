@@ -75,7 +75,7 @@ class Trajectory:
         """What there is of it."""
         count = len(self.states)
         prompt_TC = np.broadcast_to(self.request.tokens_T.astype(np.int32), (count, len(self.request.tokens_T)))
-        columns = {STATES: np.stack(self.states), TIMES: np.array(self.times[:count], np.float32), PROMPTS: prompt_TC}
+        columns = {STATES: np.array(self.states), TIMES: np.array(self.times[:count], np.float32), PROMPTS: prompt_TC}
         action_T = self.action_T[:count]
         version_T = np.where(action_T, np.array(self.versions, np.int32), -1).astype(np.int32)
         logp_T = np.where(action_T, np.array(self.logp, np.float32), 0).astype(np.float32)
@@ -95,6 +95,9 @@ class DenoisingGenerator(Driver):
         self.max_running, self.queue = max_running, queue
         self.running: list[Trajectory] = []
         self.waiting: deque[Trajectory] = deque()
+        self._moved: list[Trajectory] = []
+        """Those of the last turn, with their states and prompts."""
+        self._reached_RD = self._prompt_RC = torch.zeros(0)
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Sample:
         """Draw one trajectory, of at least two transitions. Raises what :meth:`sequence` raises."""
@@ -206,6 +209,7 @@ class DenoisingGenerator(Driver):
         self.running = [one for one in self.running if one not in done]
         for one, picture in zip(done, self.model.pictures([one.states[-1] for one in done]), strict=True):
             one.future.set_result(one.sample("stop", picture))
+        self._moved = [] if done else self._moved
         self.tape.turn += 1
         ended = self.spans.clock()
         self.busy_seconds += ended - started
@@ -213,17 +217,19 @@ class DenoisingGenerator(Driver):
 
     def _move(self, moved: list[Trajectory]) -> None:
         device = self.model.device
-        state_RD = torch.from_numpy(np.stack([one.states[-1] for one in moved])).to(device)
-        time_R, next_R = (
-            torch.tensor([one.times[one.step + ahead] for one in moved], dtype=torch.float32, device=device) for ahead in (0, 1)
-        )
-        prompt_RC = torch.from_numpy(self._prompts(moved)).to(device)
-        quiet_R = torch.tensor([one.step not in one.noisy for one in moved], device=device)
-        mean_RD, deviation_R = transition(self.model, state_RD, time_R, next_R, prompt_RC, quiet_R)
+        if self._moved != moved:  # or states and prompts are those of the last turn
+            self._reached_RD = torch.from_numpy(np.stack([one.states[-1] for one in moved])).to(device)
+            self._moved, self._prompt_RC = list(moved), torch.from_numpy(self._prompts(moved)).to(device)
+        steps = [one.step for one in moved]
+        both = [one.times[step : step + 2] for one, step in zip(moved, steps, strict=True)]
+        time_R, next_R = torch.tensor(both, dtype=torch.float32, device=device).unbind(1)
+        quiet_R = torch.tensor([step not in one.noisy for one, step in zip(moved, steps, strict=True)], device=device)
+        mean_RD, deviation_R = transition(self.model, self._reached_RD, time_R, next_R, self._prompt_RC, quiet_R)
         noise = np.stack([one.noise() for one in moved])
         reached_RD = mean_RD + kernels.like(deviation_R, mean_RD) * torch.from_numpy(noise).to(device)
         logp = kernels.log_prob(reached_RD, mean_RD, deviation_R).tolist()
-        reached = reached_RD.float().cpu().numpy()
+        self._reached_RD = reached_RD.float()
+        reached = self._reached_RD.cpu().numpy()
         for place, one in enumerate(moved):
             one.states.append(reached[place])
             one.logp.append(logp[place])
