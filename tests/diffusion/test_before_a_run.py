@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.algos import DiffusionDPO, DiffusionNFT, DiffusionRFT, GuardedRatio, flow_grpo
+from penstock.algos import DiffusionDPO, DiffusionNFT, DiffusionRFT, DRaFT, GuardedRatio, flow_grpo
 from penstock.cli.explanation import explain
 from penstock.config.denoising import Denoising
 from penstock.core.errors import SpecError
@@ -28,6 +28,13 @@ def test_a_model_that_writes_is_refused_an_algorithm_of_pictures_before_anything
     run = see()
     stages = (run.stages[0], replace(run.stages[1], algorithm=algorithm))
     with pytest.raises(SpecError, match=r"grpo: \w+ trains denoisers, and this stage's model writes text; take another"):
+        check_stages(replace(run, stages=stages), Path.cwd())
+
+
+def test_a_judge_that_is_not_there_is_refused_before_anything_runs():
+    run = digits("draft")
+    stages = (run.stages[0], replace(run.stages[1], algorithm=DRaFT(judge="penstock.recipes.digits:likelyhood")))
+    with pytest.raises(SpecError, match=r'draft: .*has no "likelyhood"; did you mean "likelihood"'):
         check_stages(replace(run, stages=stages), Path.cwd())
 
 

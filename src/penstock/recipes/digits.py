@@ -177,7 +177,7 @@ def reinforced(algorithm: str, asked: DataSpec, steps: int, reward: str) -> Onli
         data=asked,
         rewards=(RewardSpec(function=reward if reward == "compressible" else f"{HERE}:{reward}"),),
         algorithm=kinds[algorithm],
-        learner=LearnerSpec(learning_rate=3e-4, warmup=2, token_budget=4096),
+        learner=LearnerSpec(learning_rate=1e-4 if algorithm == "draft" else 3e-4, warmup=2, token_budget=4096),
         sampling=Sampling(temperature=0.0 if quiet else 1.0),
         denoising=Denoising() if flow else Denoising(kernel="ddim", noise=1.0, clip=True),
         samples=16,
