@@ -14,11 +14,12 @@ from tiny_pipelines import sd as tiny_sd
 
 from penstock.algos.denoising import Denoise, exact_kl, flow_grpo, picture_of
 from penstock.algos.diffusion_dpo import DiffusionDPO
+from penstock.algos.draft import DRaFT
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Denominator
 from penstock.core.errors import ModelError, SpecError
-from penstock.core.types import Row
+from penstock.core.types import Group, Prompt, PromptKey, Row
 from penstock.models.diffusion.policy import AdapterOffDiffusion, DiffusionPolicy
 from penstock.models.files import load_model, save_model
 from penstock.runtime.check import check_model
@@ -431,6 +432,28 @@ def test_pairs_of_pictures_teach_a_pipeline_by_diffusion_dpo(kind, folders):
     assert found[0]["loss"] == pytest.approx(np.log(2), abs=1e-4)
     assert np.mean([one["loss"] for one in found[-5:]]) < 0.95 * np.log(2)
     assert found[-1]["preference/accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("kind", ["sd", "sd3", "flux"])
+def test_draft_raises_a_reward_of_decoded_pictures(kind, folders):
+    """What the judge sees is the picture that was drawn; adapters follow its gradient through decoder and two transitions."""
+    model = loaded(folders[kind], kind)
+    samples = drawn(model, [request(model, n, prompt, temperature=0.0) for n, prompt in enumerate((PROMPT, "two dogs"))])
+    key, algorithm = PromptKey("pictures", 0, 0), DRaFT(judge="m:f", last=2)
+    units = algorithm.label([Group(Prompt(key, PROMPT), tuple(sample.scored(0.0) for sample in samples))], {}, {})
+    policy, seen = DiffusionPolicy(model), []
+    policy.judge = lambda picture, prompts: seen.append((picture.detach(), prompts)) or picture.clamp(-1, 1).flatten(1).mean(1)
+    learner = DeviceLearner(policy, LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=4)), LearnerPlan(6))
+    found = []
+    for _ in range(6):
+        for batch in learner.lay_out(units, coupled=algorithm.coupled):
+            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
+        found.append(learner.step()["policy/judged"])
+    picture, prompts = seen[0]
+    values = ((picture.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1).numpy()
+    assert prompts == [PROMPT, "two dogs"]
+    assert all(np.abs(value - picture_of(sample)).max() <= 1.01 for value, sample in zip(values, samples, strict=True))
+    assert found[-1] > found[0] + 1e-3
 
 
 def test_what_is_drawn_is_copied_with_the_model_but_what_is_frozen_is_not(folders):
