@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.algos import DiffusionDPO, DiffusionNFT, DiffusionRFT, DRaFT, GuardedRatio, flow_grpo
 from penstock.cli.explanation import explain
 from penstock.config.denoising import Denoising
 from penstock.core.errors import SpecError
+from penstock.models.families import drawing
 from penstock.recipes.digits import digits
 from penstock.recipes.see import see
 from penstock.runtime.check import check_stages
@@ -19,6 +21,26 @@ def test_a_denoiser_is_explained_in_pictures_and_transitions():
     assert "10 transitions each (flow); 512 pictures in the whole stage" in said
     assert "cache" not in said
     assert "token" not in said
+
+
+@pytest.mark.parametrize("algorithm", [DiffusionNFT(), flow_grpo(objective=GuardedRatio()), DiffusionRFT()])
+def test_a_model_that_writes_is_refused_an_algorithm_of_pictures_before_anything_runs(algorithm):
+    run = see()
+    stages = (run.stages[0], replace(run.stages[1], algorithm=algorithm))
+    with pytest.raises(SpecError, match=r"grpo: \w+ trains denoisers, and this stage's model writes text; take another"):
+        check_stages(replace(run, stages=stages), Path.cwd())
+
+
+def test_a_judge_that_is_not_there_is_refused_before_anything_runs():
+    run = digits("draft")
+    stages = (run.stages[0], replace(run.stages[1], algorithm=DRaFT(judge="penstock.recipes.digits:likelyhood")))
+    with pytest.raises(SpecError, match=r'draft: .*has no "likelyhood"; did you mean "likelihood"'):
+        check_stages(replace(run, stages=stages), Path.cwd())
+
+
+def test_a_model_that_writes_is_refused_an_algorithm_of_pictures_once_it_is_loaded():
+    with pytest.raises(SpecError, match="DiffusionDPO trains denoisers, and this model writes text"):
+        drawing(object(), None, DiffusionDPO())
 
 
 def test_a_model_that_writes_is_refused_a_way_to_draw_before_anything_runs():

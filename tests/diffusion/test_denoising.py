@@ -14,7 +14,7 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError, GenerationError, ModelError, SpecError, WeightError
 from penstock.core.types import Row, SampleKey, WeightUpdate
-from penstock.engine.denoising import DenoisingGenerator
+from penstock.engine.denoising import DenoisingGenerator, stream_of
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.models.files import load_model, save_model
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
@@ -224,3 +224,64 @@ def test_what_needs_text_refuses_a_denoiser_by_name(tmp_path):
         language_model(str(folder))
     with pytest.raises(ModelError, match=r"set roles\.engine=Embedded"):
         config_of(folder)
+
+
+def test_a_window_that_slides_is_moved_by_the_version_of_the_weights():
+    """Every second version, four places of two transitions each, and around again."""
+    model, found = tiny(Denoising(steps=6, window=2, slide=2)), []
+    for version in range(9):
+        (sample,) = drawn(model, [request(model)], version=version)
+        found.append(np.flatnonzero(sample.action_T).tolist())
+    assert found == [[1, 2]] * 2 + [[2, 3]] * 2 + [[3, 4]] * 2 + [[4, 5]] * 2 + [[1, 2]]
+
+
+def test_an_aborted_trajectory_keeps_the_actions_that_it_had_when_the_window_has_moved_on():
+    model = tiny(Denoising(steps=6, window=2, slide=1))
+
+    async def interrupted():
+        generator = DenoisingGenerator(model)
+        drawing = asyncio.create_task(generator.generate(request(model)))
+        while not generator.running or generator.running[0].step < 2:
+            await asyncio.sleep(0)
+        (part,) = await generator.abort([request(model).key])
+        await drawing
+        generator.version = 1
+        return part, await generator.generate(request(model, resume=part))
+
+    part, resumed = asyncio.run(interrupted())
+    assert np.array_equal(resumed.action_T[:3], part.action_T)
+    assert resumed.action_T.tolist() == [False, True, True, True, False, False, False]
+
+
+def test_a_share_of_the_transitions_is_trained_on_others_in_each_sample():
+    model = tiny(Denoising(steps=11, trained=0.6))
+    samples = drawn(model, [request(model, n) for n in range(20)])
+    chosen = {tuple(np.flatnonzero(sample.action_T)) for sample in samples}
+    assert {len(places) for places in chosen} == {6}
+    assert len(chosen) > 10
+    assert set().union(*chosen) == set(range(1, 11))
+    for sample, logp_A in zip(samples, scores(model, samples), strict=True):
+        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
+        assert not sample.logp_T[~sample.action_T].any()
+
+
+def test_the_samples_of_a_prompt_may_have_one_first_noise_and_then_others():
+    model = tiny(Denoising(steps=6, same_start=True))
+    siblings = [replace(request(model), key=SampleKey(request(model).key.prompt, n)) for n in range(2)]
+    first, second, other = (s.columns["state_TD"] for s in drawn(model, [*siblings, request(model, 1)]))
+    assert np.array_equal(first[0], second[0])
+    assert not np.array_equal(first[1], second[1])
+    assert not np.array_equal(first[0], other[0])
+
+
+def test_noise_that_is_sampled_ahead_is_what_would_be_sampled_step_by_step():
+    model = tiny()
+    (sample,) = drawn(model, [request(model)])
+    stream = stream_of(f"3|{request(model).key}")
+    states_TD = sample.columns["state_TD"]
+    one_by_one = [stream.standard_normal(model.shape, np.float32) for _ in range(6)]
+    assert np.array_equal(states_TD[0], one_by_one[0])
+    (batch,) = DiffusionPolicy(model).lay_out([tuple(rows_of([sample]))], 100)
+    mean, deviation_A = DiffusionPolicy(model).gaussian(batch)
+    noise = (torch.from_numpy(states_TD[1:6]) - mean.detach()) / deviation_A.reshape(-1, 1, 1, 1)
+    assert np.abs(noise.numpy() - np.stack(one_by_one[1:])).max() < 1e-4

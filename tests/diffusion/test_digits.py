@@ -1,6 +1,8 @@
 """The recipe of handwritten digits: what its judges see, and a short run of it with its pictures."""
 
+import os
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -51,10 +53,13 @@ def test_a_real_picture_is_at_no_distance_and_a_blank_one_is_far():
     assert digits.nearest(group_of([np.full((8, 8), 255, np.uint8)]), {})[0] > 1.0
 
 
-def test_a_blank_picture_compresses_best():
-    noise = np.random.default_rng(0).integers(0, 256, (8, 8)).astype(np.uint8)
-    blank, random = digits.compressible(group_of([np.zeros((8, 8), np.uint8), noise]), {})
-    assert blank > random
+def test_what_draft_follows_is_the_logarithm_of_the_reward():
+    torch = pytest.importorskip("torch")
+    pictures, _ = digits.half(1)
+    group = group_of(pictures[:20])
+    states = torch.from_numpy(np.stack([sample.columns["state_TD"][-1] for sample in group.samples]))
+    found = digits.likelihood(states, ["7"] * 20).exp()
+    assert found.tolist() == pytest.approx(digits.likeness(group, {"digit": "7"}), abs=1e-5)
 
 
 def test_the_distance_between_pictures_is_the_mean_over_pairs_by_hand():
@@ -97,3 +102,37 @@ def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
     page = write_report(tmp_path / "run").read_text()
     assert re.search(r'<img alt="a picture that the policy made" src="data:image/png;base64', page)
     assert "img-src data:" in page, "or a browser shows none of them"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ddpo", "raft", "draft"])
+def test_a_run_that_was_stopped_ends_as_it_would_have_bit_for_bit(algorithm, tmp_path):
+    """With the rewards of earlier batches (DDPO), which two batches of a prompt are measured by; and where a learner follows
+    its own pictures."""
+    from dataclasses import replace
+
+    from safetensors.numpy import load_file
+
+    from penstock.algos import TrackedRewards
+    from penstock.config.run import CheckpointSpec
+    from penstock.runtime import launch
+
+    run = digits.digits(algorithm)
+    first, second = run.stages
+    history = {"history": TrackedRewards(least=4)} if algorithm == "ddpo" else {}
+    second = replace(
+        second, algorithm=replace(second.algorithm, **history), steps=4, batch=4, samples=4, minibatches=2, evaluation=None
+    )
+    run = replace(run, stages=(replace(first, steps=20), second), device="cpu", threads=1, checkpoint=CheckpointSpec(every=1))
+    run = replace(run, headline="")
+
+    def stop_after_2(event):
+        if event["kind"] == "metrics" and event["step"] == 2 and event["stage"] == algorithm:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    launch(run, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
+        launch(run, tmp_path / "cut", [stop_after_2])
+    launch(run, tmp_path / "cut", resume=True)
+    whole, cut = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "cut"))
+    assert all(np.array_equal(whole[name], cut[name]) for name in whole)

@@ -41,12 +41,22 @@ def test_by_hand_it_is_the_prediction_for_no_prompt_plus_w_times_what_the_prompt
     assert torch.allclose(model.predicted(*inputs(model)), torch.tensor(1.1))
 
 
+def test_with_a_negative_prompt_it_leads_away_from_that(monkeypatch):
+    """0.5 for the prompt and 0.3 for the negative one at w = 3: 0.3 + 3 · 0.2 = 0.9."""
+    model = guided(negative="a dog")
+    away = model.text.prompt("a dog")
+    monkeypatch.setattr(
+        model.network, "forward", lambda x, t, prompt: torch.full_like(x, 0.3 if prompt[0].tolist() == away else 0.5)
+    )
+    assert torch.allclose(model.predicted(*inputs(model)), torch.tensor(0.9))
+
+
 @settings(max_examples=10, deadline=None)
 @given(w=st.floats(0.1, 20))
 def test_where_the_prompt_is_empty_guidance_changes_nothing(w):
     model, plain = guided(guidance=w), tiny()
     state_AD, time_A, _ = inputs(model)
-    empty = model.empty(2, 5)
+    empty = model.prompts("", 2, 5)
     assert torch.allclose(model.predicted(state_AD, time_A, empty), plain.predicted(state_AD, time_A, empty), atol=1e-6)
 
 
@@ -100,7 +110,7 @@ def test_pre_training_drops_prompts_in_their_share_and_held_out_errors_drop_none
     (batch,) = learner.lay_out(units, coupled=False)
     learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
     learner.score(units, frozenset({"denoising_error"}))
-    empty = model.empty(1, seen[0].shape[1])
+    empty = model.prompts("", 1, seen[0].shape[1])
     shares = [float((prompt_AC == empty).all(1).float().mean()) for prompt_AC in seen]
     assert shares == [pytest.approx(0.25, abs=0.03), 0.0]
 
@@ -108,8 +118,10 @@ def test_pre_training_drops_prompts_in_their_share_and_held_out_errors_drop_none
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda: Denoising(guidance=0.0), "guidance=0.0 must be positive; 1 is none"),
-        (lambda: Denoising(size=-1), "size=-1 is negative"),
+        (lambda: Denoising(guidance=0.0), "guidance=0.0 must be above 0"),
+        (lambda: Denoising(size=-1), "size=-1 must be 0 or more"),
+        (lambda: Denoising(negative="cat"), "negative is for guidance; set"),
+        (lambda: Denoising(slide=25), "slide=25 moves a window; set"),
         (lambda: Denoise(drop=1.0), r"drop=1.0 is outside \[0, 1\)"),
         (lambda: tiny(Denoising(size=16)), "this denoiser draws .* alone; leave it at 0"),
     ],

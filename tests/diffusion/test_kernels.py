@@ -139,12 +139,12 @@ def test_a_shift_of_three_stays_longer_in_noise():
     ("fields", "problem"),
     [
         ({"steps": 1}, "at least 2"),
-        ({"noise": 0.0}, "explores nothing"),
+        ({"noise": 0.0}, "noise=0.0 must be above 0"),
         ({"kernel": "ddim", "noise": 1.5}, "at most 1"),
         ({"window": 10}, "use at most 9"),
         ({"clip": True}, 'is for kernel="ddim"'),
-        ({"shift": 0.0}, "must be positive"),
-        ({"quiet_steps": -1}, "is negative"),
+        ({"shift": 0.0}, "shift=0.0 must be above 0"),
+        ({"quiet_steps": -1}, "must be 0 or more"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(fields, problem):

@@ -13,11 +13,13 @@ from tiny_pipelines import SIDE, saved, unet
 from tiny_pipelines import sd as tiny_sd
 
 from penstock.algos.denoising import Denoise, exact_kl, flow_grpo, picture_of
+from penstock.algos.diffusion_dpo import DiffusionDPO
+from penstock.algos.draft import DRaFT
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.contracts import Denominator
 from penstock.core.errors import ModelError, SpecError
-from penstock.core.types import Row
+from penstock.core.types import Group, Prompt, PromptKey, Row
 from penstock.models.diffusion.policy import AdapterOffDiffusion, DiffusionPolicy
 from penstock.models.files import load_model, save_model
 from penstock.runtime.check import check_model
@@ -59,14 +61,21 @@ def pipeline_of(folder):
     return pipeline
 
 
-def theirs(folder, kind, first_D, guidance, output, side=SIDE):
+def theirs(folder, kind, first_D, guidance, output, side=SIDE, **more):
     """What diffusers' own pipeline draws from the same first latents, without noise."""
     pipeline, first = pipeline_of(folder), torch.from_numpy(first_D)[None]
     high = side // 2
     if kind == "flux":
         first = pipeline._pack_latents(first, 1, 4, high, high)
     found = pipeline(
-        PROMPT, num_inference_steps=STEPS, guidance_scale=guidance, latents=first, output_type=output, height=side, width=side
+        PROMPT,
+        num_inference_steps=STEPS,
+        guidance_scale=guidance,
+        latents=first,
+        output_type=output,
+        height=side,
+        width=side,
+        **more,
     ).images
     if kind == "flux" and output == "latent":
         found = pipeline._unpack_latents(found, side, side, 2)
@@ -81,6 +90,21 @@ def test_without_noise_a_trajectory_and_its_picture_are_those_of_diffusers(kind,
     states = sample.columns["state_TD"]
     assert np.abs(states[-1] - theirs(folders[kind], kind, states[0], guidance, "latent")).max() < 1e-4
     assert np.array_equal(picture_of(sample), theirs(folders[kind], kind, states[0], guidance, "np"))
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3"])
+def test_a_negative_prompt_is_that_of_diffusers(kind, folders):
+    model = loaded(folders[kind], kind, guidance=4.5, negative="two dogs")
+    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
+    states = sample.columns["state_TD"]
+    wanted = theirs(folders[kind], kind, states[0], 4.5, "latent", negative_prompt="two dogs")
+    assert np.abs(states[-1] - wanted).max() < 1e-4
+    assert np.abs(states[-1] - theirs(folders[kind], kind, states[0], 4.5, "latent")).max() > 1e-3
+
+
+def test_a_negative_prompt_of_a_pipeline_that_reads_its_guidance_is_refused(folders):
+    with pytest.raises(SpecError, match="reads its guidance as a number, and leads away from nothing; leave it out"):
+        loaded(folders["flux"], "flux", guidance=3.5, negative="two dogs")
 
 
 @pytest.mark.parametrize("kind", ["sd3", "flux"])
@@ -388,6 +412,48 @@ def test_two_passes_are_two_of_the_budget(folders):
         counts.append([len(batch.row_ids) for batch in DiffusionPolicy(model).lay_out(units, 16, coupled=False)])
     assert counts == [[4], [2, 2]], "of four actions each"
     assert loaded(folders["flux"], "flux", guidance=3.0).passes == 1
+
+
+@pytest.mark.parametrize("kind", ["sd", "sd3"])
+def test_pairs_of_pictures_teach_a_pipeline_by_diffusion_dpo(kind, folders):
+    """Before the first step a pair costs log 2; steps make the chosen picture's error smaller than the rejected one's, against
+    the reference, which is the pipeline without its adapters."""
+    model, algorithm = loaded(folders[kind], kind), DiffusionDPO(beta=500.0, draws=16)
+    chosen, rejected = np.full((SIDE, SIDE, 3), 255, np.uint8), np.zeros((SIDE, SIDE, 3), np.uint8)
+    units = [algorithm.rows({"prompt": PROMPT, "chosen": chosen, "rejected": rejected}, model.text)]
+    policy = DiffusionPolicy(model)
+    policy.teacher = AdapterOffDiffusion(model).teaching(algorithm.teacher)
+    learner = DeviceLearner(policy, LearnerSpec(learning_rate=3e-3, lora=LoRA(rank=4)), LearnerPlan(20))
+    found = []
+    for _ in range(20):
+        for batch in learner.lay_out(units, coupled=algorithm.coupled):
+            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
+        found.append(learner.step())
+    assert found[0]["loss"] == pytest.approx(np.log(2), abs=1e-4)
+    assert np.mean([one["loss"] for one in found[-5:]]) < 0.95 * np.log(2)
+    assert found[-1]["preference/accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("kind", ["sd", "sd3", "flux"])
+def test_draft_raises_a_reward_of_decoded_pictures(kind, folders):
+    """What the judge sees is the picture that was drawn; adapters follow its gradient through decoder and two transitions."""
+    model = loaded(folders[kind], kind)
+    samples = drawn(model, [request(model, n, prompt, temperature=0.0) for n, prompt in enumerate((PROMPT, "two dogs"))])
+    key, algorithm = PromptKey("pictures", 0, 0), DRaFT(judge="m:f", last=2)
+    units = algorithm.label([Group(Prompt(key, PROMPT), tuple(sample.scored(0.0) for sample in samples))], {}, {})
+    policy, seen = DiffusionPolicy(model), []
+    policy.judge = lambda picture, prompts: seen.append((picture.detach(), prompts)) or picture.clamp(-1, 1).flatten(1).mean(1)
+    learner = DeviceLearner(policy, LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=4)), LearnerPlan(6))
+    found = []
+    for _ in range(6):
+        for batch in learner.lay_out(units, coupled=algorithm.coupled):
+            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
+        found.append(learner.step()["policy/judged"])
+    picture, prompts = seen[0]
+    values = ((picture.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1).numpy()
+    assert prompts == [PROMPT, "two dogs"]
+    assert all(np.abs(value - picture_of(sample)).max() <= 1.01 for value, sample in zip(values, samples, strict=True))
+    assert found[-1] > found[0] + 1e-3
 
 
 def test_what_is_drawn_is_copied_with_the_model_but_what_is_frozen_is_not(folders):

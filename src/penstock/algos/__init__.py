@@ -35,8 +35,10 @@ from penstock.algos.compositions import (
 )
 from penstock.algos.denoising import Denoise, ddpo, ddpo_sf, exact_kl, flow_grpo, picture_of
 from penstock.algos.diffusion_dpo import DiffusionDPO
+from penstock.algos.diffusion_rft import DiffusionRFT
 from penstock.algos.distillation import Distillation, Divergence
 from penstock.algos.dpo import DPO
+from penstock.algos.draft import DRaFT
 from penstock.algos.entropy import EntropyBonus
 from penstock.algos.grpo import GRPO
 from penstock.algos.ilql import ILQL
@@ -45,7 +47,7 @@ from penstock.algos.kl import KLPenalty
 from penstock.algos.kto import KTO
 from penstock.algos.labels import label_metrics
 from penstock.algos.nft import DiffusionNFT
-from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
+from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, GuardedRatio, KLCov, PolicyGradient
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
 from penstock.algos.process_reward import ProcessReward
@@ -56,12 +58,14 @@ from penstock.algos.rft import RFT
 from penstock.algos.rloo import LeaveOneOut
 from penstock.algos.safe_ppo import SafePPO
 from penstock.algos.sft import SFT
+from penstock.algos.tracked_rewards import TrackedRewards
 
 __all__ = [
     "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
     "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
-    "Denoise", "DiffusionDPO", "DiffusionNFT", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov",
-    "KLPenalty", "LeaveOneOut", "OnlineDPO", "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus",
-    "SafePPO", "SimPO", "cispo", "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo",
-    "gmpo", "gspo", "icepop", "kl_cov", "label_metrics", "picture_of", "pipeline_rl", "sapo", "topr",
+    "DRaFT", "Denoise", "DiffusionDPO", "DiffusionNFT", "DiffusionRFT", "Distillation", "Divergence", "EntropyBonus",
+    "GuardedRatio", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut", "OnlineDPO", "PassAtK", "PolicyGradient",
+    "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "TrackedRewards", "cispo", "clip_cov", "dapo",
+    "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo", "gmpo", "gspo", "icepop", "kl_cov", "label_metrics",
+    "picture_of", "pipeline_rl", "sapo", "topr",
 ]  # fmt: skip

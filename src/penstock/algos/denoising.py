@@ -38,6 +38,7 @@ class Denoise(FromData):
     Salimans 2022, arXiv 2207.12598: 0.1 to 0.2)."""
 
     coupled: ClassVar[bool] = False
+    denoises: ClassVar[bool] = True
     data = "prompts"
 
     def __post_init__(self) -> None:

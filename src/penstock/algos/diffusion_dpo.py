@@ -31,6 +31,7 @@ class DiffusionDPO(FromData):
     """Times at which each pair is given noise in a step."""
 
     coupled: ClassVar[bool] = True
+    denoises: ClassVar[bool] = True
     data = "prompts"
 
     @property

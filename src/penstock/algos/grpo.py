@@ -9,9 +9,11 @@ from penstock.algos.advantages import Array, batch_normalised, group_centred, gr
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory
 from penstock.algos.policy import FromGroups, totals
+from penstock.algos.tracked_rewards import STATISTICS, TrackedRewards, remembered, standardised, with_statistics
 from penstock.config.run import require
 from penstock.config.spec import spec
-from penstock.core.types import STEP_ENDS
+from penstock.core.contracts import Coefficients, Columns
+from penstock.core.types import STEP_ENDS, Group, Unit
 
 
 @spec
@@ -29,6 +31,8 @@ class GRPO(FromGroups):
     """One advantage per sample from the sum of its rewards, or one per token from the rewards of the steps that follow (4.1.3
     of the paper). A step ends where rewards per token are not None; if all are numbers, where one is not 0 and at the end."""
     kl: KLPenalty = IN_LOSS
+    history: TrackedRewards | None = None
+    """Measure rewards by their prompt's latest ones instead of by their group (DDPO); one sample a prompt will do then."""
 
     @property
     def per_token(self) -> bool:
@@ -41,6 +45,29 @@ class GRPO(FromGroups):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(not self.per_token or self.scale == "std", 'supervision="process" normalises step rewards; set scale="std"')
+        alone = self.scale == "std" and not self.per_token and (self.kl.place == "loss" or not self.kl.coefficient)
+        require(self.history is None or alone, "history keeps whole rewards; set scale, supervision and kl.place as usual")
+
+    @property
+    def least_samples(self) -> int:
+        return 2 if self.history is None else 1
+
+    @property
+    def by_group(self) -> bool:
+        return self.history is None
+
+    def initial_coefficients(self) -> Coefficients:
+        return {**super().initial_coefficients(), **({} if self.history is None else {"history": {}})}
+
+    def remember(self, coefficients: Coefficients, groups: Sequence[Group]) -> Coefficients:
+        if self.history is None:
+            return coefficients
+        return {**coefficients, "history": remembered(coefficients["history"], groups, self.history)}
+
+    def label(self, groups: Sequence[Group], columns: Columns, coefficients: Coefficients) -> list[Unit]:
+        if self.history is not None:
+            groups = with_statistics(groups, coefficients["history"], self.history)
+        return super().label(groups, columns, coefficients)
 
     def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
         return group_normalised(reward_G) if self.scale == "std" else group_centred(reward_G)
@@ -48,6 +75,9 @@ class GRPO(FromGroups):
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         if self.supervision == "process":
             return [list(process_normalised(group, _step_ends(found))) for group, found in zip(rewards, kept, strict=True)]
+        if self.history is not None:
+            pairs = zip(totals(kept, rewards), kept, strict=True)
+            return [list(standardised(reward_G, *group[0].sample.extras[STATISTICS])) for reward_G, group in pairs]
         if self.scale == "batch":
             return [list(advantage_G) for advantage_G in batch_normalised(totals(kept, rewards))]
         return super().estimate(kept, rewards)

@@ -45,6 +45,7 @@ class DiffusionNFT(FromSamples):
     """Optimizer steps between two moves of the slow copy; the stage's ``minibatches · epochs`` is the paper's."""
 
     coupled: ClassVar[bool] = False
+    denoises: ClassVar[bool] = True
     least_samples: ClassVar[int] = 2
     bounded: ClassVar[bool] = True
     """There is no ratio: older pictures say of the slow copy, which is old itself, what they said."""

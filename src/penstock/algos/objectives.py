@@ -9,13 +9,16 @@ gradients were cut.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from penstock.algos.covariance import covariances, highest, within_band
 from penstock.config.run import require
 from penstock.config.spec import NotNegative, Positive, PositiveShare, spec
+from penstock.core.columns import Column, register_column
 from penstock.core.types import Unit, with_field
+
+register_column("transition", Column("learner", "transition"))
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class SurrogateInputs:
     low: float
     high: float
     """The ratio may lie in (1 - low, 1 + high); 1 and infinity if the algorithm has no ``clip``."""
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """All that was computed of them."""
 
 
 def maths() -> Any:
@@ -52,6 +57,12 @@ class Objective:
     """Whether stale samples are harmless without a ``clip``."""
     has_ratio: ClassVar[bool] = True
     """Whether it accounts for how far the policy has moved since the update began."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Columns that it reads, as fields of rows."""
+    reads: ClassVar[frozenset[str]] = frozenset()
+    """Outputs that it reads next to log-probs."""
+    denoises: ClassVar[bool] = False
+    """Whether it is for diffusion policies alone."""
 
     @property
     def one_gain(self) -> bool:
@@ -250,4 +261,24 @@ class KLCov(Objective):
         return maths().penalised(ratio_A, inputs.gap_A, inputs.advantage_A, chosen_A, coefficient=self.coefficient)
 
 
-AnyObjective = ClippedRatio | PolicyGradient | CISPO | GMPO | SAPO | TOPR | DPPO | ClipCov | KLCov
+@spec
+class GuardedRatio(Objective):
+    """PPO's surrogate of a ratio that means the same at every noise, for flows (GRPO-Guard: Wang et al., arXiv 2510.22319).
+
+    As a policy moves, log-ratios of transitions fall below 0, the more so the less noise there is, and a clip cuts late ones
+    alone. Here their mean is taken out, they are multiplied by the deviation, and gains are divided by the span of time. Such
+    ratios move far less (``clip=(2e-6, 2e-6)``), and start from the learner before the batch, which takes a pass of its own.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"proximal", "transition"})
+    reads: ClassVar[frozenset[str]] = frozenset({"transition"})
+    denoises: ClassVar[bool] = True
+
+    def surrogate(self, inputs: SurrogateInputs) -> Any:
+        mean, deviation_A, span_A = (inputs.outputs[f"transition{name}"] for name in ("", "/deviation", "/span"))
+        ratio_A = maths().guarded(inputs.gap_A, mean, inputs.fields["transition"], deviation_A).exp()
+        gain_A, cut_A = maths().clipped(ratio_A, inputs.advantage_A, low=inputs.low, high=inputs.high)
+        return gain_A / span_A, cut_A
+
+
+AnyObjective = ClippedRatio | PolicyGradient | CISPO | GMPO | SAPO | TOPR | DPPO | ClipCov | KLCov | GuardedRatio

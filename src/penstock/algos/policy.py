@@ -60,6 +60,10 @@ class PolicyOptimization(FromSamples):
         return "token"
 
     @property
+    def denoises(self) -> bool:
+        return self.objective.denoises
+
+    @property
     def single_step(self) -> bool:
         return not self.objective.has_ratio
 
@@ -92,7 +96,7 @@ class PolicyOptimization(FromSamples):
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.kl.needs | (frozenset({"proximal"}) if self.importance_weights else frozenset())
+        return self.kl.needs | self.objective.needs | (frozenset({"proximal"}) if self.importance_weights else frozenset())
 
     @property
     def teacher(self) -> Divergence | None:
@@ -101,7 +105,8 @@ class PolicyOptimization(FromSamples):
 
     @property
     def bounded(self) -> bool:
-        return self.clip is not None or self.objective.bounded or bool(self.importance_weights)
+        clipped = self.clip is not None and "proximal" not in self.objective.needs  # whose ratio knows nothing of age
+        return clipped or self.objective.bounded or bool(self.importance_weights)
 
     def initial_coefficients(self) -> Coefficients:
         """The coefficients of the KL penalty and of the entropy bonus."""
@@ -131,6 +136,7 @@ class PolicyOptimization(FromSamples):
             more["proximal_logp"] = trajectory.proximal_logp_A
         if len(trajectory.reference_logp_A):
             more["reference_logp"] = trajectory.reference_logp_A
+        more |= {name: trajectory.more[name] for name in self.objective.needs & trajectory.more.keys()}
         advantage_A = np.broadcast_to(np.asarray(advantage), (len(trajectory),))
         weight_A = np.full(len(trajectory), weight)
         return labelled_row(trajectory, advantage=advantage_A, old_logp=trajectory.logp_A, weight=weight_A, **more)
@@ -138,7 +144,7 @@ class PolicyOptimization(FromSamples):
     @property
     def loss_reads(self) -> frozenset[str]:
         more = {"entropy"} if self.entropy.on else set()
-        return frozenset({"logp"} | more | ({"divergence"} if self.kl.full else set()))
+        return frozenset({"logp"} | more | ({"divergence"} if self.kl.full else set())) | self.objective.reads
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """The weighted mean of the objective's gains, with the KL penalty and an entropy bonus where they are switched on.
@@ -154,7 +160,7 @@ class PolicyOptimization(FromSamples):
         gap_A = losses.log_ratio(outputs["logp"], start_A, weight_A)
         low, high = self.clip or (1.0, float("inf"))
         logp_A, advantage_A = (losses.counted(value, weight_A) for value in (outputs["logp"], fields["advantage"]))
-        terms = SurrogateInputs(logp_A, gap_A, advantage_A, weight_A, batch.row_A, fields, low, high)
+        terms = SurrogateInputs(logp_A, gap_A, advantage_A, weight_A, batch.row_A, fields, low, high, outputs)
         gain_A, cut_A = self.objective.surrogate(terms)
         if "importance_weight" in fields:
             gain_A = gain_A * fields["importance_weight"]

@@ -76,9 +76,12 @@ class RFT(FromSamples):
         for group in trajectories(groups, columns):
             reward_G = np.array([trajectory.reward for trajectory in group])
             keep_G = reaches_quantile(reward_G, coefficients["quantile"], self.least)
-            best = distinct([t for t, keep in zip(group, keep_G, strict=True) if keep])
-            units.append(tuple(labelled_row(t, weight=np.ones(len(t))) for t in best))
+            units.append(self.imitated([t for t, keep in zip(group, keep_G, strict=True) if keep]))
         return [unit for unit in units if unit]
+
+    def imitated(self, best: Sequence[Trajectory]) -> Unit:
+        """Rows of the samples of a prompt that are kept."""
+        return tuple(labelled_row(t, weight=np.ones(len(t))) for t in distinct(best))
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         """Negative log-likelihood of the kept answers, a mean over their tokens."""

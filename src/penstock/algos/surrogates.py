@@ -75,6 +75,12 @@ def clipped(ratio: Tensor, advantage: Tensor, *, low: float, high: float, dual: 
     return gain, cut
 
 
+def guarded(gap_A: Tensor, mean_AD: Tensor, start_AD: Tensor, deviation_A: Tensor) -> Tensor:
+    """``s · (log ratio + mean (μ - μ_start)² / 2s²)`` of steps to ``N(μ, s²)``, ``[A]`` (GRPO-Guard: arXiv 2510.22319): the
+    mean over dimensions of ``ε (μ - μ_start)``, where ``ε`` is the noise that was added. Its mean is 0 whatever ``s`` is."""
+    return deviation_A * (gap_A + (mean_AD - start_AD).square().flatten(1).mean(1) / (2 * deviation_A.square()))
+
+
 def policy_gradient(logp: Tensor, advantage: Tensor) -> Gain:
     """``A * logp``: the score-function estimator (REINFORCE: Williams 1992, eq. 4); nothing is cut."""
     return advantage * logp, torch.zeros_like(advantage, dtype=torch.bool)

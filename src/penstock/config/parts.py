@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from penstock.config.denoising import Pictures
 from penstock.config.media import Media
-from penstock.config.spec import AnySpec, require, spec
+from penstock.config.spec import AnySpec, Whole, require, spec
 
 TEMPLATE_OWN = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "return_dict", "tokenize"}
@@ -68,14 +68,11 @@ class ModelSpec:
 class Refuse:
     """A row that is too long is an error that names it."""
 
-    tokens: int = 0
+    tokens: Whole = 0
     """Longest row; of what is to be answered, longest prompt. 0: what the model's context leaves."""
 
     drops: ClassVar[bool] = False
     cuts: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require(self.tokens >= 0, f"too_long.tokens={self.tokens} is negative; 0 is the model's context")
 
 
 @spec

@@ -51,6 +51,7 @@ Share = Annotated[float, Bound("from 0 to 1", lambda value: 0 <= value <= 1)]
 PositiveShare = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value <= 1)]
 InnerShare = Annotated[float, Bound("above 0 and below 1", lambda value: 0 < value < 1)]
 Count = Annotated[int, Bound("1 or more", lambda value: value >= 1)]
+Whole = Annotated[int, Bound("0 or more", lambda value: value >= 0)]
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)

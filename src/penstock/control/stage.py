@@ -143,6 +143,7 @@ class Control(Stage):
         named = type(algorithm).__name__
         require(type(algorithm) is PPO, f"{here}: {named} compares samples of a prompt or texts; use PPO, or impala()")
         require(algorithm.estimator != "n-step", f'{here}: estimator="n-step" is not there for control; use "gae" or "vtrace"')
+        require(not algorithm.denoises, f"{here}: algorithm.objective is for diffusion policies; use ClippedRatio")
         wrong = {"kl": algorithm.kl.coefficient, "importance_weights": algorithm.importance_weights}
         wrong |= {"entropy.target": algorithm.entropy.target, "bootstrap": algorithm.bootstrap}
         for name in (name for name, given in wrong.items() if given):

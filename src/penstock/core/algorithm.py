@@ -67,6 +67,11 @@ class Algorithm(ABC):
         return frozenset()
 
     @property
+    def denoises(self) -> bool:
+        """Whether it is for diffusion policies alone."""
+        return False
+
+    @property
     def heads(self) -> Mapping[str, Mapping[str, Any]]:
         """Modules on the model's trunk for this algorithm, by the name under which they are registered
         (``models/heads.py``), each with the plain values that it is made from. "value" is the critic that the learner's spec
@@ -116,26 +121,22 @@ class FromSamples(Algorithm):
     """Learns from generated samples: turns scored groups into labelled rows."""
 
     learns_from: ClassVar[Literal["samples", "data"]] = "samples"
+    greedy: ClassVar[bool] = False
+    """Whether each group has a greedy answer as well, as the baseline of its samples."""
+    named_reference: ClassVar[bool] = False
+    """Whether the stage must name the reference, because the model that it starts from would be none."""
+    quiet_samples: ClassVar[bool] = False
+    """Whether samples at temperature 0 will do, as those of a denoiser, which differ by their first noise."""
+
+    @property
+    def judge(self) -> str:
+        """The name of the function of tensors that the output "judged" is; empty: the loss does not need it."""
+        return ""
 
     @property
     def least_samples(self) -> int:
         """Valid samples without which a group cannot be labelled."""
         return 1
-
-    @property
-    def greedy(self) -> bool:
-        """Whether each group has a greedy answer as well, as the baseline of its samples."""
-        return False
-
-    @property
-    def named_reference(self) -> bool:
-        """Whether the stage must name the reference, because the model that it starts from would be none."""
-        return False
-
-    @property
-    def quiet_samples(self) -> bool:
-        """Whether samples at temperature 0 will do, as those of a denoiser, which differ by their first noise."""
-        return False
 
     @property
     def bounded(self) -> bool:
@@ -156,8 +157,12 @@ class FromSamples(Algorithm):
         """Turn scored groups into rows with advantages, targets and weights. Groups without signal may be left out."""
 
     def initial_coefficients(self) -> Coefficients:
-        """Where the numbers that it moves start; none if it moves none."""
+        """Where what it moves from batch to batch starts; nothing if it moves nothing."""
         return {}
+
+    def remember(self, coefficients: Coefficients, groups: Sequence[Group]) -> Coefficients:
+        """The coefficients that a batch is labelled with, now that its rewards are known; changes nothing in place."""
+        return coefficients
 
     def adapt(self, coefficients: Coefficients, metrics: Metrics) -> Coefficients:
         """The coefficients of the next batch, after one whose metrics are given; changes nothing in place."""
@@ -170,6 +175,8 @@ class FromData(Algorithm):
     learns_from: ClassVar[Literal["samples", "data"]] = "data"
     data: Literal["examples", "pairs", "prompts"] = "examples"
     """What ``rows`` is given: a prompt and its completion, a prompt and two completions, or a prompt and bare columns."""
+    truncates: ClassVar[bool] = False
+    """Whether a row without its end means what it did, so far as it goes."""
 
     @property
     def every_turn(self) -> bool:
@@ -188,11 +195,6 @@ class FromData(Algorithm):
     def fitted(self: Own, units: Iterable[Unit]) -> Own:
         """The spec with what is computed from all units that will be trained on, which it may read to their end."""
         return self
-
-    @property
-    def truncates(self) -> bool:
-        """Whether a row without its end means what it did, so far as it goes."""
-        return False
 
     def truncated(self, row: Row, length: int) -> Row:
         """The first ``length`` tokens of a row, at least one of them an action."""

@@ -287,9 +287,9 @@ reference), "value" (of the critic), "proximal" (log-probs under the learner's w
 0 for all others).
 """
 
-Coefficients = Mapping[str, float]
-"""Numbers that an algorithm moves from batch to batch, by name (the price of the KL, of a cost, a quantile). An algorithm gives
-where they start and how they follow the metrics of a batch; they are saved in checkpoints."""
+Coefficients = Mapping[str, Any]
+"""What an algorithm moves from batch to batch, by name: numbers (the price of the KL, a quantile) and other plain values, such
+as the latest rewards of prompts. An algorithm gives where they start and how they follow a batch; checkpoints hold them."""
 
 Score = float | Sequence[float | None] | None
 """What a reward gives a sample: a number, one number per action token, or None for "does not apply"."""

@@ -15,7 +15,7 @@ from penstock.core.blobs import Blob, Decoded, Film
 from penstock.core.errors import DataError
 from penstock.core.types import Prompt
 from penstock.data.blobs import Blobs
-from penstock.data.pictures import film_of, from_file, from_film, given_picture, picture_of, png_of
+from penstock.data.pictures import KIND, file_of, film_of, from_file, from_film, given_picture, picture_of
 from penstock.data.sounds import from_wav, sound_of, wav_of
 
 
@@ -47,7 +47,7 @@ class MediaStore:
             given = given_picture(value, where, base)
             seen = _hash(given if isinstance(given, bytes) else str(given.shape).encode() + given.tobytes())
             if seen not in self._known:
-                self._known[seen] = self._kept(*png_of(picture_of(given, where), where))
+                self._known[seen] = self._kept(file_of(picture_of(given, where), where), KIND)
             return self._known[seen]
         if column == "video":
             film = thinned(film_of(value, where, base), self.vision, where)

@@ -32,14 +32,10 @@ def png(picture: NDArray[np.uint8]) -> bytes:
     Raises:
         DataError: Pillow is not installed, or the picture has another number of channels.
     """
-    image = _pillow("pictures of samples")
     if picture.ndim != 3 or picture.shape[2] not in (1, 3):
         raise DataError(f"a picture of shape {picture.shape} cannot be shown; give [height, width, 1 or 3]")
     times = -(-SMALLEST // min(picture.shape[:2]))
-    larger: Any = np.repeat(np.repeat(picture, times, 0), times, 1)
-    found = io.BytesIO()
-    image.fromarray(larger[..., 0] if larger.shape[2] == 1 else larger).save(found, "PNG")
-    return found.getvalue()
+    return file_of(np.repeat(np.repeat(picture, times, 0), times, 1), "pictures of samples")
 
 
 def given_picture(value: Any, where: str, base: Path) -> bytes | NDArray[np.uint8]:
@@ -89,11 +85,11 @@ def picture_of(given: bytes | NDArray[np.uint8], where: str) -> Picture:
         raise DataError(f"{where}: the picture cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def png_of(pixels_HWC: Picture, where: str) -> tuple[bytes, str]:
-    """A picture as a PNG, and its media type."""
-    out = io.BytesIO()
-    _pillow(where).fromarray(pixels_HWC).save(out, "PNG")
-    return out.getvalue(), KIND
+def file_of(pixels_HWC: Picture, where: str, kind: str = "PNG", **options: Any) -> bytes:
+    """A picture of 1 or 3 channels as a file of a kind that Pillow writes, with its options."""
+    out, pixels = io.BytesIO(), pixels_HWC[..., 0] if pixels_HWC.shape[2] == 1 else pixels_HWC
+    _pillow(where).fromarray(pixels).save(out, kind, **options)
+    return out.getvalue()
 
 
 def film_of(value: Any, where: str, base: Path) -> Film:

@@ -194,6 +194,7 @@ class Labeller:
 
     def label(self, groups: Sequence[Group]) -> list[Unit]:
         groups, self.moments = scaled(groups, self.scaling, self.moments)
+        self.coefficients = self.algorithm.remember(self.coefficients, groups)
         return self.algorithm.label(groups, self.columns(groups), self.coefficients)
 
     def columns(self, groups: Sequence[Group]) -> Columns:

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.config.denoising import Denoising
 from penstock.config.learner import Dtype
 from penstock.config.run import ModelSpec
+from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Policy
 from penstock.core.errors import ModelError, SpecError
 from penstock.models.arithmetic import to_compute_type
@@ -58,8 +59,11 @@ def computing(model: Any, dtype: Dtype) -> Any:
     return model
 
 
-def drawing(model: Any, denoising: Any) -> Any:
-    """A model that draws as a spec says, if there is one. Raises SpecError where it is no denoiser, or no such one."""
+def drawing(model: Any, denoising: Any, algorithm: Algorithm | None = None) -> Any:
+    """A model that draws as a spec says, if there is one, for an algorithm. Raises SpecError where one of them needs a
+    denoiser, or one of another kind."""
+    if algorithm is not None and algorithm.denoises and not isinstance(model, DenoisingModel):
+        raise SpecError(f"{type(algorithm).__name__} trains denoisers, and this model writes text; use another algorithm")
     if denoising is not None and not (isinstance(model, DenoisingModel) and isinstance(denoising, Denoising)):
         raise SpecError(f"denoising={type(denoising).__name__} is for diffusion policies (Denoising); leave it out")
     if denoising is not None:

@@ -106,9 +106,13 @@ def draws_pictures(spec: ModelSpec, run: Run) -> bool | None:
 
 
 def require_drawing(stage: Any, run: Run) -> None:
-    """Raises SpecError where a stage has ``denoising`` and a model that writes; a hub's is looked at when its stage begins."""
+    """Raises SpecError where a stage has ``denoising`` or an algorithm of pictures, and a model that writes; a hub's is looked
+    at when its stage begins."""
+    algorithm = getattr(stage, "algorithm", None)
     if getattr(stage, "denoising", None) is not None and draws_pictures(stage.model, run) is False:
         raise SpecError("denoising is how a diffusion policy draws, and this stage's model writes text; leave it out")
+    if algorithm is not None and algorithm.denoises and draws_pictures(stage.model, run) is False:
+        raise SpecError(f"{type(algorithm).__name__} trains denoisers, and this stage's model writes text; take another")
 
 
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:

@@ -6,7 +6,6 @@ gives the reward; a support vector machine that was trained on the other half ju
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 
 from penstock.algos.denoising import Denoise, ddpo, ddpo_sf, flow_grpo, picture_of
 from penstock.algos.diffusion_dpo import DiffusionDPO
+from penstock.algos.diffusion_rft import DiffusionRFT
+from penstock.algos.draft import DRaFT
 from penstock.algos.nft import DiffusionNFT
 from penstock.config.denoising import Denoising, Pictures
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
@@ -78,6 +79,16 @@ def likeness(group: Group, columns: Mapping[str, Any]) -> list[float]:
     return [float(p) for p in seen[:, int(columns["digit"])]]
 
 
+def likelihood(picture_BD: Any, prompts: list[str]) -> Any:
+    """The logarithm of that probability as a function of tensors, with gradient: what DRaFT follows."""
+    value_BH = (picture_BD.flatten(1).clamp(-1, 1) + 1) * 8
+    layers = list(zip(judges(0).coefs_, judges(0).intercepts_, strict=True))
+    for place, (weight, bias) in enumerate(layers):
+        value_BH = value_BH @ value_BH.new_tensor(weight) + value_BH.new_tensor(bias)
+        value_BH = value_BH.relu() if place < len(layers) - 1 else value_BH.log_softmax(-1)
+    return value_BH[range(len(prompts)), [int(prompt) for prompt in prompts]]
+
+
 def gold(group: Group, columns: Mapping[str, Any]) -> list[float]:
     """Whether the machine that saw none of this reads the digit that was asked for."""
     seen = judges(1).predict(flat([picture_of(sample) for sample in group.samples]))
@@ -92,11 +103,6 @@ def nearest(group: Group, columns: Mapping[str, Any]) -> list[float]:
     return [float(np.sqrt(((real - one) ** 2).mean(1).min()) / 8) for one in found]
 
 
-def compressible(group: Group, columns: Mapping[str, Any]) -> list[float]:
-    """The second reward: how few bytes a picture of 64 values compresses to, negative, as in DDPO's paper."""
-    return [-float(len(zlib.compress(picture_of(sample).tobytes(), 9))) / 64 for sample in group.samples]
-
-
 def pairs(seed: int = 0) -> list[Mapping[str, Any]]:
     """Rows ``digit``, ``chosen``, ``rejected``: each picture of the first half under its digit, against one of another."""
     pictures, labels = half(0)
@@ -107,7 +113,7 @@ def pairs(seed: int = 0) -> list[Mapping[str, Any]]:
 
 
 def digits(
-    algorithm: Literal["flow", "ddpo", "ddpo_sf", "nft", "dpo"] = "flow",
+    algorithm: Literal["flow", "ddpo", "ddpo_sf", "nft", "raft", "draft", "dpo"] = "flow",
     seed: int = 0,
     steps: int = 40,
     reward: Literal["likeness", "compressible"] = "likeness",
@@ -116,10 +122,11 @@ def digits(
 
     Args:
         algorithm: Flow-GRPO; DDPO with importance weights or without, which trains a denoiser that predicts noise;
-            DiffusionNFT, which draws without noise; Diffusion-DPO, which draws nothing, and learns from pairs of pictures.
+            DiffusionNFT, which draws without noise; fine-tuning on the best of its own pictures; DRaFT, which follows the
+            reward's gradient; Diffusion-DPO, which draws nothing, and learns from pairs of pictures.
         seed: seed of weights, data and sampling.
         steps: batches of reinforcement, or of pairs.
-        reward: the probability of the digit that was asked for, or how well a picture compresses, whatever it shows.
+        reward: the probability of the digit that was asked for, or how few bytes it has as a JPEG, whatever it shows.
     """
     flow = not algorithm.startswith("ddpo")
     pictures = Pictures(shape=(1, 8, 8), prediction="velocity" if flow else "noise")
@@ -159,15 +166,19 @@ def preferred(learned: DataSpec, steps: int) -> Offline:
 def reinforced(algorithm: str, asked: DataSpec, steps: int, reward: str) -> Online:
     """Reinforcement of the denoiser on what it generates."""
     flow = not algorithm.startswith("ddpo")
-    kinds = {"flow": flow_grpo(), "ddpo": ddpo(clip=(1e-3, 1e-3)), "ddpo_sf": ddpo_sf(), "nft": DiffusionNFT(every=4)}
+    quiet = algorithm in ("nft", "raft", "draft")
+    kinds = {
+        "flow": flow_grpo(), "ddpo": ddpo(clip=(1e-3, 1e-3)), "ddpo_sf": ddpo_sf(), "nft": DiffusionNFT(every=4),
+        "raft": DiffusionRFT(), "draft": DRaFT(judge=f"{HERE}:likelihood"),
+    }  # fmt: skip
     return Online(
         name=algorithm,
         model=ModelSpec(path="@denoise"),
         data=asked,
-        rewards=(RewardSpec(function=f"{HERE}:{reward}"),),
+        rewards=(RewardSpec(function=reward if reward == "compressible" else f"{HERE}:{reward}"),),
         algorithm=kinds[algorithm],
-        learner=LearnerSpec(learning_rate=3e-4, warmup=2, token_budget=4096),
-        sampling=Sampling(temperature=0.0 if algorithm == "nft" else 1.0),
+        learner=LearnerSpec(learning_rate=1e-4 if algorithm == "draft" else 3e-4, warmup=2, token_budget=4096),
+        sampling=Sampling(temperature=0.0 if quiet else 1.0),
         denoising=Denoising() if flow else Denoising(kernel="ddim", noise=1.0, clip=True),
         samples=16,
         batch=16,
@@ -180,9 +191,8 @@ def reinforced(algorithm: str, asked: DataSpec, steps: int, reward: str) -> Onli
 
 def measured(asked: DataSpec, quiet: bool) -> EvaluationSpec:
     """Every tenth batch 32 pictures of each digit, with noise unless ``quiet``."""
-    rewards = [
-        RewardSpec(function=f"{HERE}:{name}", weight=float(name == "gold")) for name in ("gold", "nearest", "compressible")
-    ]
+    rewards = [RewardSpec(function=f"{HERE}:gold"), RewardSpec(function=f"{HERE}:nearest", weight=0.0)]
+    rewards.append(RewardSpec(function="compressible", weight=0.0))
     return EvaluationSpec(
         data=replace(asked, name="held-out"),
         rewards=tuple(rewards),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.config.run import DataSpec, RewardSpec, Run, models_behind
+from penstock.config.run import DataSpec, Online, RewardSpec, Run, models_behind
 from penstock.config.strategies import OneDevice, refuse_shape
 from penstock.core.errors import ModelError, PenstockError
 from penstock.core.types import PromptKey
@@ -39,6 +39,8 @@ def check_stages(run: Run, base: Path) -> None:
                 check_rewards(rewards, base)
             if stage.environment is not None:
                 resolve(stage.environment.function, base)
+            if isinstance(stage, Online) and stage.algorithm.judge:
+                resolve(stage.algorithm.judge, base)
             for data in stage.sources:
                 if (data, stage.row_kind) not in seen and data.source not in asked(run, stage):
                     check_data(data, stage.row_kind, base)

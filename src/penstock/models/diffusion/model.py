@@ -68,24 +68,29 @@ class DenoisingModel(nn.Module):
         """Passes through the network that one prediction takes."""
         return 1 if self.denoising.guidance == 1 else 2
 
-    def empty(self, count: int, width: int = 1) -> Tensor:
-        """The empty prompt, ``[count, width]``."""
-        tokens = self.text.prompt("")
+    def prompts(self, text: str, count: int, width: int = 1) -> Tensor:
+        """A prompt, such as the empty one, ``[count, width or more]``."""
+        tokens = self.text.prompt(text)
         filled = [*tokens, *[self.text.pad] * (width - len(tokens))]
         return torch.tensor(filled, dtype=torch.int64, device=self.device).expand(count, -1)
 
     def predicted(self, state_AD: Tensor, time_A: Tensor, prompt_AC: Tensor) -> Tensor:
-        """What the network predicts for a prompt, guided away from what it predicts for none (arXiv 2207.12598)."""
+        """What the network predicts for a prompt, guided away from what it predicts for none, or for the negative one (arXiv
+        2207.12598)."""
         given_AD: Tensor = self.network(state_AD, time_A, prompt_AC)
         if self.passes == 1:
             return given_AD
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.denoising.guidance_gradient):
-            free_AD = self.network(state_AD, time_A, self.empty(len(prompt_AC)))
+            free_AD = self.network(state_AD, time_A, self.prompts(self.denoising.negative, len(prompt_AC)))
         return free_AD + self.denoising.guidance * (given_AD - free_AD)
 
     def encoded(self, picture_AD: Tensor) -> Tensor:
         """Pictures (values from -1 to 1) as states."""
         return picture_AD
+
+    def decoded(self, state_AD: Tensor) -> Tensor:
+        """States as pictures, with gradient where there is one."""
+        return state_AD
 
     def pictures(self, states: Sequence[FloatArray]) -> Sequence[NDArray[np.uint8] | None]:
         """The picture of each last state, uint8 ``[H, W, C]``; None where the state is the picture."""

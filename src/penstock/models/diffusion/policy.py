@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.core.contracts import Batch, Policy
-from penstock.core.errors import SpecError
+from penstock.core.errors import SpecError, TrainingError
 from penstock.core.types import Row, Unit
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.draws import KEY, times_and_noise
@@ -36,6 +36,8 @@ DROP = "prompt_drop"
 """The field of a row that is to be learned from: how probable it is that its prompt is not read (classifier-free guidance)."""
 ERROR = "denoising_error"
 """The output that a denoiser is pre-trained by: its squared error at a random time, in the mean over a picture's values."""
+JUDGED = "judged"
+"""The output, one a row, of a differentiable reward of the picture that the row's transitions lead to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +55,15 @@ class DiffusionPolicy(Policy):
     """A denoiser as a policy. Outputs by name, each an entry an action: "logp" and "entropy" (in the mean over a state's
     dimensions), "divergence" (the KL of the transition to that of a frozen reference, likewise), ERROR, and "prediction"
     ``[A, ...]``, what is predicted at a random time, with "prediction/old" by the slow copy and "prediction/reference", if
-    there are such, "prediction/wanted" and the "prediction/time"."""
+    there are such, "prediction/wanted" and the "prediction/time"; "transition" ``[A, ...]``, the mean of each, with
+    "transition/deviation" and the "transition/span" of time ``[A]``; and, an entry a row, JUDGED."""
 
     def __init__(self, model: DenoisingModel) -> None:
         self.model = model
         self.teacher: Callable[[Question], Tensor] | None = None
         """What a frozen reference answers."""
+        self.judge: Callable[[Tensor, Sequence[str]], Tensor] | None = None
+        """From pictures ``[B, C, H, W]``, values from about -1 to 1, and their prompts to a number each, with gradient."""
         self._noise: torch.Generator | None = None
         self._read: torch.Generator | None = None
         """The stream whose state the noise of this optimizer step follows from."""
@@ -66,6 +71,10 @@ class DiffusionPolicy(Policy):
     @property
     def module(self) -> DenoisingModel:
         return self.model
+
+    @property
+    def per_row(self) -> frozenset[str]:
+        return frozenset({JUDGED})
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from ((name, tensor.detach()) for name, tensor in self.model.sampler.plain_weights())
@@ -121,8 +130,12 @@ class DiffusionPolicy(Policy):
         found: dict[str, Tensor] = {}
         if ERROR in needs:
             found[ERROR] = self._error(batch)
-        if needs & {"logp", "entropy", "divergence"}:
+        if JUDGED in needs:
+            found[JUDGED] = self._judged(batch)
+        if needs & {"logp", "entropy", "divergence", "transition"}:
             mean_AD, deviation_A = self.gaussian(batch)
+            span_A = self._up(batch.time_A - batch.next_A)
+            found |= {"transition": mean_AD, "transition/deviation": deviation_A, "transition/span": span_A}
             found["logp"] = kernels.log_prob(self._up(batch.reached_AD), mean_AD, deviation_A)
             found["entropy"] = deviation_A.log() + 0.5 * (1 + math.log(2 * math.pi))
             if "divergence" in needs:
@@ -145,6 +158,23 @@ class DiffusionPolicy(Policy):
     def gaussian(self, batch: DenoisingBatch) -> kernels.Gaussian:
         time_A, next_A = self._up(batch.time_A), self._up(batch.next_A)
         return transition(self.model, self._up(batch.state_AD), time_A, next_A, self._up(batch.prompt_AC, torch.int64))
+
+    def _judged(self, batch: DenoisingBatch) -> Tensor:
+        """From the state before a row's first transition through all of them, without noise; each row has as many.
+
+        Raises:
+            TrainingError: the judge gives something else than one number a picture.
+        """
+        assert self.judge is not None
+        first = np.flatnonzero(np.diff(batch.row_A, prepend=-1))
+        state_BD, prompt_BC = self._up(batch.state_AD[first]), self._up(batch.prompt_AC[first], torch.int64)
+        for step in range(len(batch.row_A) // len(first)):
+            time_B, next_B = (self._up(time_A[first + step]) for time_A in (batch.time_A, batch.next_A))
+            state_BD, _ = transition(self.model, state_BD, time_B, next_B, prompt_BC, torch.ones_like(time_B, dtype=torch.bool))
+        judged_B = self.judge(self.model.decoded(state_BD), [self.model.text.decode(row) for row in prompt_BC.tolist()])
+        if judged_B.shape != (len(first),):
+            raise TrainingError(f"the judge gives {list(judged_B.shape)} for {len(first)} pictures; give one number a picture")
+        return judged_B
 
     def _predictions(self, batch: DenoisingBatch) -> dict[str, Tensor]:
         """At times and with noise that follow from the rows' field KEY; guided if a slow copy draws so in its place."""
@@ -178,7 +208,7 @@ class DiffusionPolicy(Policy):
         prompt_AC = self._up(batch.prompt_AC, torch.int64)
         if DROP in batch.fields and self._noise is not None:
             dropped_A = torch.rand(count, generator=stream) < torch.from_numpy(batch.fields[DROP])
-            empty_AC = self.model.empty(*prompt_AC.shape)
+            empty_AC = self.model.prompts("", *prompt_AC.shape)
             prompt_AC = torch.where(dropped_A.to(prompt_AC.device)[:, None], empty_AC, prompt_AC)
         predicted_AD = self.model.network(noisy_AD, time_A, prompt_AC)
         return (predicted_AD - wanted_AD).square().flatten(1).mean(1)

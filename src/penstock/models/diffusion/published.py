@@ -236,6 +236,10 @@ class PublishedModel(DenoisingModel):
             raise SpecError(
                 f"denoising.guidance={denoising.guidance}: this pipeline was distilled without guidance; set it to 1"
             )
+        if denoising.negative and not family.two_passes:
+            raise SpecError(
+                "denoising.negative: this pipeline reads its guidance as a number, and leads away from nothing; leave it out"
+            )
         side, usual = self.frozen.scale * family.patch, inner.config.sample_size if family.predict is not flux else 0
         usual = usual or pipeline.default_sample_size
         high, wide = (usual, usual) if isinstance(usual, int) else usual
@@ -278,6 +282,9 @@ class PublishedModel(DenoisingModel):
             )
         parts = picture_AD.split(DECODED)
         return torch.cat([self.frozen.encoded(part) for part in parts])
+
+    def decoded(self, state_AD: Tensor) -> Tensor:
+        return self.frozen.decoded(state_AD)
 
     @torch.no_grad()
     def pictures(self, states: Sequence[FloatArray]) -> Sequence[NDArray[np.uint8]]:

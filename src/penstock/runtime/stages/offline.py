@@ -16,7 +16,7 @@ from penstock.data.units import Units
 from penstock.loops.columns import labelled
 from penstock.loops.learn import Step, Trainer, Watcher
 from penstock.loops.offline import offline
-from penstock.models.families import Model, policy_of
+from penstock.models.families import Model, drawing, policy_of
 from penstock.models.language_model import Head
 from penstock.observe.first_rows import FirstRow, rows_of_units
 from penstock.observe.machine import seen
@@ -78,7 +78,7 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     algorithm: FromData = stage.algorithm
     head: Head = "score" if "score" in algorithm.heads else "lm"
     models.compute = stage.learner.dtype
-    model = models.load(stage.model, corpus_of(stage.data, base), head)
+    model = drawing(models.load(stage.model, corpus_of(stage.data, base), head), None, algorithm)
     seed = seed_of(run.seed, stage.name)
     units = Units(stage.data, base, seed, algorithm, model.text, model.context)
     if units.counts:

@@ -15,6 +15,7 @@ from penstock.core.contracts import Holder
 from penstock.core.errors import ModelError, SpecError
 from penstock.core.tape import LeaseLog, Tape
 from penstock.core.types import GeneratorStats, Metrics, Prompt, Version
+from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
@@ -60,7 +61,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     """
     algorithm: FromSamples = stage.algorithm
     models.compute = stage.learner.dtype
-    model = drawing(models.load(stage.model, corpus_of(stage.data, base)), stage.denoising)
+    model = drawing(models.load(stage.model, corpus_of(stage.data, base)), stage.denoising, algorithm)
     model.add_heads(algorithm.heads)
     taught = algorithm.teacher
     here = taught is not None if elsewhere and run.roles.references else algorithm.reference
@@ -72,6 +73,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
         )
     updates = stage.steps * stage.epochs * stage.minibatches
     policy: Any = policy_of(model, sampling.temperature, stage.learner.share_prefix)
+    policy.judge = resolve(algorithm.judge, base) if algorithm.judge else None
     whole = not elsewhere or (stage.evaluation is not None and not run.roles.evaluator)
     learner = learner_of(policy, stage.learner, LearnerPlan(total_steps=updates, seed=sampling.seed, whole=whole))
     if taught is not None and frozen is not None:
@@ -81,12 +83,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     cache_gb = run.roles.engine.cache_of_ours()
     generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb, routes=stage.replays_routes)
     roll = Rollout(
-        generator(model),
-        environments(model.text, stage.environment, base),
-        rewards,
-        sampling,
-        stage.samples,
-        algorithm.greedy,
+        generator(model), environments(model.text, stage.environment, base), rewards, sampling, stage.samples, algorithm.greedy
     )
     labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, stage.scaling)
     source = prompts_of(stage.data, base, sampling.seed, model.text)

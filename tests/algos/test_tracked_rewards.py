@@ -1,0 +1,112 @@
+"""Statistics of a prompt's rewards over batches: by hand, bounded, and the same after a checkpoint."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.algos import GRPO, KLPenalty, TrackedRewards, ddpo
+from penstock.algos.tracked_rewards import named, remembered, standardised, with_statistics
+from penstock.core.errors import SpecError
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
+from penstock.loops.learn import Labeller
+
+FEW = TrackedRewards(size=4, least=3)
+
+
+def group(prompt, *rewards, ordinal=0):
+    """One sample of two actions for each reward; None is one that failed."""
+    key = PromptKey("p", 0, ordinal)
+    made = []
+    for number, reward in enumerate(rewards):
+        columns = {"tokens_T": np.array([1, 2, 3], np.int32)}
+        action_T = np.array([False, True, True])
+        sample = Sample(SampleKey(key, number), columns, action_T, np.zeros(3, np.float32), np.zeros(3, np.int32), "stop")
+        made.append(sample.failed("no") if reward is None else sample.scored(reward))
+    return Group(Prompt(key, prompt), tuple(made))
+
+
+def labeller(**fields):
+    return Labeller(ddpo(history=TrackedRewards(**fields)), None, None)
+
+
+def advantages(units):
+    return [[float(row.fields["advantage"][0]) for row in unit] for unit in units]
+
+
+def test_the_advantage_by_hand():
+    """Rewards 1 and 3 of a prompt that had 2 and 6: mean 3, deviation √(14 / 4)."""
+    found = standardised(np.array([1.0, 3.0]), 3.0, np.sqrt(14 / 4))
+    assert found.tolist() == pytest.approx([-2 / np.sqrt(3.5), 0.0], abs=1e-5)
+
+
+def test_a_batch_is_measured_by_its_prompts_earlier_rewards_too():
+    one = labeller(size=4, least=3)
+    one.label([group("cat", 2.0, 6.0)])
+    found = advantages(one.label([group("cat", 1.0, 3.0)]))
+    assert found[0] == pytest.approx([-2 / np.sqrt(3.5), 0.0], abs=1e-5)
+
+
+def test_below_the_least_count_the_whole_batch_is_the_measure():
+    """Rewards 0, 2 and 4, 6 of two prompts: mean 3, deviation √5."""
+    found = advantages(labeller(size=4, least=3).label([group("cat", 0.0, 2.0), group("dog", 4.0, 6.0, ordinal=1)]))
+    assert found == [pytest.approx([x / np.sqrt(5) for x in pair], abs=1e-5) for pair in ((-3, -1), (1, 3))]
+
+
+def test_one_sample_a_prompt_will_do():
+    found = advantages(labeller(size=4, least=2).label([group("cat", 0.0), group("dog", 4.0, ordinal=1)]))
+    assert found == [pytest.approx([-1.0], abs=1e-5), pytest.approx([1.0], abs=1e-5)]
+
+
+def test_a_sample_that_failed_is_in_no_statistic():
+    assert remembered({}, [group("cat", 1.0, None, 3.0)], FEW) == {named(group("cat")): [1.0, 3.0]}
+
+
+def test_a_prompt_is_its_text_and_not_its_place():
+    found = remembered(remembered({}, [group("cat", 1.0)], FEW), [group("cat", 2.0, ordinal=7)], FEW)
+    assert list(found.values()) == [[1.0, 2.0]]
+
+
+@given(rewards=st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=6), min_size=1, max_size=8))
+def test_no_more_than_the_newest_rewards_are_kept_in_their_order(rewards):
+    history = {}
+    for batch in rewards:
+        history = remembered(history, [group("cat", *batch)], FEW)
+    everything = [float(np.float32(reward)) for batch in rewards for reward in batch]
+    assert list(history.values()) == [everything[-4:]]
+
+
+def test_the_prompt_that_was_not_seen_for_longest_is_forgotten():
+    kept, history = TrackedRewards(size=4, least=1, prompts=2), {}
+    for prompt in ("cat", "dog", "cat", "cow"):
+        history = remembered(history, [group(prompt, 1.0)], kept)
+    assert list(history) == [named(group("cat")), named(group("cow"))]
+
+
+def test_nothing_is_changed_in_place():
+    history = {named(group("cat")): [1.0]}
+    remembered(history, [group("cat", 2.0)], FEW)
+    with_statistics([group("cat", 2.0)], history, FEW)
+    assert history == {named(group("cat")): [1.0]}
+
+
+def test_a_labeller_goes_on_from_its_checkpoint_as_if_nothing_had_been():
+    batches = [[group("cat", 0.1 * n, 0.3), group("dog", 1.0 / (n + 1), n, ordinal=1)] for n in range(6)]
+    whole, first, second = (labeller(size=8, least=3) for _ in range(3))
+    wanted = [advantages(whole.label(batch)) for batch in batches]
+    found = [advantages(first.label(batch)) for batch in batches[:3]]
+    state = first.state()
+    state.values = json.loads(json.dumps(state.values))
+    second.load_state(state)
+    assert found + [advantages(second.label(batch)) for batch in batches[3:]] == wanted
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"scale": "batch"}, {"supervision": "process"}, {"kl": KLPenalty(place="reward", coefficient=0.1)}],
+)
+def test_what_it_has_no_meaning_with_is_refused(fields):
+    with pytest.raises(SpecError, match="history keeps whole rewards"):
+        GRPO(history=TrackedRewards(), **fields)
