@@ -235,7 +235,7 @@ def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
     save_model(tiny(), tmp_path / "saved")
     with pytest.raises(
-        ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava is'
+        ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava, gemma3, '
     ):
         load_model(str(tmp_path / "saved"), media=Vision())
 

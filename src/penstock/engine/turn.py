@@ -153,7 +153,7 @@ class Engine(Driver):
         for prefix in self.prefixes:
             if not prefix.done:
                 self._continue(prefix)
-            count = min(room, len(prefix.tokens) - prefix.done)
+            count = self._next(prefix, room)
             if count > 0:
                 parts.append((prefix, count))
                 room -= count
@@ -176,6 +176,10 @@ class Engine(Driver):
                 prefix.logits_V = logits[i]
                 prefix.advantage_V = None if advantages is None else advantages[i]
         self.prefilled_tokens += len(tokens)
+
+    def _next(self, prefix: Prefix, room: int) -> int:
+        """How many of a prefix's tokens are read next."""
+        return min(room, len(prefix.tokens) - prefix.done)
 
     def _read(self, tokens_N: Tensor, plan: PrefillPlan, parts: list[tuple[Prefix, int]]) -> Tensor:
         """Hidden states ``[N, H]`` of the next tokens of prefixes, so many of each."""

@@ -14,8 +14,7 @@ from transformers import CLIPImageProcessorPil
 from penstock.config.media import Vision
 from penstock.core.blobs import Picture
 from penstock.core.errors import ModelError
-from penstock.models.attention import quiet_transformers
-from penstock.models.media import Medium
+from penstock.models.media import Medium, loaded
 from penstock.models.qwen_vl import noise_of
 from penstock.models.text import Text
 
@@ -33,7 +32,10 @@ class Llava:
         ModelError: pictures are to be of another size than the tower's, or the tower is not CLIP's.
     """
 
-    mrope = False
+    kinds = ("image",)
+    mrope = mutual = False
+    files: Any = CLIPImageProcessorPil
+    """transformers' class of the processor."""
 
     def __init__(self, processor: Any, vision: Vision, config: Any) -> None:
         tower = config.vision_config
@@ -46,15 +48,10 @@ class Llava:
         self.forbidden = frozenset(self.pads.values())
         self.parts = (tower.image_size // tower.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
 
-    @staticmethod
-    def load(path: str, vision: Vision, config: Any, **place: Any) -> Llava:
+    @classmethod
+    def load(cls, path: str, vision: Vision, config: Any, **place: Any) -> Llava:
         """Of a model folder or hub name. Raises ModelError where it says nothing of pictures."""
-        try:
-            with quiet_transformers():
-                processor = CLIPImageProcessorPil.from_pretrained(path, **place)
-        except Exception as error:
-            raise ModelError(f"{path}: the picture processor (preprocessor_config.json) cannot be loaded: {error}") from error
-        return Llava(processor, vision, config)
+        return cls(loaded(cls.files, path, place), vision, config)
 
     @property
     def settings(self) -> str:

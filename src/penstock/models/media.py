@@ -21,6 +21,7 @@ from penstock.config.media import MARKS
 from penstock.core.blobs import Blob, Decoded, medium_of
 from penstock.core.errors import DataError, ModelError
 from penstock.core.types import IntArray
+from penstock.models.attention import quiet_transformers
 from penstock.models.text import MediaStore, Text
 
 MEDIA = "media_T"
@@ -47,6 +48,8 @@ class Medium(NamedTuple):
     """Tokens in time, height and width of a run of its parts; None: positions count tokens."""
     pace: float = 1.0
     """By how much the position in time grows from one part in time to the next."""
+    around: str = ""
+    """Text before and after it, which is tokenized with what is next to it there."""
 
 
 class Processor(Protocol):
@@ -58,6 +61,8 @@ class Processor(Protocol):
     """All tokens of media; no text spells them and none is ever generated."""
     mrope: bool
     """Whether positions are three (M-RoPE: time, height, width)."""
+    mutual: bool
+    """Whether the parts of a medium attend to one another, also to later ones."""
 
     @property
     def settings(self) -> str:
@@ -91,6 +96,15 @@ class Processor(Protocol):
     def save(self, folder: Path) -> None:
         """Write the settings."""
         ...
+
+
+def loaded(kind: Any, path: str, place: Mapping[str, Any]) -> Any:
+    """transformers' processor of a class, of a model folder or hub name. Raises ModelError where it says nothing of media."""
+    try:
+        with quiet_transformers():
+            return kind.from_pretrained(path, **place)
+    except Exception as error:
+        raise ModelError(f"{path}: how media are read (preprocessor_config.json) cannot be loaded: {error}") from error
 
 
 class Senses:
@@ -173,6 +187,12 @@ class Senses:
             token = end
         return position_3T, part_T
 
+    def last(self, media_T: Names, part_T: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The last place that each token of a row attends to where parts are ``mutual``: that of its medium's last part."""
+        parts = {name: self.of(name).parts if name else 1 for name in set(media_T.tolist())}
+        count_T = np.array([parts[name] for name in media_T.tolist()], np.int64)
+        return np.minimum(np.arange(len(media_T)) - part_T + count_T, len(media_T)) - 1
+
 
 def _size(medium: Medium) -> int:
     return sum(tensor.nbytes for tensor in medium.inputs.values())
@@ -231,12 +251,15 @@ class MediaText(Text):
                     f"the prompt has {given} {PLURAL[kind]} and {marks} marks {MARKS[kind]}; write one where each is "
                     f"(column {kind}: one of them or a list)"
                 )
-        tokens: list[int] = []
+        tokens, unread = list[int](), ""
         for piece in pieces:
             if piece in _KIND and waiting.get(_KIND[piece]):
-                tokens += self.senses.of(waiting[_KIND[piece]].pop(0).number).tokens
+                medium = self.senses.of(waiting[_KIND[piece]].pop(0).number)
+                tokens += [*(self.encode(unread + medium.around) if unread + medium.around else ()), *medium.tokens]
+                unread = medium.around
             else:
-                tokens += self.encode(piece) if piece else []
+                unread += piece
+        tokens += self.encode(unread) if unread else []
         before = [] if self.before == tokens[: len(self.before)] else self.before
         return [*before, *tokens] or [self.end]
 
