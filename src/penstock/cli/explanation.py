@@ -117,9 +117,7 @@ def picture_facts(stage: Any) -> list[tuple[str, str]]:
     if stage.uses_stream:
         sizes = dict(online_facts(stage))
         count, how = stage.steps * stage.batch * stage.samples, stage.denoising
-        steps = (
-            f"{how.steps} transitions each ({how.kernel})" if how is not None else "in as many transitions as its folder says"
-        )
+        steps = f"{how.steps} transitions each ({how.kernel})" if how else "in as many transitions as its folder says"
         sizes["generation"] = f"{stage.max_running} pictures at once, {steps}; {count:,} pictures in the whole stage"
         found += sizes.items()
     else:
@@ -133,17 +131,12 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     sequences = stage.batch * stage.samples
     updates = stage.epochs * stage.minibatches
     generated = stage.steps * sequences * stage.sampling.max_new_tokens
+    at_once, ahead = min(stage.max_running, sequences), rules_of(stage).slots
     return [
         ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
         ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
-        (
-            "generation",
-            f"{min(stage.max_running, sequences)} sequences at once; at most {generated:,} tokens in the whole stage",
-        ),
-        (
-            "staleness",
-            f"max_lag {stage.max_lag}: {rules_of(stage).slots} groups admitted ahead at most, on_stale {stage.on_stale}",
-        ),
+        ("generation", f"{at_once} sequences at once; at most {generated:,} tokens in the whole stage"),
+        ("staleness", f"max_lag {stage.max_lag}: {ahead} groups admitted ahead at most, on_stale {stage.on_stale}"),
         ("rewards", ", ".join(f"{reward.weight:g} × {reward.function}" for reward in stage.rewards)),
     ]
 
