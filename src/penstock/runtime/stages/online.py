@@ -81,12 +81,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     cache_gb = run.roles.engine.cache_of_ours()
     generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb, routes=stage.replays_routes)
     roll = Rollout(
-        generator(model),
-        environments(model.text, stage.environment, base),
-        rewards,
-        sampling,
-        stage.samples,
-        algorithm.greedy,
+        generator(model), environments(model.text, stage.environment, base), rewards, sampling, stage.samples, algorithm.greedy
     )
     labeller = Labeller(algorithm, learner, Scoring(frozen) if frozen else None, stage.scaling)
     source = prompts_of(stage.data, base, sampling.seed, model.text)
