@@ -137,3 +137,28 @@ def test_crops_of_gemma_another_size_and_a_tokenizer_without_marks_are_refused()
     idefics.text.senses.text = seeing.tiny_text()
     with pytest.raises(DataError, match="the tokenizer does not write <image> as the token"):
         idefics.text.senses.made(seeing.picture())
+
+
+IN_PARTS = (
+    "{% for message in messages %}{{ message['role'] + ':' }}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% elif part['type'] == 'text' %}{{ ' ' + part['text'] }}{% endif %}{% endfor %}"
+    "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def test_a_chat_template_that_takes_parts_alone_is_given_them():
+    """A plain text would be left out by it without a word."""
+    model, _, blobs = shown("smolvlm", (16, 16))
+    model.text.tokenizer = copy.deepcopy(model.text.tokenizer)
+    model.text.tokenizer.chat_template = IN_PARTS
+    asked = [{"role": "user", "content": "what is <image>here?"}]
+    assert model.text.render_chat(asked) == "user: what is <image> here?\nassistant:"
+    assert model.text.render_answer(asked, {"role": "assistant", "content": " a cat"}) == "  a cat\n"
+    pads = model.text.rendered.showing(blobs).prompt(model.text.render_chat(asked)).count(model.network.config.image_token_id)
+    assert pads == 20
+
+
+def test_a_chat_template_that_takes_texts_is_given_texts():
+    text = seeing.tiny_text()
+    assert not text.in_parts
+    assert "what?" in text.render_chat([{"role": "user", "content": "what?"}])

@@ -83,10 +83,8 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     if draws_pictures(stage.model, made):
         return picture_facts(stage)
     sized = shape_behind(stage.model, made)
-    found = [
-        ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
-        ("data", stage.data.source),
-    ]
+    which = f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"
+    found = [("model", which), ("data", stage.data.source)]
     if not stage.uses_stream:
         found.append(
             ("optimizer steps", f"{stage.steps}, {stage.batch} examples or pairs each = {stage.steps * stage.batch:,}")
@@ -142,4 +140,6 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
 
 
 def _parameters(sized: Shape | None) -> str:
-    return "size known when it is loaded" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"
+    if sized is None:
+        return "size known when it is loaded"
+    return f"{sized.parameters / 1e6:.1f}M parameters{f', {sized.tower / 1e6:.2f}M in its tower' if sized.tower else ''}"

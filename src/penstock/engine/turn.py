@@ -187,7 +187,7 @@ class Engine(Driver):
 
     def _continue(self, prefix: Prefix) -> None:
         """Begin a prefix with what was kept of its conversation, if anything was."""
-        prefix.done = self.memory.restore(prefix.members[0].request.key, prefix.tokens, prefix.row)
+        prefix.done = self.memory.restore(prefix.members[0].request, prefix.tokens, prefix.row)
         prefix.continued = prefix.done > 0
 
     def _fork(self) -> None:
@@ -270,7 +270,7 @@ class Engine(Driver):
         sequence = self.running[row]
         if sequence.request.keep and sequence.prefix is not None:
             prefix = sequence.prefix.row, len(sequence.prefix.tokens)
-            self.memory.keep(sequence.request.key, sequence.tokens_so_far()[:-1], prefix, (row, sequence.own - 1))
+            self.memory.keep(sequence.request, sequence.tokens_so_far()[:-1], prefix, (row, sequence.own - 1))
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Sample:
         sample = sequence.sample(reason, self.text)

@@ -19,11 +19,8 @@ TYPES = ("gemma3",)
 
 
 class Gemma(Llava):
-    """Implements :class:`penstock.models.media.Processor`.
-
-    Raises:
-        ModelError: pictures are to be of another size than the tower's, or cut into crops ("pan and scan").
-    """
+    """Implements :class:`penstock.models.media.Processor`. Raises ModelError where pictures are to be of another size than the
+    tower's, or cut into crops ("pan and scan")."""
 
     mrope, mutual = False, True
     files = Gemma3ImageProcessorPil

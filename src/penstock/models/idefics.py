@@ -27,13 +27,7 @@ BORDER, PART, WHOLE = "<fake_token_around_image>", "<image>", "<global-img>"
 
 
 class Idefics:
-    """Implements :class:`penstock.models.media.Processor`.
-
-    Args:
-        processor: transformers' for the pictures of these models.
-        vision: its ``pixels`` bound the length of a side, the root of them in whole tiles.
-        config: the model's.
-    """
+    """Implements :class:`penstock.models.media.Processor`. ``vision.pixels`` bound a side: it is their root, in whole tiles."""
 
     kinds = ("image",)
     mrope = mutual = False

@@ -22,15 +22,8 @@ TYPES = ("llava",)
 
 
 class Llava:
-    """Implements :class:`penstock.models.media.Processor`.
-
-    Args:
-        processor: transformers' for CLIP's pictures.
-        config: the model's.
-
-    Raises:
-        ModelError: pictures are to be of another size than the tower's, or the tower is not CLIP's.
-    """
+    """Implements :class:`penstock.models.media.Processor`. Raises ModelError where pictures are to be of another size than the
+    tower's, or the tower is not CLIP's."""
 
     kinds = ("image",)
     mrope = mutual = False

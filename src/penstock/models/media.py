@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from penstock.core.blobs import Blob, Decoded, medium_of
 from penstock.core.errors import DataError, ModelError
 from penstock.core.types import IntArray
 from penstock.models.attention import quiet_transformers
-from penstock.models.text import MediaStore, Text
+from penstock.models.text import MediaStore, Message, Text
 
 MEDIA = "media_T"
 """The column: the number of the medium that each token shows a part of, 0 for text."""
@@ -116,7 +117,7 @@ class Senses:
         """Where media that were not read before are found."""
         self.text: Text | None = None
         self._kept: OrderedDict[tuple[int, str], Medium] = OrderedDict()
-        self._bytes = 0
+        self._bytes, self._lock = 0, threading.Lock()  # a server reads media in threads
 
     def __deepcopy__(self, known: Any) -> Senses:
         """Itself: copies of a model read the same media."""
@@ -125,12 +126,13 @@ class Senses:
     def of(self, name: int) -> Medium:
         """A medium by its number. Raises DataError where nobody has it or it cannot be read."""
         key = name, self.processor.settings
-        if key not in self._kept:
-            if self.store is None:
-                raise DataError(f"medium {name:015x} is nowhere to be had: the model's text has no store of media")
-            self.keep(name, self.made(self.store.decoded(name)))
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        if self.store is None:
+            raise DataError(f"medium {name:015x} is nowhere to be had: the model's text has no store of media")
+        return self.keep(name, self.made(self.store.decoded(name)))
 
     def made(self, decoded: Decoded) -> Medium:
         """What the model reads of content. Raises DataError where the processor refuses it."""
@@ -149,13 +151,15 @@ class Senses:
         """How many tokens show a part of a medium."""
         return self.of(name).parts
 
-    def keep(self, name: int, medium: Medium) -> None:
+    def keep(self, name: int, medium: Medium) -> Medium:
         """Keep a medium under its number; the least recently used go where there is no room."""
         key = name, self.processor.settings
-        self._bytes += _size(medium) - (_size(self._kept[key]) if key in self._kept else 0)
-        self._kept[key] = medium
-        while self._bytes > ROOM and len(self._kept) > 1:
-            self._bytes -= _size(self._kept.popitem(last=False)[1])
+        with self._lock:
+            self._bytes += _size(medium) - (_size(self._kept[key]) if key in self._kept else 0)
+            self._kept[key] = medium
+            while self._bytes > ROOM and len(self._kept) > 1:
+                self._bytes -= _size(self._kept.popitem(last=False)[1])
+        return medium
 
     def places(self, media_T: Names) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of a row's tokens the positions ``[3, T]`` in time, height and width and which part of its medium each shows ``[T]``.
@@ -235,6 +239,10 @@ class MediaText(Text):
             marks = ", ".join(MARKS[kind] for kind in self.processor.pads)
             raise ModelError(f"the text spells {token}, which is a part of a medium; write a mark where one is ({marks})")
         return tokens
+
+    def parts(self, content: str) -> list[Message]:
+        pads, pieces = self.processor.pads, [piece for piece in _MARK.split(content) if piece]
+        return [{"type": _KIND[one]} if _KIND.get(one) in pads else {"type": "text", "text": one} for one in pieces]
 
     def prompt(self, text: str) -> list[int]:
         """Tokens of a prompt, its media expanded: this is the only place where they are.
