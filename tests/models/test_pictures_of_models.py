@@ -277,6 +277,18 @@ def test_what_the_processor_made_is_kept_by_picture_and_settings(model):
     assert len(senses._kept) == 2
 
 
+def test_encoded_pictures_are_forgotten_where_they_take_too_much(monkeypatch):
+    """A server is shown new pictures for ever."""
+    model, seen = seeing.built(), []
+    names = [blob.number for blob in seeing.shown(model, *(seeing.picture(seed=seed) for seed in range(4)))]
+    size = model.encoded(names[:1])[0].nbytes
+    monkeypatch.setattr("penstock.models.media_model.ROOM", 2 * size)
+    for name in names:
+        model.encoded([name])
+        seen.append(len(model._features))
+    assert seen == [1, 2, 3, 1]
+
+
 def test_a_picture_that_nobody_has_is_an_error(model):
     with pytest.raises(DataError, match="medium 000000000000005 is not in memory"):
         model.text.senses.of(5)

@@ -1,5 +1,6 @@
 """What a tower takes: counted before it is there, and from the headers of a folder."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from penstock.config.learner import LearnerSpec
 from penstock.config.media import Hearing, Vision
 from penstock.config.run import ModelSpec
 from penstock.models.files import save_model
-from penstock.models.presets import new_tower, preset_shape, shape_behind, tower_in
+from penstock.models.presets import new_tower, preset_shape, shape_behind, shape_of, tower_in
 from penstock.models.scratch import build_model
 from penstock.plan.memory import footprint
 from penstock.recipes.see import see
@@ -37,6 +38,12 @@ def test_a_folder_is_sized_with_its_tower_only_where_media_are_read(tmp_path):
     seeing_one, text_alone = (shape_behind(ModelSpec(path=path, media=media), run) for media in (Vision(frozen=False), None))
     assert (seeing_one.tower > 0, seeing_one.tower_learns, text_alone.tower) == (True, True, 0)
     assert seeing_one.parameters == text_alone.parameters
+
+
+def test_a_folder_whose_part_for_text_leaves_fields_out_is_sized_when_it_is_loaded(tmp_path):
+    """As Gemma 3's config.json does."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {"hidden_size": 64}}))
+    assert shape_of(tmp_path) is None
 
 
 def test_a_frozen_tower_takes_its_weights_and_one_that_learns_gradients_and_moments_too():

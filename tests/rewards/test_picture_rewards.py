@@ -23,12 +23,13 @@ from starlette.routing import Route
 
 import seeing
 from penstock.config.parts import RewardSpec
-from penstock.core.errors import RewardError
+from penstock.core.errors import ModelError, RewardError, SpecError
 from penstock.core.types import Group, Prompt
 from penstock.models.clip import Clip
 from penstock.models.files import save_model
 from penstock.rewards.judge import question, read_number
 from penstock.runtime.build import Models, StageRewards
+from penstock.runtime.check import check_rewards
 from penstock.serve.media import RequestMedia
 from serving import TOKEN, running, service_of, serving
 
@@ -318,15 +319,31 @@ def test_a_head_is_a_linear_layer_on_the_normalised_embedding(clip, tmp_path):
     assert [sample.reward for sample in found.samples] == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_missing_head_a_head_of_another_width_and_a_folder_without_clip_fail_by_name(clip, tmp_path):
+def test_a_folder_without_clip_is_refused_before_anything_is_scored(tmp_path):
+    save_model(seeing.built(), tmp_path / "no_clip")
+    with pytest.raises(ModelError, match="no_clip: no CLIP can be loaded from here"):
+        scored((RewardSpec(function=f"clip:{tmp_path / 'no_clip'}"),), group_of(generated(), prompt="a cat"))
+
+
+def test_both_are_stood_in_for_before_a_run(tmp_path):
+    """Where a server and a folder may not be there yet."""
+    specs = (RewardSpec(function="judge:http://127.0.0.1:9"), RewardSpec(function="clip:nowhere"))
+    check_rewards(specs, tmp_path)
+    with pytest.raises(SpecError, match='two rewards are called "judge"'):
+        check_rewards((specs[0], RewardSpec(function="judge:http://127.0.0.1:8")), tmp_path)
+
+
+def test_an_unknown_option_is_refused_before_anything_is_scored():
+    with pytest.raises(SpecError, match="cannot be called as function"):
+        scored((RewardSpec(function="judge:http://127.0.0.1:9", options={"criteria": "?"}),), group_of(generated()))
+
+
+def test_a_missing_head_and_a_head_of_another_width_fail_by_name(clip, tmp_path):
     folder, *_ = clip
     save_file(torch.nn.Linear(8, 1).state_dict(), tmp_path / "narrow.safetensors")
-    seeing_model = seeing.built()
-    save_model(seeing_model, tmp_path / "no_clip")
     for function, options, message in (
         (f"clip:{folder}", {"head": "nowhere.safetensors"}, "nowhere.safetensors: no linear layer"),
         (f"clip:{folder}", {"head": str(tmp_path / "narrow.safetensors")}, "no linear layer weight [1, D]"),
-        (f"clip:{tmp_path / 'no_clip'}", {}, "no CLIP can be loaded from here"),
     ):
         found = scored((RewardSpec(function=function, name="clip", options=options),), group_of(generated(), prompt="a cat"))
         assert message in found.samples[0].error

@@ -21,8 +21,9 @@ from starlette.routing import Route
 
 import seeing
 from penstock.data.sounds import wav_of
+from penstock.models.files import save_model
 from penstock.serve.media import MediaLimits, RequestMedia
-from serving import BEARER, TOKEN, running, service_of, serving
+from serving import BEARER, TOKEN, Process, running, service_of, serving
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -231,3 +232,16 @@ def test_images_are_fetched_from_hosts_that_are_allowed_and_go_nowhere_else():
     assert (led[0], "answers with status 307" in led[1]) == (400, True)
     assert (large[0], "has more than 10000 bytes" in large[1]) == (400, True)
     assert (other[0], "images are fetched from 127.0.0.1" in other[1]) == (400, True)
+
+
+@pytest.mark.slow
+def test_the_command_serves_a_folder_that_sees(tmp_path):
+    save_model(seeing.built(), tmp_path / "model")
+    server = Process(str(tmp_path / "model"), "--port", "0", "--media", "vision", "--device", "cpu")
+    try:
+        body = chat(image(png(seeing.picture())), text("what?"), return_token_ids=True)
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+        assert answer.status_code == 200
+        assert answer.json()["prompt_token_ids"].count(seeing.built().network.config.image_token_id) == 9
+    finally:
+        assert server.end() == 0

@@ -153,8 +153,8 @@ def tower_in(folder: Path) -> int:
 TOWER = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\.")
 
 
-def shape_of(folder: Path) -> Shape:
-    """The shape a model folder's ``config.json`` describes.
+def shape_of(folder: Path) -> Shape | None:
+    """The shape a model folder's ``config.json`` describes; None where the part for text leaves out what its class has anyway.
 
     Raises:
         ModelError: no config, or one of another family of architectures.
@@ -178,4 +178,6 @@ def shape_of(folder: Path) -> Shape:
             vocabulary=config["vocab_size"], tied=config.get("tie_word_embeddings", True), tower=tower_in(folder),
         )  # fmt: skip
     except KeyError as error:
+        if "text_config" in config:
+            return None
         raise ModelError(f"{file}: no field {error}; its size cannot be computed") from error

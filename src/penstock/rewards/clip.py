@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.core.blobs import Picture
@@ -28,9 +29,8 @@ class ClipReward:
     is that of this linear layer and no text is read.
     """
 
-    def __init__(self, load: Callable[[], Clip], name: str, store: Contents) -> None:
-        self._load, self._store = load, store
-        self._clip: Clip | None = None
+    def __init__(self, clip: Clip, name: str, store: Contents) -> None:
+        self._clip, self._store = clip, store
         self._threads = Threads(f"clip {name}", size=1)
 
     async def __call__(
@@ -41,11 +41,8 @@ class ClipReward:
         made = is_picture(group.samples[0])
         asked = Template("about", about)(columns, f"prompt {group.key}") if made and not head else ""
         texts = [asked if made else sample.text for sample in group.samples]
-        return await self._threads.run(lambda: self._score(pictures, texts, head), None)
-
-    def _score(self, pictures: Sequence[Picture], texts: Sequence[str], head: str) -> list[float]:
-        clip = self._clip = self._clip or self._load()
-        return clip.headed(pictures, head) if head else clip.alike(pictures, texts)
+        score = partial(self._clip.headed, pictures, head) if head else partial(self._clip.alike, pictures, texts)
+        return await self._threads.run(score, None)
 
     async def close(self) -> None:
         """End the scoring thread once it is idle."""

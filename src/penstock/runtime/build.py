@@ -264,7 +264,7 @@ class StageRewards:
             if scheme == "judge":
                 self._lookers[spec.function] = JudgeReward(partial(_judge, place, spec.deadline), store)
             if scheme == "clip":
-                self._lookers[spec.function] = ClipReward(partial(Clip, models.path(place), models.device), place, store)
+                self._lookers[spec.function] = ClipReward(Clip(models.path(place), models.device), place, store)
         self.mixture = Mixture(specs, provided | self._lookers, base)
         self.spans: Spans = NO_SPANS
 
