@@ -5,10 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.types import PromptKey, SampleKey, Sampling
+from penstock.models import draws
 from penstock.models.draws import TokenFilters, draw, needs_filters, uniform_stream
 
 KEY = SampleKey(PromptKey("test", 0, 0), 0)
@@ -187,3 +188,37 @@ def test_first_numbers_over_samples_and_seeds_are_uniform():
     ):
         assert_distribution((np.array(firsts) * 16).astype(int), np.full(16, 1 / 16))
         assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.06
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(draws.WHOLE + 1, 3 * draws.WHOLE), st.floats(0, LAST))
+@example(0, draws.WHOLE + draws.BLOCK, LAST)
+@example(0, draws.WHOLE + 1, LAST)
+def test_a_large_vocabulary_gives_the_token_where_the_cumulative_distribution_passes(seed, vocabulary, uniform):
+    """By the definition, in float64; a border may move by what float32 sums of a block round away."""
+    random = np.random.default_rng(seed)
+    logits = torch.from_numpy(random.normal(0, 3, vocabulary).astype(np.float32))
+    token, _ = draw_one(logits, uniform, Sampling())
+    exact = np.cumsum(logits.double().softmax(-1).numpy())
+    assert exact[token] >= uniform - 1e-5
+    assert token == 0 or exact[token - 1] <= uniform + 1e-5
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, LAST])
+def test_a_large_vocabulary_never_gives_a_token_that_a_limit_excludes(uniform):
+    logits = torch.full((3 * draws.WHOLE + 7,), -1.0)
+    allowed = [0, draws.BLOCK - 1, draws.BLOCK, len(logits) - 8, len(logits) - 1]
+    logits[allowed] = 5.0
+    assert draw_one(logits, uniform, Sampling(top_k=len(allowed)))[0] in allowed
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(draws.WHOLE + 1, 3 * draws.WHOLE))
+def test_a_greedy_row_takes_the_first_of_the_largest_in_a_large_vocabulary(seed, vocabulary):
+    logits = np.random.default_rng(seed).integers(0, 4, vocabulary).astype(np.float32)
+    assert draw_one(logits, 0.3, Sampling(temperature=0.0))[0] == int(logits.argmax())
+
+
+def test_a_large_vocabulary_is_drawn_from_fairly():
+    """Sixteen blocks' worth of mass, each block apart from the others by its share."""
+    share = np.repeat(np.arange(1, 17) / 136, draws.BLOCK) / draws.BLOCK
+    tokens, _ = draw_many(Sampling(), logits=torch.from_numpy(np.log(share).astype(np.float32)))
+    assert_distribution(tokens.numpy() // draws.BLOCK, np.arange(1, 17) / 136)

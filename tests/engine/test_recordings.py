@@ -10,6 +10,7 @@ from engine_examples import assert_same_draws, learner_logp, ragged, run
 from penstock.engine import decode
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.graphs import Graphs
+from penstock.models import draws
 from penstock.models.language_model import LanguageModel
 from tiny_models import CONTEXT
 
@@ -65,6 +66,15 @@ def test_a_recorded_step_is_the_plain_one(kind, text, monkeypatch):
     if kind not in tiny_t5.ARCHITECTURES:
         for sample in recorded[:6]:
             np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample), atol=1e-4)
+
+
+def test_a_recorded_step_over_a_large_vocabulary_is_the_plain_one(text, monkeypatch):
+    """There tokens are found block by block."""
+    model = built("qwen2", text, vocab_size=draws.WHOLE + draws.BLOCK + 1)
+    recorded, generator = in_two_waves(model)
+    assert generator.decode._traced
+    monkeypatch.setattr(decode, "RECORDABLE", frozenset())
+    assert_same_draws(recorded, in_two_waves(model)[0])
 
 
 ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}

@@ -100,3 +100,21 @@ def test_a_token_that_cannot_come_adds_nothing_to_the_entropy_nor_to_its_gradien
     two = torch.tensor([[0.0, 1.0]], dtype=dtype, requires_grad=True)
     (expected,) = torch.autograd.grad(1e6 * WholeVocabulary.scores(two, torch.tensor([1]), True)[1].sum(), two)
     torch.testing.assert_close(gradient, torch.cat([expected, torch.zeros(1, 1, dtype=dtype)], 1))
+
+
+def test_log_probs_and_their_gradients_are_those_of_torch_bit_for_bit():
+    logits = torch.randn(5, 4000, generator=torch.Generator().manual_seed(0)) * 4
+    target = torch.tensor([0, 17, 3999, 17, 5])
+    weight = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])
+    found = []
+    for scores in (outputs.WholeVocabulary.scores, plain_scores):
+        leaf = logits.clone().requires_grad_()
+        (logp,) = scores(leaf, target, False)
+        (logp * weight).sum().backward()
+        found.append((logp.detach(), leaf.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def plain_scores(logits, target, entropy):
+    return (logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1),)

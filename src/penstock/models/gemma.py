@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
-from penstock.config.media import Vision
 from penstock.core.blobs import Picture
 from penstock.core.errors import ModelError
 from penstock.models.llava import Llava
@@ -25,16 +24,10 @@ class Gemma(Llava):
     mrope, mutual = False, True
     files = Gemma3ImageProcessorPil
 
-    def __init__(self, processor: Any, vision: Vision, config: Any) -> None:
-        side = config.vision_config.image_size
-        if vision.pixels:
-            raise ModelError(f"a Gemma 3 reads pictures of {side} pixels a side; leave vision.pixels=0")
-        if processor.do_pan_and_scan:
+    def _parts(self) -> int:
+        if self.processor.do_pan_and_scan:
             raise ModelError("do_pan_and_scan cuts pictures into crops, which is not supported; set it to false in the folder")
-        self.processor, self.config = processor, config
-        self.pads: Mapping[str, int] = {"image": config.image_token_id}
-        self.forbidden = frozenset(self.pads.values())
-        self.parts = int(config.mm_tokens_per_image)
+        return int(self.config.mm_tokens_per_image)
 
     def read(self, medium: Picture, text: Text) -> Medium:
         found = super().read(medium, text)

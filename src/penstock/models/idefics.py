@@ -21,7 +21,8 @@ from penstock.models.media import Medium, loaded
 from penstock.models.qwen_vl import noise_of
 from penstock.models.text import Text
 
-TYPES = ("idefics3", "smolvlm")
+FILES = {"idefics3": Idefics3ImageProcessorPil, "smolvlm": SmolVLMImageProcessorPil}
+TYPES = tuple(FILES)
 BORDER, PART, WHOLE = "<fake_token_around_image>", "<image>", "<global-img>"
 """What is written around tiles, for each part of one, and before the whole picture."""
 
@@ -34,12 +35,11 @@ class Idefics:
 
     def __init__(self, processor: Any, vision: Vision, config: Any) -> None:
         self.processor, self.config = processor, config
-        tile = int(processor.max_image_size["longest_edge"])
+        tower, tile = config.vision_config, int(processor.max_image_size["longest_edge"])
         if vision.pixels:
             processor.size = {"longest_edge": max(1, math.isqrt(vision.pixels) // tile) * tile}
         self.pads: Mapping[str, int] = {"image": config.image_token_id}
         self.forbidden = frozenset(self.pads.values())
-        tower = config.vision_config
         self.parts = (tower.image_size // tower.patch_size) ** 2 // config.scale_factor**2
         if tile != tower.image_size:
             raise ModelError(f"tiles of {tile} pixels a side for a tower of {tower.image_size} are not supported")
@@ -47,8 +47,7 @@ class Idefics:
     @staticmethod
     def load(path: str, vision: Vision, config: Any, **place: Any) -> Idefics:
         """Of a model folder or hub name. Raises ModelError where it says nothing of pictures."""
-        kind: Any = SmolVLMImageProcessorPil if config.model_type == "smolvlm" else Idefics3ImageProcessorPil
-        return Idefics(loaded(kind, path, place), vision, config)
+        return Idefics(loaded(FILES[config.model_type], path, place), vision, config)
 
     @property
     def settings(self) -> str:
@@ -64,8 +63,7 @@ class Idefics:
         for row in range(rows):
             written += "".join(f"{BORDER}<row_{row + 1}_col_{column + 1}>{tile}" for column in range(columns)) + "\n"
         written += ("\n" if rows else "") + f"{BORDER}{WHOLE}{tile}{BORDER}"
-        tokens = text.encode(written)
-        parts = len(values) * self.parts
+        tokens, parts = text.encode(written), len(values) * self.parts
         if tokens.count(self.pads["image"]) != parts:
             raise ValueError(f"the tokenizer does not write {PART} as the token {self.pads['image']} of the model")
         return Medium({"pixel_values": values, "pixel_attention_mask": seen}, tuple(tokens), parts)
@@ -84,8 +82,7 @@ class Idefics:
         return list(torch.cat(list(made)).split([medium.parts for medium in media]))
 
     def arguments(self, media: Sequence[Medium], tokens_BT: Tensor) -> dict[str, Any]:
-        names = dict.fromkeys(name for medium in media for name in medium.inputs)
-        return {name: torch.cat([medium.inputs[name] for medium in media])[None] for name in names}
+        return {name: torch.cat([medium.inputs[name] for medium in media])[None] for name in (media[0].inputs if media else ())}
 
     def examples(self) -> list[Any]:
         """A picture as large as a tile."""

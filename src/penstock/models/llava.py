@@ -31,15 +31,20 @@ class Llava:
     """transformers' class of the processor."""
 
     def __init__(self, processor: Any, vision: Vision, config: Any) -> None:
-        tower = config.vision_config
         if vision.pixels:
-            raise ModelError(f"a LLaVA reads pictures of {tower.image_size} pixels a side; leave vision.pixels=0")
-        if tower.model_type != "clip_vision_model":
-            raise ModelError(f'a LLaVA with a tower of type "{tower.model_type}" is not supported; CLIP\'s is')
+            side = config.vision_config.image_size
+            raise ModelError(f"a {config.model_type} reads pictures of {side} pixels a side; leave vision.pixels=0")
         self.processor, self.config = processor, config
         self.pads: Mapping[str, int] = {"image": config.image_token_id}
         self.forbidden = frozenset(self.pads.values())
-        self.parts = (tower.image_size // tower.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
+        self.parts = self._parts()
+
+    def _parts(self) -> int:
+        """How many tokens show a part of a picture."""
+        tower = self.config.vision_config
+        if tower.model_type != "clip_vision_model":
+            raise ModelError(f'a LLaVA with a tower of type "{tower.model_type}" is not supported; CLIP\'s is')
+        return int((tower.image_size // tower.patch_size) ** 2) + (self.config.vision_feature_select_strategy == "full")
 
     @classmethod
     def load(cls, path: str, vision: Vision, config: Any, **place: Any) -> Llava:

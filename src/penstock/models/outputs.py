@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CHUNK_ELEMENTS = 1 << 24
 """Largest logits tensor kept at once: 16.8 million numbers, 67 MB in float32."""
+ON_CUDA = 8
+"""So many times larger on a GPU, which small products do not fill, and where each chunk adds to the whole head's gradient."""
 
 MOST = 0.75
 """Share of a micro-batch's tokens up to which it pays to compute the end of the last block for them alone."""
@@ -70,6 +72,23 @@ def entropy_of(logp_AV: Tensor) -> Tensor:
     return entropy_A
 
 
+class _LogProb(torch.autograd.Function):
+    """``logits[target] - logsumexp(logits)``; its gradient is one tensor ``[A, V]``: 1 at the target minus the softmax."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_AV: Tensor, target_A: Tensor) -> Tensor:
+        total_A = logits_AV.logsumexp(-1)
+        ctx.save_for_backward(logits_AV, target_A, total_A)
+        return logits_AV.gather(-1, target_A[:, None]).squeeze(-1) - total_A
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        logits_AV, target_A, total_A = ctx.saved_tensors
+        gradient_A1 = gradients[0][:, None]
+        found_AV = (logits_AV - total_A[:, None]).exp_().mul_(-gradient_A1)
+        return found_AV.scatter_add_(-1, target_A[:, None], gradient_A1), None
+
+
 class WholeVocabulary:
     """The vocabulary of a model whose output head is whole on this rank."""
 
@@ -80,7 +99,8 @@ class WholeVocabulary:
     def scores(logits_AV: Tensor, target_A: Tensor, entropy: bool) -> Scored:
         """Log-probs ``[A]`` of targets and, if wanted, entropies ``[A]`` under the softmax of whole logits."""
         if not entropy:
-            return (logits_AV.gather(-1, target_A[:, None]).squeeze(-1) - logits_AV.logsumexp(-1),)
+            logp_A: Tensor = _LogProb.apply(logits_AV, target_A)
+            return (logp_A,)
         logp_AV = logits_AV.log_softmax(-1)
         return logp_AV.gather(-1, target_A[:, None]).squeeze(-1), entropy_of(logp_AV)
 
@@ -189,7 +209,7 @@ def in_chunks(compute: Callable[..., Scored], width: int, *inputs: Tensor) -> Sc
     A single chunk keeps what it computed for the backward pass; more chunks compute it again there, so memory stays bounded by
     one chunk.
     """
-    rows = max(1, CHUNK_ELEMENTS // width)
+    rows = max(1, CHUNK_ELEMENTS * (ON_CUDA if inputs[0].is_cuda else 1) // width)
     if inputs[0].shape[0] <= rows:
         return compute(*inputs)
     again = torch.is_grad_enabled()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers import WhisperFeatureExtractor
 
-from penstock.config.media import Hearing
 from penstock.core.blobs import Sound
 from penstock.core.errors import DataError
 from penstock.core.types import FloatArray
@@ -41,7 +40,7 @@ class QwenAudio:
         self.forbidden = frozenset(self.pads.values())
 
     @staticmethod
-    def load(path: str, hearing: Hearing, config: Any, **place: Any) -> QwenAudio:
+    def load(path: str, hearing: Any, config: Any, **place: Any) -> QwenAudio:
         """Of a model folder or hub name. Raises ModelError where it says nothing of sounds."""
         return QwenAudio(loaded(WhisperFeatureExtractor, path, place), config)
 

@@ -110,7 +110,9 @@ class QwenVL:
         values, grids = (inputs[name] for name in media[0].inputs if name != "second_per_grid_ts")
         tower = network.model.visual
         made = network.model.get_image_features(values.to(tower.device, tower.dtype), grids.to(tower.device), return_dict=True)
-        layers = [made.pooler_output, *made.get("deepstack_features", ())]
+        counts = [len(part) for part in made.pooler_output]
+        deep = made.get("deepstack_features") or ()  # of older transformers one tensor for all media
+        layers = [made.pooler_output, *(one.split(counts) if isinstance(one, Tensor) else one for one in deep)]
         return [torch.cat(parts, -1) for parts in zip(*layers, strict=True)]
 
     def arguments(self, media: Sequence[Medium], tokens_BT: Tensor) -> dict[str, Any]:
@@ -121,10 +123,10 @@ class QwenVL:
         }
 
     def examples(self) -> list[Any]:
-        """A picture of four tokens a side, and a film whose pairs of frames are one position apart."""
+        """A picture of four tokens a side, and a film of a pair of frames a second (older transformers round paces down)."""
         side = 4 * self.merge * int(self.processor.patch_size)
         noise = noise_of(2 * self.pair + 1, side)
-        return [noise[0], Film(noise[1:], self.speed * self.pair or 2.0)]
+        return [noise[0], Film(noise[1:], float(self.pair))]
 
     def save(self, folder: Path) -> None:
         self.processor.save_pretrained(folder)
