@@ -12,13 +12,19 @@ import torch
 from transformers import (
     AutoModelForMultimodalLM,
     CLIPImageProcessorPil,
+    Gemma3Config,
+    Idefics3Config,
     LlavaConfig,
     Qwen2AudioConfig,
     Qwen2VLConfig,
     Qwen2VLImageProcessorPil,
     Qwen3VLConfig,
+    SmolVLMConfig,
     WhisperFeatureExtractor,
 )
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 import tiny_models
 from penstock.config.media import Hearing, Vision
@@ -26,6 +32,8 @@ from penstock.config.run import ModelSpec
 from penstock.core.blobs import Blob, Film, Sound, medium_of
 from penstock.core.types import Request, Row, Sampling
 from penstock.data.media import MediaStore
+from penstock.models.gemma import Gemma
+from penstock.models.idefics import BORDER, PART, WHOLE, Idefics
 from penstock.models.llava import Llava
 from penstock.models.media import MediaText
 from penstock.models.media_model import MediaModel
@@ -39,9 +47,15 @@ SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))
 """Heights and widths of pictures; a token stands for 8 x 8 pixels, so they are 9, 6, 2 and 3 tokens."""
 
 
+TILES = (BORDER, PART, WHOLE, *(f"<row_{row}_col_{column}>" for row in (1, 2, 3) for column in (1, 2, 3)))
+GEMMA_MARKS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
+PICTURES = ("llava", "gemma3", "idefics3", "smolvlm")
+"""Types that read pictures and no films."""
+
+
 @functools.cache
-def _tokenizer():
-    return train_tokenizer(tiny_models.CORPUS, 300, (*VISION_MARKS, *SOUND_MARKS))
+def _tokenizer(marks: tuple[str, ...] = (*VISION_MARKS, *SOUND_MARKS)):
+    return train_tokenizer(tiny_models.CORPUS, 300, marks)
 
 
 def built(frozen: bool = True, context: int = 128) -> MediaModel:
@@ -60,8 +74,10 @@ def of_kind(kind: str) -> MediaModel:
     """A tiny model of another type of transformers, or the one of :func:`built`."""
     if kind == "qwen2_5_vl":
         return built()
-    text = _tokenizer()
-    config, processor = _hearing(text) if kind == "qwen2_audio" else _llava(text) if kind == "llava" else _qwen(kind, text)
+    others = {"qwen2_audio": _hearing, "llava": _llava, "gemma3": _gemma, "idefics3": _idefics, "smolvlm": _smolvlm}
+    marks = {"gemma3": (GEMMA_MARKS,), "idefics3": (TILES,), "smolvlm": (TILES,)}
+    text = _tokenizer(*marks.get(kind, ()))
+    config, processor = others[kind](text) if kind in others else _qwen(kind, text)
     network = AutoModelForMultimodalLM.from_config(config).eval()
     tiny_models.randomise(network)
     with torch.no_grad():
@@ -108,6 +124,39 @@ def _llava(text: Any) -> tuple[Any, Any]:
     return config, Llava(processor, Vision(), config)
 
 
+def _gemma(text: Any) -> tuple[Any, Any]:
+    """Nine tokens a picture, more than two of the layers see."""
+    tower = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 4,
+        "image_size": 24,
+    }  # fmt: skip
+    windows = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    start, part, end = (text.encode(mark)[0] for mark in GEMMA_MARKS)
+    config = Gemma3Config(
+        text_config=_decoder(text) | windows | {"query_pre_attn_scalar": 16}, vision_config=tower, mm_tokens_per_image=9,
+        boi_token_index=start, image_token_index=part, eoi_token_index=end, tie_word_embeddings=True,
+    )  # fmt: skip
+    return config, Gemma(Gemma3ImageProcessorPil(size={"height": 24, "width": 24}), Vision(), config)
+
+
+def _idefics(text: Any, make: Any = Idefics3Config, processor: Any = Idefics3ImageProcessorPil) -> tuple[Any, Any]:
+    """Tiles of 16 pixels a side, four tokens each; pictures of 32."""
+    tower = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 4,
+        "image_size": 16,
+    }  # fmt: skip
+    config = make(
+        text_config=_decoder(text) | {"model_type": "llama", "pad_token_id": text.pad}, vision_config=tower, scale_factor=2,
+        image_token_id=text.encode(PART)[0], tie_word_embeddings=True, pad_token_id=text.pad,
+    )  # fmt: skip
+    made = processor(size={"longest_edge": 32}, max_image_size={"longest_edge": 16})
+    return config, Idefics(made, Vision(), config)
+
+
+def _smolvlm(text: Any) -> tuple[Any, Any]:
+    return _idefics(text, SmolVLMConfig, SmolVLMImageProcessorPil)
+
+
 def _hearing(text: Any) -> tuple[Any, Any]:
     extractor = WhisperFeatureExtractor(feature_size=16, sampling_rate=2000, hop_length=40, n_fft=80, chunk_length=1)
     tower = {
@@ -150,7 +199,7 @@ def example(kind: str, seed: int = 0) -> tuple[str, Any]:
     """A mark, and a medium that a model of a type reads."""
     if kind == "qwen2_audio":
         return "<audio>", sound(0.3 + 0.2 * seed, seed=seed)
-    return ("<image>", picture(seed=seed)) if kind == "llava" else ("<video>", film(4 - seed, seed=10 * seed))
+    return ("<image>", picture(seed=seed)) if kind in PICTURES else ("<video>", film(4 - seed, seed=10 * seed))
 
 
 def request(

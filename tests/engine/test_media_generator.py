@@ -123,6 +123,16 @@ def test_a_kept_conversation_goes_on_at_its_own_positions(model):
     np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
 
 
+def test_a_kept_conversation_about_another_picture_is_read_again(model):
+    """The key and the tokens are the same, and so nothing else tells that the cache is another picture's."""
+    one, other = seeing.shown(model, seeing.picture(seed=8), seeing.picture(seed=9))
+    first, generator = seeing.request(model, "<image>what?", (one,)), embedded_generator(model)
+    (sample,) = run(generator, [Request(first.key, first.tokens_T, first.sampling, keep=True, blobs=(one,))])
+    more = np.concatenate([sample.tokens_T, model.text.encode(" 3 + 4?")]).astype(np.int32)
+    (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(other,))])
+    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_new_weights_of_the_tower_are_seen_by_the_next_request(frozen):
     """vllm#44910: features that are kept by the picture alone are those of older weights."""

@@ -17,7 +17,7 @@ from penstock.models.language_policy import LanguagePolicy
 from penstock.models.media import MEDIA
 from penstock.train.learner import Scoring
 
-KINDS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen2_audio", "llava")
+KINDS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen2_audio", *seeing.PICTURES)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -235,7 +235,7 @@ def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
     save_model(tiny(), tmp_path / "saved")
     with pytest.raises(
-        ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava is'
+        ModelError, match='Vision of type "qwen2" is not supported, that of qwen2_vl, qwen2_5_vl, qwen3_vl, llava, gemma3, '
     ):
         load_model(str(tmp_path / "saved"), media=Vision())
 
@@ -275,6 +275,18 @@ def test_what_the_processor_made_is_kept_by_picture_and_settings(model):
     senses.processor.processor.size = {"shortest_edge": 64, "longest_edge": 16 * 16}
     assert senses.of(blob.number).grid == (1, 2, 2)
     assert len(senses._kept) == 2
+
+
+def test_encoded_pictures_are_forgotten_where_they_take_too_much(monkeypatch):
+    """A server is shown new pictures for ever."""
+    model, seen = seeing.built(), []
+    names = [blob.number for blob in seeing.shown(model, *(seeing.picture(seed=seed) for seed in range(4)))]
+    size = model.encoded(names[:1])[0].nbytes
+    monkeypatch.setattr("penstock.models.media_model.ROOM", 2 * size)
+    for name in names:
+        model.encoded([name])
+        seen.append(len(model._features))
+    assert seen == [1, 2, 3, 1]
 
 
 def test_a_picture_that_nobody_has_is_an_error(model):

@@ -32,6 +32,8 @@ def refused(capsys):
         (("m", "--host", "0.0.0.0"), "open to other machines; give --token-file FILE"),
         (("m", "--token-file", "/nowhere/token"), "/nowhere/token: No such file"),
         (("./no/such/model", "--port", "0"), "no such folder"),
+        (("m", "--fetch", "images.example.org"), "--fetch is of images; give --media vision"),
+        (("m", "--media", "taste"), "invalid choice 'taste' for argument '--media'"),
     ],
 )
 def test_wrong_words_are_refused_in_one_line(refused, words, message):
@@ -46,6 +48,13 @@ def test_a_key_needs_a_token(refused, tmp_path):
 
 def test_a_folder_that_is_no_model_is_named(refused, tmp_path):
     assert f"{tmp_path}: no config.json" in refused(str(tmp_path), "--port", "0")
+
+
+def test_a_model_that_reads_no_media_is_named(refused, tiny, tmp_path):
+    save_model(tiny(), tmp_path / "model")
+    assert 'model.media=Vision of type "qwen2" is not supported' in refused(
+        str(tmp_path / "model"), "--port", "0", "--media", "vision"
+    )
 
 
 def test_a_run_without_a_model_says_how_to_get_one(refused, tmp_path):

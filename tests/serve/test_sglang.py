@@ -2,11 +2,13 @@
 
 import asyncio
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import tiny_models
+from penstock.core.blobs import Blob
 from penstock.core.errors import GenerationError, WeightError
 from penstock.core.types import WeightUpdate
 from penstock.serve.http import pick
@@ -195,3 +197,14 @@ def test_each_generator_has_a_server_to_itself():
     assert [pick("http://a, http://b", f"generator-{i}") for i in range(2)] == ["http://a", "http://b"]
     with pytest.raises(Exception, match="names 2 servers, and generator-2 needs one to itself"):
         pick("http://a,http://b", "generator-2")
+
+
+def test_a_prompt_with_media_is_refused_and_not_sent_without_them(tiny):
+    blob = Blob.of(b"a picture", "image/png")
+
+    async def asked():
+        generator = SGLangGenerator(None, tiny().text, {}, None, context=128, version=4)
+        await generator.generate(replace(request(np.array([20])), blobs=(blob,)))
+
+    with pytest.raises(GenerationError, match="the prompt has media, which SGLang is not sent; use Embedded"):
+        asyncio.run(asked())

@@ -83,10 +83,8 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     if draws_pictures(stage.model, made):
         return picture_facts(stage)
     sized = shape_behind(stage.model, made)
-    found = [
-        ("model", f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"),
-        ("data", stage.data.source),
-    ]
+    which = f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"
+    found = [("model", which), ("data", stage.data.source)]
     if not stage.uses_stream:
         found.append(
             ("optimizer steps", f"{stage.steps}, {stage.batch} examples or pairs each = {stage.steps * stage.batch:,}")
@@ -117,9 +115,7 @@ def picture_facts(stage: Any) -> list[tuple[str, str]]:
     if stage.uses_stream:
         sizes = dict(online_facts(stage))
         count, how = stage.steps * stage.batch * stage.samples, stage.denoising
-        steps = (
-            f"{how.steps} transitions each ({how.kernel})" if how is not None else "in as many transitions as its folder says"
-        )
+        steps = f"{how.steps} transitions each ({how.kernel})" if how else "in as many transitions as its folder says"
         sizes["generation"] = f"{stage.max_running} pictures at once, {steps}; {count:,} pictures in the whole stage"
         found += sizes.items()
     else:
@@ -133,20 +129,17 @@ def online_facts(stage: Online) -> list[tuple[str, str]]:
     sequences = stage.batch * stage.samples
     updates = stage.epochs * stage.minibatches
     generated = stage.steps * sequences * stage.sampling.max_new_tokens
+    at_once, ahead = min(stage.max_running, sequences), rules_of(stage).slots
     return [
         ("a training batch", f"{stage.batch} prompts × {stage.samples} samples = {sequences} sequences"),
         ("optimizer steps", f"{stage.steps} batches × {updates} = {stage.steps * updates}"),
-        (
-            "generation",
-            f"{min(stage.max_running, sequences)} sequences at once; at most {generated:,} tokens in the whole stage",
-        ),
-        (
-            "staleness",
-            f"max_lag {stage.max_lag}: {rules_of(stage).slots} groups admitted ahead at most, on_stale {stage.on_stale}",
-        ),
+        ("generation", f"{at_once} sequences at once; at most {generated:,} tokens in the whole stage"),
+        ("staleness", f"max_lag {stage.max_lag}: {ahead} groups admitted ahead at most, on_stale {stage.on_stale}"),
         ("rewards", ", ".join(f"{reward.weight:g} × {reward.function}" for reward in stage.rewards)),
     ]
 
 
 def _parameters(sized: Shape | None) -> str:
-    return "size known when it is loaded" if sized is None else f"{sized.parameters / 1e6:.1f}M parameters"
+    if sized is None:
+        return "size known when it is loaded"
+    return f"{sized.parameters / 1e6:.1f}M parameters{f', {sized.tower / 1e6:.2f}M in its tower' if sized.tower else ''}"

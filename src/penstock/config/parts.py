@@ -150,7 +150,7 @@ class RewardSpec:
 
     function: str
     """``exact_match``, ``math``, ``model:@STAGE`` (a reward model; ``model:@A+@B`` an ensemble), ``process:@STAGE`` (a
-    process reward model), ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
+    process reward model), ``judge:URL``, ``clip:FOLDER``, ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``."""
     weight: float = 1.0
     name: str = ""
     """Name in metrics; empty: taken from the function."""

@@ -58,8 +58,8 @@ class MediaStore:
         return self._kept(*wav_of(sound_of(value, where, base)))
 
     def decoded(self, name: int) -> Decoded:
-        """The medium whose blob has this number. Raises DataError where it is not here."""
-        content = self._content(name)
+        """The medium of :meth:`content`."""
+        content = self.content(name)
         return from_wav(content, f"sound {name:015x}") if content[:4] == b"RIFF" else from_file(content, f"medium {name:015x}")
 
     def _kept(self, content: bytes, kind: str) -> Blob:
@@ -71,7 +71,8 @@ class MediaStore:
         self._numbers[blob.number] = blob
         return blob
 
-    def _content(self, name: int) -> bytes:
+    def content(self, name: int) -> bytes:
+        """The file of the medium whose blob has this number. Raises DataError where it is not here."""
         if self.blobs is None:
             if name not in self._numbers:
                 raise DataError(f"medium {name:015x} is not in memory; nobody has read the row that it belongs to")

@@ -63,16 +63,16 @@ def _of_bytes(value: Any, axes: int) -> bool:
     return fits and value.ndim in (axes, axes + 1) and value.shape[axes:] in ((), (3,))
 
 
-def picture_of(given: bytes | NDArray[np.uint8], where: str) -> Picture:
-    """The pixels of a file or array. Raises DataError where they cannot be had."""
+def picture_of(given: bytes | NDArray[np.uint8], where: str, pixels: int = LARGEST_SIDE**2) -> Picture:
+    """The pixels of a file or array. Raises DataError where they cannot be had, or are more than ``pixels``."""
     if not isinstance(given, bytes):
         return np.repeat(given[:, :, None], 3, 2) if given.ndim == 2 else given
     image = _pillow(where)
     try:
         with image.open(io.BytesIO(given)) as opened:
-            if max(opened.size) > LARGEST_SIDE:
+            if max(opened.size) > LARGEST_SIDE or opened.size[0] * opened.size[1] > pixels:
                 raise DataError(
-                    f"{where}: a picture of {opened.size[0]} x {opened.size[1]} pixels; make it smaller than {LARGEST_SIDE}"
+                    f"{where}: a picture of {opened.size[0]} x {opened.size[1]} pixels; make it smaller, at most {pixels}"
                 )
             if opened.format in ("GIF", "PNG", "WEBP") and getattr(opened, "n_frames", 1) > 1:
                 raise DataError(

@@ -102,6 +102,8 @@ class PrefillPlan:
         offset_R1 = (np.cumsum(count_R) - count_R - start_R)[:, None]
         self.asked = Runs(np.maximum(offset_R1 + np.arange(end_R.max()), 0), end_R, start_R)
         self.read, self.segments = Runs.of(end_R), dict[int | None, Segments]()
+        self.last_RT: IndexArray | None = None
+        """As of :class:`Segments`."""
 
     def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KNE: Tensor, how: LayerAttention) -> Tensor:
         keys, values = self.pool.keys[self.calls], self.pool.values[self.calls]
@@ -112,7 +114,7 @@ class PrefillPlan:
         if self.continued:
             key, value = (pool[self.row_M, :, self.position_M] for pool in (keys, values))
         if how.window not in self.segments:
-            self.segments[how.window] = Segments(self.asked, self.read, True, self.pool.device, how.window)
+            self.segments[how.window] = Segments(self.asked, self.read, True, self.pool.device, how.window, self.last_RT)
         return self.segments[how.window].attend(query, key, value, how=how)[None]
 
 

@@ -25,6 +25,8 @@ class BeforeShown(Before):
         self.key += media_T.tobytes()
         self.media_T = media_T
         self.position_3T, self.part_T = model.text.senses.places(media_T)
+        senses = model.text.senses
+        self.last_T = senses.last(media_T, self.part_T) if senses.processor.mutual else None
         self.shift = int(self.position_3T.max()) + 1 - len(tokens)
 
 
@@ -48,6 +50,11 @@ class MediaGenerator(EmbeddedGenerator):
         media_T = sequence.prompt_columns.get(MEDIA, np.zeros(0, np.int64))
         return BeforeShown(tokens, np.pad(media_T, (0, len(tokens) - len(media_T))), self.model)
 
+    def _next(self, prefix: Prefix, room: int) -> int:
+        """As of any generator; but parts that see one another are read in one go, also where they are more than ``room``."""
+        count, last_T = super()._next(prefix, room), prefix.before.last_T  # type: ignore[attr-defined]
+        return count if last_T is None or count <= 0 else int(last_T[prefix.done + count - 1]) + 1 - prefix.done
+
     def _read(self, tokens_N: Tensor, plan: PrefillPlan, parts: list[tuple[Prefix, int]]) -> Tensor:
         read: list[Any] = [(p.before, slice(p.done, p.done + count)) for p, count in parts]
         shown = Shown(
@@ -55,4 +62,7 @@ class MediaGenerator(EmbeddedGenerator):
             np.concatenate([before.media_T[part] for before, part in read]),
             np.concatenate([before.part_T[part] for before, part in read]),
         )
+        if self.model.text.processor.mutual:
+            ends = [before.last_T[: part.stop] for before, part in read]
+            plan.last_RT = np.stack([np.pad(last_T, (0, max(map(len, ends)) - len(last_T))) for last_T in ends])
         return self.model.read(tokens_N[None], plan.position_N[None], plan, shown)[0]

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.core.types import IntArray, SampleKey
+from penstock.core.blobs import Blob
+from penstock.core.types import IntArray, Request, SampleKey
 from penstock.engine.cache import STEP, CachePool, Size, round_up
 
 USUAL_GB = 4.0
@@ -30,6 +31,8 @@ class Kept:
     """The cache of a conversation between two of its turns: ``[K, T, D]`` of keys of all layers, then of values."""
 
     tokens: IntArray
+    blobs: tuple[Blob, ...]
+    """The media that its tokens show: the same tokens of others are another conversation."""
     states: list[Tensor]
     bytes: int
 
@@ -93,24 +96,26 @@ class Memory:
 
     # ---- conversations
 
-    def keep(self, key: SampleKey, tokens: IntArray, prefix: tuple[int, int], own: tuple[int, int]) -> None:
+    def keep(self, request: Request, tokens: IntArray, prefix: tuple[int, int], own: tuple[int, int]) -> None:
         """Copy what a sequence that has ended read of a prefix and has in its own cache, (row, tokens) each: ``tokens`` in all.
 
         Older conversations make room; one that does not fit even so is not kept.
         """
-        self.forget(key)
+        self.forget(request.key)
         size, room = len(tokens) * self.own.cell, self.budget - self.prefixes.bytes - self.own.bytes
         if size > room:
             return
         self._evict(room - size)
         parts = zip((*self.prefixes.keys, *self.prefixes.values), (*self.own.keys, *self.own.values), strict=True)
         states = [torch.cat([read[prefix[0], :, : prefix[1]], made[own[0], :, : own[1]]], 1) for read, made in parts]
-        self._kept[key] = Kept(tokens, states, size)
+        self._kept[request.key] = Kept(tokens, request.blobs, states, size)
 
-    def restore(self, key: SampleKey, tokens: IntArray, row: int) -> int:
+    def restore(self, request: Request, tokens: IntArray, row: int) -> int:
         """Copy what is kept of a conversation to a prefix row; gives how many of ``tokens`` it holds then."""
-        kept = self._kept.pop(key, None)
-        if kept is None or len(kept.tokens) >= len(tokens) or not np.array_equal(kept.tokens, tokens[: len(kept.tokens)]):
+        kept = self._kept.pop(request.key, None)
+        if kept is None or len(kept.tokens) >= len(tokens) or kept.blobs != request.blobs[: len(kept.blobs)]:
+            return 0
+        if not np.array_equal(kept.tokens, tokens[: len(kept.tokens)]):
             return 0
         for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), kept.states, strict=True):
             pool[row, :, : len(kept.tokens)] = state

@@ -153,7 +153,7 @@ class Engine(Driver):
         for prefix in self.prefixes:
             if not prefix.done:
                 self._continue(prefix)
-            count = min(room, len(prefix.tokens) - prefix.done)
+            count = self._next(prefix, room)
             if count > 0:
                 parts.append((prefix, count))
                 room -= count
@@ -177,13 +177,17 @@ class Engine(Driver):
                 prefix.advantage_V = None if advantages is None else advantages[i]
         self.prefilled_tokens += len(tokens)
 
+    def _next(self, prefix: Prefix, room: int) -> int:
+        """How many of a prefix's tokens are read next."""
+        return min(room, len(prefix.tokens) - prefix.done)
+
     def _read(self, tokens_N: Tensor, plan: PrefillPlan, parts: list[tuple[Prefix, int]]) -> Tensor:
         """Hidden states ``[N, H]`` of the next tokens of prefixes, so many of each."""
         return self.model.hidden(tokens_N[None], plan.position_N[None], plan)[0]
 
     def _continue(self, prefix: Prefix) -> None:
         """Begin a prefix with what was kept of its conversation, if anything was."""
-        prefix.done = self.memory.restore(prefix.members[0].request.key, prefix.tokens, prefix.row)
+        prefix.done = self.memory.restore(prefix.members[0].request, prefix.tokens, prefix.row)
         prefix.continued = prefix.done > 0
 
     def _fork(self) -> None:
@@ -266,7 +270,7 @@ class Engine(Driver):
         sequence = self.running[row]
         if sequence.request.keep and sequence.prefix is not None:
             prefix = sequence.prefix.row, len(sequence.prefix.tokens)
-            self.memory.keep(sequence.request.key, sequence.tokens_so_far()[:-1], prefix, (row, sequence.own - 1))
+            self.memory.keep(sequence.request, sequence.tokens_so_far()[:-1], prefix, (row, sequence.own - 1))
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Sample:
         sample = sequence.sample(reason, self.text)

@@ -6,7 +6,6 @@ hold instructions; it is fenced off by a mark that the texts cannot know.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from penstock.feedback.judgements import Unit
 from penstock.feedback.quality.agreement import cohen_kappa
 from penstock.feedback.quality.reliability import Share, binomial_chance
+from penstock.sandbox.fence import fence, fenced
 
 Answer = Literal["A", "B", "TIE"]
 
@@ -26,20 +26,11 @@ INSTRUCTION = (
 )
 
 
-def fence(*texts: str) -> str:
-    """A mark that occurs in none of the texts: a hash of them all, which nobody can write into what is hashed."""
-    whole = hashlib.sha256()
-    for text in texts:
-        whole.update(len(text.encode()).to_bytes(8, "big") + text.encode())
-    return whole.hexdigest()[:24]
-
-
 def question(prompt: str, first: str, second: str) -> str:
     """What a language model is asked about two answers, ``first`` being shown as A."""
     mark = fence(prompt, first, second)
-    parts = (("prompt", prompt), ("answer A", first), ("answer B", second))
-    fenced = "\n".join(f"{mark} {name}\n{text}\n{mark} end of {name}" for name, text in parts)
-    return f"{INSTRUCTION.format(mark=mark)}\n\n{fenced}\n\nThe better answer (A, B or TIE):"
+    texts = fenced(mark, prompt=prompt, answer_A=first, answer_B=second)
+    return f"{INSTRUCTION.format(mark=mark)}\n\n{texts}\n\nThe better answer (A, B or TIE):"
 
 
 def read_answer(text: str) -> Answer | None:

@@ -204,12 +204,15 @@ class Segments:
         queries, keys: the two sides of each run; a packed token is a query of one run.
         causal: a query sees the keys up to its own place in the row; else all keys.
         window: where causal, how many keys it sees at most, its own included.
+        last_RT: where causal, the last place that each place of a row sees; None: itself.
     """
 
     def __init__(
-        self, queries: Runs, keys: Runs, causal: bool, device: torch.device | str = "cpu", window: int | None = None
-    ) -> None:
+        self, queries: Runs, keys: Runs, causal: bool, device: torch.device | str = "cpu", window: int | None = None,
+        last_RT: IndexArray | None = None,
+    ) -> None:  # fmt: skip
         self.queries, self.keys, self.causal, self.device, self.window = queries, keys, causal, torch.device(device), window
+        self.last_RT = last_RT
 
     @cached_property
     def packed(self) -> PackedRuns:
@@ -240,10 +243,11 @@ class Segments:
             if causal:
                 first_R1 = np.broadcast_to(keys.start_R, keys.length_R.shape)[members, None]
                 reaches = place_RQ.max() >= (window or keys.length_R.max())
-                hidden = bool(place_RQ[:, 0].any() or first_R1.any() or reaches)
+                hidden = bool(place_RQ[:, 0].any() or first_R1.any() or reaches or self.last_RT is not None)
             if causal and hidden:  # keys past a run's end come after all of its queries
                 place_RQ1, place_R1K = place_RQ[:, :, None], (first_R1 + np.arange(key_RK.shape[1]))[:, None]
-                allowed = place_R1K <= place_RQ1
+                last_RQ = place_RQ if self.last_RT is None else self.last_RT[members[:, None], place_RQ]
+                allowed = place_R1K <= last_RQ[:, :, None]
                 allowed &= place_R1K > place_RQ1 - (window or place_RQ.max() + 1)
             place_N[query_RQ[asked_RQ]] = offset + np.flatnonzero(asked_RQ)
             offset += query_RQ.size
@@ -271,7 +275,7 @@ class Segments:
         """
         shape = (*query_NHD.shape[1:], key_MKD.shape[1])
         kernel = kernel_of(query_NHD.device, query_NHD.dtype, shape[0], shape[2], shape[1])
-        if kernel and how.fused and masks is None and value_MKE.shape[2] == shape[1]:
+        if kernel and how.fused and masks is None and self.last_RT is None and value_MKE.shape[2] == shape[1]:
             runs = self.packed
             states = (query_NHD[runs.query_N], key_MKD[runs.key_M], value_MKE[runs.key_M])
             left = -1 if self.window is None else self.window - 1
@@ -331,15 +335,18 @@ class PackedPlan:
         gather_BT: packed index of each cell; cells past a row's end repeat a valid index.
         scatter_N: the flat cell ``b · T + t`` that owns each packed token.
         length_B: tokens of each row.
+        last_BT: as of :class:`Segments`.
     """
 
     def __init__(
-        self, gather_BT: IndexArray, scatter_N: IndexArray, length_B: IndexArray, device: torch.device | str = "cpu"
-    ) -> None:
+        self, gather_BT: IndexArray, scatter_N: IndexArray, length_B: IndexArray, device: torch.device | str = "cpu",
+        last_BT: IndexArray | None = None,
+    ) -> None:  # fmt: skip
         cells = np.arange(gather_BT.size).reshape(gather_BT.shape)
         owned_BT = (scatter_N[gather_BT] == cells) & (np.arange(gather_BT.shape[1]) < length_B[:, None])
         self._rows, self._device = Runs(gather_BT, length_B, owned_BT.argmax(1)), device
-        self._whole = Segments(self._rows, Runs(gather_BT, length_B), causal=True, device=device)
+        self._seen, self._last_BT = Runs(gather_BT, length_B), last_BT
+        self._whole = Segments(self._rows, self._seen, True, device, None, last_BT)
         self._banded: dict[int, Segments] = {}
 
     def segments(self, window: int | None = None) -> Segments:
@@ -347,7 +354,8 @@ class PackedPlan:
         if window is None or window >= self._rows.length_R.max():
             return self._whole
         if window not in self._banded:
-            self._banded[window] = Segments(*bands(self._rows, window), causal=True, device=self._device, window=window)
+            runs = bands(self._rows, window) if self._last_BT is None else (self._rows, self._seen)
+            self._banded[window] = Segments(*runs, True, self._device, window, self._last_BT)
         return self._banded[window]
 
     def attend(self, query_1HND: Tensor, key_1KND: Tensor, value_1KNE: Tensor, how: LayerAttention) -> Tensor:

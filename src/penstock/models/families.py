@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.config.denoising import Denoising
 from penstock.config.learner import Dtype
+from penstock.config.media import Media
 from penstock.config.run import ModelSpec
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Policy
@@ -44,9 +45,9 @@ def without_adapters(model: Any, temperature: float = 1.0) -> Policy:
     return AdapterOffDiffusion(model) if isinstance(model, DenoisingModel) else AdapterOffPolicy(model, temperature)
 
 
-def language_model(path: str, head: Head = "lm", dtype: Dtype = "float32") -> LanguageModel:
+def language_model(path: str, head: Head = "lm", dtype: Dtype = "float32", media: Media | None = None) -> LanguageModel:
     """The language model of a folder or hub name. Raises ModelError where it holds another kind."""
-    model = load_model(path, head, dtype)
+    model = load_model(path, head, dtype, media)
     if not isinstance(model, LanguageModel):
         raise ModelError(f"{path}: this is a denoiser, which gives pictures; a model that reads and writes text is needed here")
     return model

@@ -14,8 +14,7 @@ from transformers import CLIPImageProcessorPil
 from penstock.config.media import Vision
 from penstock.core.blobs import Picture
 from penstock.core.errors import ModelError
-from penstock.models.attention import quiet_transformers
-from penstock.models.media import Medium
+from penstock.models.media import Medium, loaded
 from penstock.models.qwen_vl import noise_of
 from penstock.models.text import Text
 
@@ -23,38 +22,34 @@ TYPES = ("llava",)
 
 
 class Llava:
-    """Implements :class:`penstock.models.media.Processor`.
+    """Implements :class:`penstock.models.media.Processor`. Raises ModelError where pictures are to be of another size than the
+    tower's, or the tower is not CLIP's."""
 
-    Args:
-        processor: transformers' for CLIP's pictures.
-        config: the model's.
-
-    Raises:
-        ModelError: pictures are to be of another size than the tower's, or the tower is not CLIP's.
-    """
-
-    mrope = False
+    kinds = ("image",)
+    mrope = mutual = False
+    files: Any = CLIPImageProcessorPil
+    """transformers' class of the processor."""
 
     def __init__(self, processor: Any, vision: Vision, config: Any) -> None:
-        tower = config.vision_config
         if vision.pixels:
-            raise ModelError(f"a LLaVA reads pictures of {tower.image_size} pixels a side; leave vision.pixels=0")
-        if tower.model_type != "clip_vision_model":
-            raise ModelError(f'a LLaVA with a tower of type "{tower.model_type}" is not supported; CLIP\'s is')
+            side = config.vision_config.image_size
+            raise ModelError(f"a {config.model_type} reads pictures of {side} pixels a side; leave vision.pixels=0")
         self.processor, self.config = processor, config
         self.pads: Mapping[str, int] = {"image": config.image_token_id}
         self.forbidden = frozenset(self.pads.values())
-        self.parts = (tower.image_size // tower.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
+        self.parts = self._parts()
 
-    @staticmethod
-    def load(path: str, vision: Vision, config: Any, **place: Any) -> Llava:
+    def _parts(self) -> int:
+        """How many tokens show a part of a picture."""
+        tower = self.config.vision_config
+        if tower.model_type != "clip_vision_model":
+            raise ModelError(f'a LLaVA with a tower of type "{tower.model_type}" is not supported; CLIP\'s is')
+        return int((tower.image_size // tower.patch_size) ** 2) + (self.config.vision_feature_select_strategy == "full")
+
+    @classmethod
+    def load(cls, path: str, vision: Vision, config: Any, **place: Any) -> Llava:
         """Of a model folder or hub name. Raises ModelError where it says nothing of pictures."""
-        try:
-            with quiet_transformers():
-                processor = CLIPImageProcessorPil.from_pretrained(path, **place)
-        except Exception as error:
-            raise ModelError(f"{path}: the picture processor (preprocessor_config.json) cannot be loaded: {error}") from error
-        return Llava(processor, vision, config)
+        return cls(loaded(cls.files, path, place), vision, config)
 
     @property
     def settings(self) -> str:

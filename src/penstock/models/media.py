@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ from penstock.config.media import MARKS
 from penstock.core.blobs import Blob, Decoded, medium_of
 from penstock.core.errors import DataError, ModelError
 from penstock.core.types import IntArray
-from penstock.models.text import MediaStore, Text
+from penstock.models.attention import quiet_transformers
+from penstock.models.text import MediaStore, Message, Text
 
 MEDIA = "media_T"
 """The column: the number of the medium that each token shows a part of, 0 for text."""
@@ -47,6 +49,8 @@ class Medium(NamedTuple):
     """Tokens in time, height and width of a run of its parts; None: positions count tokens."""
     pace: float = 1.0
     """By how much the position in time grows from one part in time to the next."""
+    around: str = ""
+    """Text before and after it, which is tokenized with what is next to it there."""
 
 
 class Processor(Protocol):
@@ -58,6 +62,8 @@ class Processor(Protocol):
     """All tokens of media; no text spells them and none is ever generated."""
     mrope: bool
     """Whether positions are three (M-RoPE: time, height, width)."""
+    mutual: bool
+    """Whether the parts of a medium attend to one another, also to later ones."""
 
     @property
     def settings(self) -> str:
@@ -93,6 +99,15 @@ class Processor(Protocol):
         ...
 
 
+def loaded(kind: Any, path: str, place: Mapping[str, Any]) -> Any:
+    """transformers' processor of a class, of a model folder or hub name. Raises ModelError where it says nothing of media."""
+    try:
+        with quiet_transformers():
+            return kind.from_pretrained(path, **place)
+    except Exception as error:
+        raise ModelError(f"{path}: how media are read (preprocessor_config.json) cannot be loaded: {error}") from error
+
+
 class Senses:
     """The processor of a model. What it made of a medium is kept by the medium's number and the processor's settings."""
 
@@ -102,7 +117,7 @@ class Senses:
         """Where media that were not read before are found."""
         self.text: Text | None = None
         self._kept: OrderedDict[tuple[int, str], Medium] = OrderedDict()
-        self._bytes = 0
+        self._bytes, self._lock = 0, threading.Lock()  # a server reads media in threads
 
     def __deepcopy__(self, known: Any) -> Senses:
         """Itself: copies of a model read the same media."""
@@ -111,12 +126,13 @@ class Senses:
     def of(self, name: int) -> Medium:
         """A medium by its number. Raises DataError where nobody has it or it cannot be read."""
         key = name, self.processor.settings
-        if key not in self._kept:
-            if self.store is None:
-                raise DataError(f"medium {name:015x} is nowhere to be had: the model's text has no store of media")
-            self.keep(name, self.made(self.store.decoded(name)))
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        if self.store is None:
+            raise DataError(f"medium {name:015x} is nowhere to be had: the model's text has no store of media")
+        return self.keep(name, self.made(self.store.decoded(name)))
 
     def made(self, decoded: Decoded) -> Medium:
         """What the model reads of content. Raises DataError where the processor refuses it."""
@@ -135,13 +151,15 @@ class Senses:
         """How many tokens show a part of a medium."""
         return self.of(name).parts
 
-    def keep(self, name: int, medium: Medium) -> None:
+    def keep(self, name: int, medium: Medium) -> Medium:
         """Keep a medium under its number; the least recently used go where there is no room."""
         key = name, self.processor.settings
-        self._bytes += _size(medium) - (_size(self._kept[key]) if key in self._kept else 0)
-        self._kept[key] = medium
-        while self._bytes > ROOM and len(self._kept) > 1:
-            self._bytes -= _size(self._kept.popitem(last=False)[1])
+        with self._lock:
+            self._bytes += _size(medium) - (_size(self._kept[key]) if key in self._kept else 0)
+            self._kept[key] = medium
+            while self._bytes > ROOM and len(self._kept) > 1:
+                self._bytes -= _size(self._kept.popitem(last=False)[1])
+        return medium
 
     def places(self, media_T: Names) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of a row's tokens the positions ``[3, T]`` in time, height and width and which part of its medium each shows ``[T]``.
@@ -172,6 +190,12 @@ class Senses:
                 position += end - token
             token = end
         return position_3T, part_T
+
+    def last(self, media_T: Names, part_T: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The last place that each token of a row attends to where parts are ``mutual``: that of its medium's last part."""
+        parts = {name: self.of(name).parts if name else 1 for name in set(media_T.tolist())}
+        count_T = np.array([parts[name] for name in media_T.tolist()], np.int64)
+        return np.minimum(np.arange(len(media_T)) - part_T + count_T, len(media_T)) - 1
 
 
 def _size(medium: Medium) -> int:
@@ -216,6 +240,10 @@ class MediaText(Text):
             raise ModelError(f"the text spells {token}, which is a part of a medium; write a mark where one is ({marks})")
         return tokens
 
+    def parts(self, content: str) -> list[Message]:
+        pads, pieces = self.processor.pads, [piece for piece in _MARK.split(content) if piece]
+        return [{"type": _KIND[one]} if _KIND.get(one) in pads else {"type": "text", "text": one} for one in pieces]
+
     def prompt(self, text: str) -> list[int]:
         """Tokens of a prompt, its media expanded: this is the only place where they are.
 
@@ -231,12 +259,15 @@ class MediaText(Text):
                     f"the prompt has {given} {PLURAL[kind]} and {marks} marks {MARKS[kind]}; write one where each is "
                     f"(column {kind}: one of them or a list)"
                 )
-        tokens: list[int] = []
+        tokens, unread = list[int](), ""
         for piece in pieces:
             if piece in _KIND and waiting.get(_KIND[piece]):
-                tokens += self.senses.of(waiting[_KIND[piece]].pop(0).number).tokens
+                medium = self.senses.of(waiting[_KIND[piece]].pop(0).number)
+                tokens += [*(self.encode(unread + medium.around) if unread + medium.around else ()), *medium.tokens]
+                unread = medium.around
             else:
-                tokens += self.encode(piece) if piece else []
+                unread += piece
+        tokens += self.encode(unread) if unread else []
         before = [] if self.before == tokens[: len(self.before)] else self.before
         return [*before, *tokens] or [self.end]
 

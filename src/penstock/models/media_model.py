@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from penstock.config.media import Hearing, Media, Vision
+from penstock.config.media import Media
 from penstock.core.blobs import medium_of
 from penstock.core.errors import ModelError, TrainingError
-from penstock.models import llava, qwen_audio, qwen_vl
+from penstock.models import gemma, idefics, llava, qwen_audio, qwen_vl
 from penstock.models.architecture import require_equal
 from penstock.models.attention import AttentionPlan, PackedPlan, eager_attention
 from penstock.models.language_model import Head, LanguageModel
@@ -24,8 +24,14 @@ from penstock.models.media import PLURAL, MediaText, Medium, Names
 from penstock.models.packing import TokenBatch
 from penstock.models.text import Text
 
-MODEL_TYPES = (*qwen_vl.TYPES, *qwen_audio.TYPES, *llava.TYPES)
-"""Types of transformers whose media are read here."""
+READERS: dict[str, Any] = {
+    **dict.fromkeys(qwen_vl.TYPES, qwen_vl.QwenVL),
+    **dict.fromkeys(llava.TYPES, llava.Llava),
+    **dict.fromkeys(gemma.TYPES, gemma.Gemma),
+    **dict.fromkeys(idefics.TYPES, idefics.Idefics),
+    **dict.fromkeys(qwen_audio.TYPES, qwen_audio.QwenAudio),
+}
+"""Types of transformers whose media are read here, and by what."""
 NEVER = -1e9
 """The logit of a token that is never generated: its probability is exactly 0, and no difference of log-probs is undefined."""
 
@@ -56,9 +62,9 @@ class MediaModel(LanguageModel):
 
     def __init__(self, network: Any, text: MediaText, head: Head = "lm", frozen: bool = True) -> None:
         kind = network.config.model_type
-        if kind not in MODEL_TYPES or head != "lm":
+        if kind not in READERS or head != "lm":
             raise ModelError(
-                f"media are read by language models of the types {', '.join(MODEL_TYPES)}, not by a "
+                f"media are read by language models of the types {', '.join(READERS)}, not by a "
                 f'{"reward" if head != "lm" else "language"} model of type "{kind}"; leave model.media out to read text alone'
             )
         super().__init__(network, text, head)
@@ -109,12 +115,15 @@ class MediaModel(LanguageModel):
             raise TrainingError(f"row {batch.row_ids[batch.row_A[int(media.argmax())]]}: an action shows a part of a medium")
         if batch.media_N is None:
             return plain
-        plan = MediaPlan(batch.gather_BT, batch.scatter_N, batch.length_B, self.device)
         B, T = batch.gather_BT.shape
-        media_BT = batch.media_N[batch.gather_BT]
+        media_BT, senses = batch.media_N[batch.gather_BT], self.text.senses
         position_3BT, part_BT = np.zeros((3, B, T), np.int64), np.zeros((B, T), np.int64)
+        last_BT = np.zeros((B, T), np.int64) if self.text.processor.mutual else None
         for row, length in enumerate(batch.length_B):
-            position_3BT[:, row, :length], part_BT[row, :length] = self.text.senses.places(media_BT[row, :length])
+            position_3BT[:, row, :length], part_BT[row, :length] = senses.places(media_BT[row, :length])
+            if last_BT is not None:
+                last_BT[row, :length] = senses.last(media_BT[row, :length], part_BT[row, :length])
+        plan = MediaPlan(batch.gather_BT, batch.scatter_N, batch.length_B, self.device, last_BT)
         position_3N = position_3BT.reshape(3, -1)[:, batch.scatter_N]
         plan.shown = Shown(torch.from_numpy(position_3N).to(self.device), batch.media_N, part_BT.reshape(-1)[batch.scatter_N])
         return plan
@@ -166,7 +175,7 @@ class MediaModel(LanguageModel):
         if stamp != self._stamp:
             self.forget()
             self._stamp = stamp
-        if len(self._features) + len(names) > MOST:
+        if len(self._features) + len(names) > MOST or sum(one.nbytes for one in self._features.values()) > ROOM:
             self.forget()
         known = self._features  # of this moment: another thread may forget meanwhile
         lacking = [name for name in names if name not in known]
@@ -216,7 +225,8 @@ class MediaModel(LanguageModel):
         media_T = np.where(np.isin(row, sorted(processor.pads.values())), name, 0)
         position_3T, part_T = senses.places(media_T)
         shown = Shown(torch.from_numpy(position_3T).to(self.device), media_T, part_T)
-        plan = PackedPlan(np.arange(length)[None], np.arange(length), np.array([length]), self.device)
+        last_BT = senses.last(media_T, part_T)[None] if processor.mutual else None
+        plan = PackedPlan(np.arange(length)[None], np.arange(length), np.array([length]), self.device, last_BT)
         ours = self.logits(self.read(tokens, tokens, plan, shown)[0])
         self.forget()
         given = {name: value.to(self.device) for name, value in processor.arguments([medium], tokens).items()}
@@ -227,8 +237,8 @@ class MediaModel(LanguageModel):
         require_equal(self, ours, theirs, f"a row with {PLURAL[medium_of(decoded)]}")
 
 
-MOST = 4096
-"""Encoded media that are kept at most."""
+MOST, ROOM = 4096, 1 << 30
+"""Encoded media, and bytes of them, from which on all are forgotten: a server is shown new ones for ever."""
 
 
 def media_text(path: str, text: Text, media: Media, config: Any, **place: Any) -> MediaText:
@@ -237,15 +247,11 @@ def media_text(path: str, text: Text, media: Media, config: Any, **place: Any) -
     Raises:
         ModelError: there is no processor, or the model is of a type whose media are not read.
     """
-    kind = config.model_type
-    if isinstance(media, Vision) and kind in qwen_vl.TYPES:
-        return MediaText(text, qwen_vl.QwenVL.load(path, media, config, **place))
-    if isinstance(media, Vision) and kind in llava.TYPES:
-        return MediaText(text, llava.Llava.load(path, media, config, **place))
-    if isinstance(media, Hearing) and kind in qwen_audio.TYPES:
-        return MediaText(text, qwen_audio.QwenAudio.load(path, config, **place))
-    read = (*qwen_vl.TYPES, *llava.TYPES) if isinstance(media, Vision) else qwen_audio.TYPES
-    raise ModelError(
-        f'{path}: model.media={type(media).__name__} of type "{kind}" is not supported, that of {", ".join(read)} is; '
-        "leave model.media out to read its text alone"
-    )
+    reader = READERS.get(config.model_type)
+    if reader is None or not set(reader.kinds) & set(media.kinds):
+        read = ", ".join(kind for kind, other in READERS.items() if set(other.kinds) & set(media.kinds))
+        raise ModelError(
+            f'{path}: model.media={type(media).__name__} of type "{config.model_type}" is not supported, that of {read} is; '
+            "leave model.media out to read its text alone"
+        )
+    return MediaText(text, reader.load(path, media, config, **place))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from penstock.config.media import Hearing
 from penstock.config.run import ModelSpec, Run
 from penstock.core.errors import ModelError, SpecError
 
@@ -26,6 +29,9 @@ class Shape:
     tied: bool = True
     encoder_layers: int = 0
     """Layers of the encoder, if there is one; ``layers`` are then the decoder's, which have a second attention each."""
+    tower: int = 0
+    """Parameters of what reads media, besides :attr:`parameters`."""
+    tower_learns: bool = False
 
     @property
     def attention_parameters(self) -> int:
@@ -120,16 +126,39 @@ def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
     raises."""
     if not spec.path:
         made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
-        return replace(made_new, vocabulary=spec.vocabulary)
-    if spec.path.startswith("@"):
-        earlier = next(stage for stage in run.stages if stage.name == spec.path[1:])
-        return shape_behind(earlier.model, run)
-    folder = Path(spec.path).expanduser()
-    return shape_of(folder) if folder.is_dir() and not pipeline_of(folder) else None
+        found: Shape | None = replace(made_new, vocabulary=spec.vocabulary, tower=new_tower(spec))
+    elif spec.path.startswith("@"):
+        found = shape_behind(next(stage for stage in run.stages if stage.name == spec.path[1:]).model, run)
+    else:
+        folder = Path(spec.path).expanduser()
+        found = shape_of(folder) if folder.is_dir() and not pipeline_of(folder) else None
+    media = spec.media
+    return found and replace(found, tower=found.tower if media else 0, tower_learns=media is not None and not media.frozen)
 
 
-def shape_of(folder: Path) -> Shape:
-    """The shape a model folder's ``config.json`` describes.
+def new_tower(spec: ModelSpec) -> int:
+    """Parameters of the tower of a model from scratch (``models/scratch_media.py``), two layers of half the decoder's width."""
+    w = PRESETS[spec.preset].width // 2
+    if isinstance(spec.media, Hearing):
+        return 21 * w * w + (146 + 25 * spec.media.seconds) * w
+    return 44 * w * w + 125 * w if spec.media else 0
+
+
+def tower_in(folder: Path) -> int:
+    """Parameters of what reads media in a model folder, by the names in its weights' headers."""
+    sizes = []
+    for file in folder.glob("model*.safetensors"):
+        with file.open("rb") as opened:
+            head = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        sizes += [math.prod(head[name]["shape"]) for name in head if TOWER.search(name)]
+    return sum(sizes)
+
+
+TOWER = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\.")
+
+
+def shape_of(folder: Path) -> Shape | None:
+    """The shape a model folder's ``config.json`` describes; None where the part for text leaves out what its class has anyway.
 
     Raises:
         ModelError: no config, or one of another family of architectures.
@@ -138,28 +167,21 @@ def shape_of(folder: Path) -> Shape:
     if not file.exists():
         raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
     config = json.loads(file.read_text(encoding="utf-8"))
+    config |= config.get("text_config", {})
     try:
         if config.get("is_encoder_decoder"):
             return Shape(
-                width=config["d_model"],
-                hidden=config["d_ff"],
-                layers=config.get("num_decoder_layers") or config["num_layers"],
-                heads=config["num_heads"],
-                key_value_heads=config["num_heads"],
-                head_width=config["d_kv"],
-                vocabulary=config["vocab_size"],
-                encoder_layers=config["num_layers"],
-            )
+                width=config["d_model"], hidden=config["d_ff"], heads=config["num_heads"], key_value_heads=config["num_heads"],
+                layers=config.get("num_decoder_layers") or config["num_layers"], head_width=config["d_kv"],
+                vocabulary=config["vocab_size"], encoder_layers=config["num_layers"],
+            )  # fmt: skip
         heads = config["num_attention_heads"]
         return Shape(
-            width=config["hidden_size"],
-            hidden=config["intermediate_size"],
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            key_value_heads=config.get("num_key_value_heads") or heads,
-            head_width=config.get("head_dim") or 0,
-            vocabulary=config["vocab_size"],
-            tied=config.get("tie_word_embeddings", True),
-        )
+            width=config["hidden_size"], hidden=config["intermediate_size"], layers=config["num_hidden_layers"], heads=heads,
+            key_value_heads=config.get("num_key_value_heads") or heads, head_width=config.get("head_dim") or 0,
+            vocabulary=config["vocab_size"], tied=config.get("tie_word_embeddings", True), tower=tower_in(folder),
+        )  # fmt: skip
     except KeyError as error:
+        if "text_config" in config:
+            return None
         raise ModelError(f"{file}: no field {error}; its size cannot be computed") from error

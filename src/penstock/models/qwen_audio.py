@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from transformers import WhisperFeatureExtractor
 
 from penstock.core.blobs import Sound
-from penstock.core.errors import DataError, ModelError
+from penstock.core.errors import DataError
 from penstock.core.types import FloatArray
-from penstock.models.attention import quiet_transformers
-from penstock.models.media import Medium
+from penstock.models.media import Medium, loaded
 from penstock.models.text import Text
 
 TYPES = ("qwen2_audio",)
@@ -32,7 +31,8 @@ class QwenAudio:
         config: the model's.
     """
 
-    mrope = False
+    kinds = ("audio",)
+    mrope = mutual = False
 
     def __init__(self, extractor: Any, config: Any) -> None:
         self.extractor, self.config = extractor, config
@@ -40,14 +40,9 @@ class QwenAudio:
         self.forbidden = frozenset(self.pads.values())
 
     @staticmethod
-    def load(path: str, config: Any, **place: Any) -> QwenAudio:
+    def load(path: str, hearing: Any, config: Any, **place: Any) -> QwenAudio:
         """Of a model folder or hub name. Raises ModelError where it says nothing of sounds."""
-        try:
-            with quiet_transformers():
-                extractor = WhisperFeatureExtractor.from_pretrained(path, **place)
-        except Exception as error:
-            raise ModelError(f"{path}: the features of sounds (preprocessor_config.json) cannot be loaded: {error}") from error
-        return QwenAudio(extractor, config)
+        return QwenAudio(loaded(WhisperFeatureExtractor, path, place), config)
 
     @property
     def settings(self) -> str:
@@ -60,9 +55,10 @@ class QwenAudio:
             ValueError: it is longer than that, or too short for a token.
         """
         rate, longest = int(self.extractor.sampling_rate), int(self.extractor.n_samples)
-        samples_S = resampled(medium.samples_S, medium.rate, rate)
-        if len(samples_S) > longest:
-            raise ValueError(f"it lasts {len(samples_S) / rate:.2f} s, and the model hears {longest / rate:.2f} s; cut it")
+        seconds, most = len(medium.samples_S) / medium.rate, longest / rate
+        if seconds > most:  # before it takes the memory of a sound at the model's rate
+            raise ValueError(f"it lasts {seconds:.2f} s, and the model hears {most:.2f} s; cut it")
+        samples_S = resampled(medium.samples_S, medium.rate, rate)[:longest]
         made = self.extractor(
             samples_S, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
         )

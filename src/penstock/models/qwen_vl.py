@@ -17,9 +17,7 @@ from transformers import Qwen2VLImageProcessorPil
 
 from penstock.config.media import Vision
 from penstock.core.blobs import Film, Picture
-from penstock.core.errors import ModelError
-from penstock.models.attention import quiet_transformers
-from penstock.models.media import Medium
+from penstock.models.media import Medium, loaded
 from penstock.models.text import Text
 
 TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -33,7 +31,8 @@ class QwenVL:
         config: the model's.
     """
 
-    mrope = True
+    kinds = ("image", "video")
+    mrope, mutual = True, False
 
     def __init__(self, processor: Any, vision: Vision, config: Any) -> None:
         if vision.pixels:
@@ -50,12 +49,7 @@ class QwenVL:
     @staticmethod
     def load(path: str, vision: Vision, config: Any, **place: Any) -> QwenVL:
         """Of a model folder or hub name. Raises ModelError where it says nothing of pictures."""
-        try:
-            with quiet_transformers():
-                processor = Qwen2VLImageProcessorPil.from_pretrained(path, **place)
-        except Exception as error:
-            raise ModelError(f"{path}: the picture processor (preprocessor_config.json) cannot be loaded: {error}") from error
-        return QwenVL(processor, vision, config)
+        return QwenVL(loaded(Qwen2VLImageProcessorPil, path, place), vision, config)
 
     @property
     def settings(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+PROBE = "QZ7JX"
+"""A content that no template changes."""
 
 Message = Mapping[str, Any]
 NONE: Message = {}
@@ -156,12 +160,25 @@ class Text:
         end = re.search("|".join(re.escape(self.tokenizer.decode([end])) for end in sorted(self.ends)), written)
         return written[: end.end()] if end else written
 
+    @cached_property
+    def in_parts(self) -> bool:
+        """Whether the chat template takes contents in parts alone and would leave a text out (SmolVLM's)."""
+        try:
+            return PROBE not in str(self.tokenizer.apply_chat_template([{"role": "user", "content": PROBE}], tokenize=False))
+        except Exception:  # a template raises what it likes; it says so again of the conversation itself
+            return False
+
+    def parts(self, content: str) -> list[Message]:
+        """A message's content in parts."""
+        return [{"type": "text", "text": content}]
+
     def _written(self, messages: Sequence[Message], arguments: Message, asking: bool) -> str:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
+        said = [{**m, "content": self.parts(m["content"])} if isinstance(m.get("content"), str) else m for m in messages]
         try:
             written = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=asking, **arguments
+                said if self.in_parts else list(messages), tokenize=False, add_generation_prompt=asking, **arguments
             )
         except Exception as error:  # a template raises what it likes
             raise ModelError(f"the chat template refuses the conversation: {error}") from error

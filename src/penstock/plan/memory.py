@@ -94,6 +94,8 @@ def footprint(shape: Shape, learner: LearnerSpec, *, reference: bool = False, re
         weights += (shape.parameters * number if reference and learner.lora is None else 0.0) + (
             reward_models * (trunk + shape.width) * number
         )
+    weights += shape.tower * number * (1 + reference)
+    trained += shape.tower if shape.tower_learns else 0
     learned = trained + extra + critic
     masters = 4.0 * (trained + extra) if number == 2 else 0.0
     return Footprint(weights, masters, 4.0 * learned, MOMENTS[type(learner.optimizer)] * learned)

@@ -15,12 +15,10 @@ from penstock.core.errors import RewardError
 from penstock.core.types import Group, IntArray, Prompt, Row, Sample, Unit
 from penstock.data.render import Message, assistant
 from penstock.data.texts import answer_text, arguments_of, prompt_text, reader
-from penstock.models.text import Text
+from penstock.models.text import PROBE, Text
 from penstock.sandbox.threads import Threads
 
 Prepare = Callable[[Sample, Prompt], IntArray]
-MARK = "QZ7JX"
-"""A user's turn that no template changes."""
 
 
 def same_tokens(sample: Sample, prompt: Prompt) -> IntArray:
@@ -72,8 +70,8 @@ def _spoken(tokens: list[int], said: list[Message], prompt: Prompt, policy: Text
     text = policy.tokenizer.decode(tokens)
     if not prompt.messages:
         return text
-    asked = policy.render_chat([*said, {"role": "user", "content": MARK}], arguments_of(prompt))
-    before, _, after = asked.rpartition(MARK)
+    asked = policy.render_chat([*said, {"role": "user", "content": PROBE}], arguments_of(prompt))
+    before, _, after = asked.rpartition(PROBE)
     text = text.removesuffix(after)
     begun = max(n for n in range(min(len(before), len(text)) + 1) if before.endswith(text[:n]))
     return policy.decode(policy.encode(text[begun:]))

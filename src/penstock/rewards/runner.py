@@ -82,7 +82,8 @@ class Mixture:
         self.last_failure = ""
 
     def _part(self, spec: RewardSpec, provided: Mapping[str, RewardFunction], base: Path | None) -> _Part:
-        name = spec.name or spec.function.rpartition(":")[2].removeprefix("@")
+        scheme = spec.function.partition(":")[0]
+        name = spec.name or (scheme if scheme in ("judge", "clip") else spec.function.rpartition(":")[2].removeprefix("@"))
         if spec.function == "math" and spec.function not in provided:
             function: RewardFunction = self._math(spec)
             return _Part(name, function, spec.weight, None, {}, False, False)
@@ -90,8 +91,8 @@ class Mixture:
             function = provided[spec.function]
         elif spec.function in BUILT_IN:
             function = BUILT_IN[spec.function]
-        elif spec.function.startswith("model:"):
-            raise SpecError(f'reward "{spec.function}": the reward model was not loaded; pass it to Mixture as provided')
+        elif scheme in ("model", "judge", "clip"):
+            raise SpecError(f'reward "{spec.function}": the model behind it was not loaded; pass it to Mixture as provided')
         elif ":" not in spec.function:
             known = ", ".join([*BUILT_IN, "math"])
             raise SpecError(f'reward "{spec.function}" is unknown; known are: {known}; or write FILE.py:FUNCTION')

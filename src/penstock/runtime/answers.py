@@ -21,15 +21,9 @@ from penstock.train.device import set_up
 
 
 def answer(
-    name: str,
-    texts: Sequence[str],
-    sampling: Any,
-    samples: int,
-    chat: bool,
-    device: str,
-    best_by: str = "",
+    name: str, texts: Sequence[str], sampling: Any, samples: int, chat: bool, device: str, best_by: str = "",
     dtype: Dtype = "float32",
-) -> list[tuple[str, list[str]]]:
+) -> list[tuple[str, list[str]]]:  # fmt: skip
     """(prompt, answers) of each prompt; the one that ``best_by`` scores highest, if a reward is named.
 
     Args:

@@ -32,6 +32,7 @@ from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
 from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
+from penstock.models.clip import Clip
 from penstock.models.families import Model, built, computing, drawing, language_model, policy_of, without_adapters
 from penstock.models.files import load_model
 from penstock.models.language_model import Head, LanguageModel
@@ -41,7 +42,9 @@ from penstock.models.text import Text
 from penstock.net import wire
 from penstock.observe.rules import bounds_of
 from penstock.observe.sentinels import Sentinels
+from penstock.rewards.clip import ClipReward
 from penstock.rewards.ensemble import combined
+from penstock.rewards.judge import JudgeReward
 from penstock.rewards.model import ModelReward, read_by
 from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
@@ -240,23 +243,29 @@ class StageRewards:
 
     Options of a reward model (or several, ``model:@a+@b``): ``sigmoid`` gives a probability instead of a score; ``combine``
     and ``penalty`` say what is made of several (see rewards/ensemble.py). Of a process reward model (``process:@a``):
-    ``separator`` and ``use`` (see rewards/process.py).
+    ``separator`` and ``use`` (see rewards/process.py). Of a judge and of CLIP: see rewards/judge.py and rewards/clip.py.
     """
 
     def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:
         self._models: list[ModelReward] = []
+        self._lookers: dict[str, JudgeReward | ClipReward] = {}
         provided: dict[str, RewardFunction] = {}
+        store = policy.store if isinstance(policy.store, MediaStore) else MediaStore(models.blobs)
         for spec in specs:
-            if spec.function.startswith("process:"):
+            scheme, _, place = spec.function.partition(":")
+            if scheme == "process":
                 (name,) = models_behind(spec)
-                stepwise = step_reward(models.scorer(name), spec.name or name, policy)
+                provided[spec.function] = stepwise = step_reward(models.scorer(name), spec.name or name, policy)
                 self._models.append(stepwise)
-                provided[spec.function] = stepwise
-            if spec.function.startswith("model:"):
+            if scheme == "model":
                 made = [model_reward(models.scorer(name), spec.name or name, policy) for name in models_behind(spec)]
                 self._models += made
                 provided[spec.function] = _with_options(made)
-        self.mixture = Mixture(specs, provided, base)
+            if scheme == "judge":
+                self._lookers[spec.function] = JudgeReward(partial(_judge, place, spec.deadline), store)
+            if scheme == "clip":
+                self._lookers[spec.function] = ClipReward(Clip(models.path(place), models.device), place, store)
+        self.mixture = Mixture(specs, provided | self._lookers, base)
         self.spans: Spans = NO_SPANS
 
     async def __call__(self, group: Group) -> Group:
@@ -268,6 +277,14 @@ class StageRewards:
         await self.mixture.close()
         for made in self._models:
             made.close()
+        for looker in self._lookers.values():
+            await looker.close()
+
+
+def _judge(url: str, seconds: float, model: str, key: str) -> Any:
+    from penstock.serve.judge import OneWord  # with an extra's package
+
+    return OneWord(url, key, seconds, model)
 
 
 def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:

@@ -93,7 +93,8 @@ def check_rewards(rewards: tuple[RewardSpec, ...], base: Path) -> None:
     def heavy(sample: Any, columns: Any, **options: Any) -> float:
         return 0.0
 
-    stood_in = [reward for reward in rewards if reward.function == "math" or models_behind(reward)]
+    schemes = ("math", "judge", "clip")
+    stood_in = [reward for reward in rewards if reward.function.partition(":")[0] in schemes or models_behind(reward)]
     Mixture(rewards, {reward.function: heavy for reward in stood_in}, base)
 
 
@@ -116,9 +117,9 @@ def check_model(path: str) -> None:
     folder = Path(path).expanduser()
     if path.startswith((".", "/", "~")) and not folder.is_dir():
         raise ModelError(f"{folder.absolute()}: no such folder")
-    if not path.startswith("@") and path and folder.is_dir() and pipeline_of(folder):
+    elsewhere = not path or path.startswith("@") or not folder.is_dir()
+    if elsewhere or pipeline_of(folder) or (folder / "config.json").is_file():
         return
-    if not path.startswith("@") and path and folder.is_dir() and not (folder / "config.json").is_file():
-        if (folder / "run.json").is_file():
-            raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")
-        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    if (folder / "run.json").is_file():
+        raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")
+    raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")

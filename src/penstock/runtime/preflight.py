@@ -58,15 +58,8 @@ def preflight(run: Run, base: Path, rows: int = 3) -> Iterator[CheckedStage]:
 
 def shortened(stage: Any, rows: int) -> Any:
     """The stage as one step on a few rows."""
-    once = {
-        "minibatches": 1,
-        "epochs": 1,
-        "max_lag": 0,
-        "max_uses": 1,
-        "oversample": 0,
-        "dynamic_sampling": 0,
-        "on_stale": "wait",
-    }
+    ones, none = ("minibatches", "epochs", "max_uses"), ("max_lag", "oversample", "dynamic_sampling")
+    once = dict.fromkeys(ones, 1) | dict.fromkeys(none, 0) | {"on_stale": "wait"}
     return replace(stage, steps=1, batch=rows, evaluation=None, **(once if stage.uses_stream else {}))
 
 

@@ -89,11 +89,13 @@ class InFlightRequests(ForeignGenerator, ABC):
         """Draw one sample; ``on_token`` hears the version that is in use when a token arrives here.
 
         Raises:
-            GenerationError: the prompt is empty or does not fit the context, too many requests wait, or the engine failed or
-                refuses the request.
+            GenerationError: the prompt is empty, does not fit the context or has media, too many requests wait, or the engine
+                failed or refuses the request.
             ConnectionLost: a server is gone.
         """
         require_room(request, self.context)
+        if request.blobs:
+            raise GenerationError(f"{request.key}: the prompt has media, which {self.engine_name} is not sent; use Embedded")
         if request.sampling.beta:
             raise GenerationError(
                 f"{request.key}: beta={request.sampling.beta} needs Q heads, which {self.engine_name} has not; use beta=0"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
+from typing import Any
+
 from penstock.core.errors import GenerationError
 from penstock.serve.http_client import HttpClient
 
@@ -29,12 +33,19 @@ class OneWord:
                 raise GenerationError(f"{self._talk.url}/v1/models: lists no model; name it in model=")
             self._model = str(listed[0].get("id", ""))
 
-    async def ask(self, question: str) -> str:
-        """The model's answer. Raises what :meth:`HttpClient.post` raises, and GenerationError for an answer without text."""
+    async def ask(self, question: str, shown: Sequence[tuple[str, bytes]] = ()) -> str:
+        """The model's answer to a question about images and sounds, (media type, file) each, which come before it.
+
+        Raises what :meth:`HttpClient.post` raises, and GenerationError for an answer without text, or where there are media
+        and it is not asked in a chat.
+        """
         common = {"model": self._model, "temperature": 0, "max_tokens": LONGEST_ANSWER}
         if self._chat:
-            body = {**common, "messages": [{"role": "user", "content": question}]}
+            parts = [*map(_part, shown), {"type": "text", "text": question}]
+            body = {**common, "messages": [{"role": "user", "content": parts if shown else question}]}
             found = await self._talk.post("/v1/chat/completions", body)
+        elif shown:
+            raise GenerationError(f"{self._talk.url}: images and sounds are shown in chats alone; set chat=true")
         else:
             found = await self._talk.post("/v1/completions", {**common, "prompt": question})
         try:
@@ -48,3 +59,12 @@ class OneWord:
 
     async def close(self) -> None:
         await self._talk.close()
+
+
+def _part(shown: tuple[str, bytes]) -> dict[str, Any]:
+    """A file as a part of a message."""
+    kind, content = shown
+    encoded = base64.b64encode(content).decode()
+    if kind.startswith("audio/"):
+        return {"type": "input_audio", "input_audio": {"data": encoded, "format": kind.removeprefix("audio/")}}
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{encoded}"}}

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from penstock.config.parts import TEMPLATE_OWN
+from penstock.core.errors import DataError
 from penstock.core.types import IntArray, PromptKey, Request, SampleKey, Sampling
+from penstock.serve.media import Held, Part, marked
 from penstock.serve.service import Service
 from penstock.serve.transport import is_tokens, tokens_of
 from penstock.web.fields import Fields
@@ -52,6 +54,8 @@ class ParsedRequest:
 
     chat: bool
     prompts: tuple[IntArray, ...]
+    media: tuple[Held, ...]
+    """Of a chat's only prompt."""
     samples: int
     sampling: Sampling
     stream: bool
@@ -62,8 +66,9 @@ class ParsedRequest:
 
     def requests(self) -> list[Request]:
         """One for each sample; the samples of a prompt are together. With a seed they are the same every time."""
+        blobs = tuple(held.blob for held in self.media)
         return [
-            Request(SampleKey(PromptKey(SOURCE, 0, place), sample), tokens, self.sampling)
+            Request(SampleKey(PromptKey(SOURCE, 0, place), sample), tokens, self.sampling, blobs=blobs)
             for place, tokens in enumerate(self.prompts)
             for sample in range(self.samples)
         ]
@@ -81,25 +86,29 @@ async def completion(body: dict[str, Any], service: Service) -> ParsedRequest:
             400, "logprobs: this server gives the log-prob of the tokens generated and of no others; use logprobs=0",
             param="logprobs", code="unsupported_parameter",
         )  # fmt: skip
-    return _finish(fields, service, False, prompts, 16, logprobs is not None)
+    return _finish(fields, service, prompts, 16, logprobs is not None)
 
 
 async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     """A body of ``/v1/chat/completions``. Raises Refusal."""
     fields = _begin(body, service, CHAT_NEUTRAL)
-    messages = _messages(fields.take("messages"))
+    messages, parts = _messages(fields.take("messages"))
+    if parts and service.media is None:
+        raise Refusal(400, f"{parts[0].where}: this server's model reads text alone (it was started without --media)",
+                      param=parts[0].where, code="unsupported_parameter")  # fmt: skip
+    media = await service.media.take(parts) if service.media is not None else ()
     given = fields.object("chat_template_kwargs")
     if own := sorted(TEMPLATE_OWN & given.keys()):
         raise Refusal(400, f"chat_template_kwargs: {', '.join(own)} cannot be set", param="chat_template_kwargs")
     rendered = service.text.render_chat(messages, given)
-    tokens = np.asarray(await asyncio.to_thread(service.text.rendered.prompt, rendered), np.int32)
+    tokens = await asyncio.to_thread(_read, service, rendered, media)
     _fits(tokens, service)
     logprobs = fields.flag("logprobs")
     if fields.has("max_completion_tokens") and fields.has("max_tokens"):
         raise Refusal(400, "max_tokens and max_completion_tokens mean the same here; give one of them", param="max_tokens")
     name = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
     most = fields.whole(name, service.context - len(tokens), 1)
-    return _finish(fields, service, True, (tokens,), most, logprobs)
+    return _finish(fields, service, (tokens,), most, logprobs, media)
 
 
 def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[Any, ...]]) -> Fields:
@@ -114,9 +123,20 @@ def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[A
     return fields
 
 
+def _read(service: Service, rendered: str, media: tuple[Held, ...]) -> IntArray:
+    """Tokens of a chat, its media decoded and expanded."""
+    try:
+        return np.asarray(service.text.rendered.showing([held.blob for held in media]).prompt(rendered), np.int32)
+    except DataError as error:
+        raise Refusal(400, str(error), param="messages") from error
+
+
 def _finish(
-    fields: Fields, service: Service, chat: bool, prompts: tuple[IntArray, ...], most: int, logprobs: bool
-) -> ParsedRequest:
+    fields: Fields, service: Service, prompts: tuple[IntArray, ...], most: int, logprobs: bool,
+    media: tuple[Held, ...] | None = None,
+) -> ParsedRequest:  # fmt: skip
+    """``media`` is given of a chat."""
+    chat = media is not None
     samples = fields.whole("n", 1, 1, service.limits.samples)
     if samples * len(prompts) > service.limits.samples:
         raise Refusal(400, f"{len(prompts)} prompts times n={samples} are more than {service.limits.samples} samples; "
@@ -140,7 +160,7 @@ def _finish(
     options.done()
     token_ids = fields.flag("return_token_ids")
     fields.done()
-    return ParsedRequest(chat, prompts, samples, sampling, stream, usage, logprobs, token_ids)
+    return ParsedRequest(chat, prompts, media or (), samples, sampling, stream, usage, logprobs, token_ids)
 
 
 async def _prompts(value: Any, service: Service) -> tuple[IntArray, ...]:
@@ -164,13 +184,15 @@ def _fits(tokens: IntArray, service: Service) -> None:
                       param="prompt", code="context_length_exceeded")  # fmt: skip
 
 
-def _messages(value: Any) -> list[dict[str, str]]:
+def _messages(value: Any) -> tuple[list[dict[str, str]], list[Part]]:
+    """Messages with a mark where each medium is, and the media."""
     if not isinstance(value, list) or not value:
         raise Refusal(400, 'messages must be a list like [{"role": "user", "content": "…"}]', param="messages")
-    return [_message(place, message) for place, message in enumerate(value)]
+    media: list[Part] = []
+    return [_message(place, message, media) for place, message in enumerate(value)], media
 
 
-def _message(place: int, message: Any) -> dict[str, str]:
+def _message(place: int, message: Any, media: list[Part]) -> dict[str, str]:
     where = f"messages[{place}]"
     if not isinstance(message, dict):
         raise Refusal(400, f"{where} is no object", param=where)
@@ -178,7 +200,7 @@ def _message(place: int, message: Any) -> dict[str, str]:
     role = fields.text("role", one_of=ROLES)
     content = fields.take("content")
     if isinstance(content, list):
-        content = "".join(_part(f"{where}.content[{index}]", part) for index, part in enumerate(content))
+        content = "".join(_part(f"{where}.content[{index}]", part, media) for index, part in enumerate(content))
     if not isinstance(content, str):
         raise Refusal(400, f"{where}.content is no text", param=f"{where}.content")
     fields.neutral("tool_calls", [])
@@ -190,7 +212,9 @@ def _message(place: int, message: Any) -> dict[str, str]:
     return found
 
 
-def _part(where: str, part: Any) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        raise Refusal(400, f"{where}: only parts of type text are supported", param=where, code="unsupported_parameter")
-    return str(part["text"])
+def _part(where: str, part: Any, media: list[Part]) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    mark, medium = marked(part if isinstance(part, dict) else {}, where)
+    media.append(medium)
+    return mark

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.contracts import StreamingGenerator
 from penstock.core.types import Request, Sample, SampleKey, Version, WeightUpdate
+from penstock.serve.media import RequestMedia
 from penstock.serve.metrics import Metrics
 from penstock.web.crowd import Bodies
 from penstock.web.guard import BodyLimits
@@ -75,6 +76,8 @@ class Service:
     vocabulary: int
     limits: Limits = field(default_factory=Limits)
     receiver: Receiver | None = None
+    media: RequestMedia | None = None
+    """The media of requests, of a model that reads some; its ``text`` is made to find them there."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: Metrics = field(default_factory=Metrics)
     paused: bool = False
@@ -84,6 +87,10 @@ class Service:
     """Samples that the engine is at."""
     learner_epoch: int = 0
     """The learner's, of the last update."""
+
+    def __post_init__(self) -> None:
+        if self.media is not None:
+            self.text.store = self.media
 
     @property
     def version(self) -> Version:

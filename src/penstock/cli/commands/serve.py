@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
 from penstock.cli.command import Command, Device, Dtype, address, called
 from penstock.cli.commands.generate import model_path
+from penstock.config.spec import require
 from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Serve(Command):
     """A client that sends the key in this file may generate."""
     behind_https: bool = False
     """A proxy in front, perhaps on this machine, speaks https; needs --token-file."""
+    media: Literal["none", "vision", "hearing"] = "none"
+    """Chats may have images (vision) or sounds (hearing), where the model reads them."""
+    fetch: Annotated[str, called("HOST,…")] = ""
+    """Fetch images that chats name by an address at one of these hosts; else they must be in the request itself."""
     name: Annotated[str, called("NAME")] = ""
     """What the API calls the model (default: the folder's name)."""
     device: Device = "auto"
@@ -54,9 +59,8 @@ class Serve(Command):
     def __post_init__(self) -> None:
         numbers = {"port": self.port, "queue": self.queue, "cache-gb": self.cache_gb, "max-running": self.max_running}
         for name, value in numbers.items():
-            low = 1 if name == "max-running" else 0
-            if value < low:
-                raise SpecError(f"--{name} {value}; at least {low}")
+            require(value >= (low := int(name == "max-running")), f"--{name} {value}; at least {low}")
+        require(not self.fetch or self.media == "vision", "--fetch is of images; give --media vision")
 
     def run(self) -> None:
         """Serve until a signal."""
@@ -84,18 +88,21 @@ def service_of(path: str, name: str, command: Serve) -> Service:
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.families import language_model
     from penstock.runtime.receiver import ModelReceiver
+    from penstock.serve.media import READ, RequestMedia
     from penstock.serve.service import Limits, Service
     from penstock.train.device import set_up
 
-    model = language_model(path, dtype=command.dtype).to(set_up(command.device, 0))
+    read = READ[command.media]
+    model = language_model(path, dtype=command.dtype, media=read).to(set_up(command.device, 0))
     return Service(
         name=name,
         engine=embedded_generator(model, max_running=command.max_running, cache_gb=command.cache_gb),
         text=model.text,
         context=model.context,
         vocabulary=model.network.get_input_embeddings().num_embeddings,
-        limits=Limits(room=command.max_running + command.queue),
+        limits=Limits(room=command.max_running + command.queue, body_bytes=(4 if read is None else 32) << 20),
         receiver=ModelReceiver(model),
+        media=None if read is None else RequestMedia.of(command.fetch),
     )
 
 

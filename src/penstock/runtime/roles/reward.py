@@ -20,7 +20,7 @@ async def run(bootstrap: Bootstrap) -> None:
     made, stage, folder = bootstrap.run, bootstrap.online, RunFolder(bootstrap.folder)
     device = set_up(made.device, bootstrap.threads)
     text = load_text(str(bootstrap.stage_start(stage.name)))
-    models = Models(lambda earlier: folder.stage_model(made, earlier), device, made.seed)
+    models = Models(lambda earlier: folder.stage_model(made, earlier), device, made.seed, folder.blobs)
     models.compute = stage.learner.dtype
     rewards = StageRewards(stage.rewards, models, text, bootstrap.base)
     rewards.spans = Spans(folder.spans / f"{bootstrap.name}.jsonl", bootstrap.name)

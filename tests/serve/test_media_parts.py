@@ -1,0 +1,247 @@
+"""Images and sounds in chats: what the model is shown, by OpenAI's own client too; what is refused, and in how many words."""
+
+import asyncio
+import base64
+import gc
+import io
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra serve")
+
+import httpx
+import uvicorn
+from openai import AsyncOpenAI, BadRequestError
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+import seeing
+from penstock.data.sounds import wav_of
+from penstock.models.files import save_model
+from penstock.serve.media import MediaLimits, RequestMedia
+from serving import BEARER, TOKEN, Process, running, service_of, serving
+
+
+def png(pixels: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def image(content: bytes, **more) -> dict:
+    url = "data:image/png;base64," + base64.b64encode(content).decode()
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
+def audio(content: bytes, form: str = "wav") -> dict:
+    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(content).decode(), "format": form}}
+
+
+def text(words: str) -> dict:
+    return {"type": "text", "text": words}
+
+
+def served(scenario, model=None, limits=None, **more):
+    """The result of an async scenario over (http client, service) of a model of media."""
+
+    async def over():
+        service = service_of(model or seeing.built(), **more)
+        service.media = service.text.store = RequestMedia(limits)
+        async with (
+            serving(service) as url,
+            httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30, trust_env=False, verify=False) as client,
+        ):
+            return await asyncio.wait_for(scenario(client, service), 60)
+
+    return asyncio.run(over())
+
+
+def chat(*parts, **more) -> dict:
+    return {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 6, "seed": 3, **more}
+
+
+def asked(parts, model=None, limits=None, **more):
+    """(status, body) of a chat."""
+
+    async def scenario(client, service):
+        answer = await client.post("/v1/chat/completions", json=chat(*parts, **more))
+        return answer.status_code, answer.json()
+
+    return served(scenario, model, limits)
+
+
+def test_log_probs_of_an_answer_to_a_picture_are_those_of_transformers():
+    model, pixels = seeing.built(), seeing.picture((16, 24))
+    status, body = asked([text("what is "), image(png(pixels)), text("?")], model, logprobs=True, return_token_ids=True)
+    assert status == 200, body
+    (choice,), tokens = body["choices"], body["prompt_token_ids"]
+    rendered = model.text.render_chat([{"role": "user", "content": "what is <image>?"}])
+    model.text.store = seeing.MediaStore()
+    blobs = seeing.shown(model, pixels)
+    assert tokens == model.text.rendered.showing(blobs).prompt(rendered)
+    whole_T = np.asarray([*tokens, *choice["token_ids"]], np.int32)
+    logits_TV = seeing.transformers_logits(model, whole_T, blobs)
+    logits_TV[:, sorted(model.text.media)] = -np.inf
+    at = np.arange(len(tokens), len(whole_T))
+    wanted = logits_TV.log_softmax(-1)[at - 1, whole_T[at].astype(np.int64)]
+    np.testing.assert_allclose([one["logprob"] for one in choice["logprobs"]["content"]], wanted, atol=1e-4)
+
+
+def test_openais_client_sends_pictures_and_reads_a_stream():
+    parts = [image(png(seeing.picture())), text("what is it?"), image(png(seeing.picture(seed=1)), detail="auto")]
+
+    async def over():
+        service = service_of(seeing.built())
+        service.media = service.text.store = RequestMedia()
+        async with serving(service) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0) as client:
+            given = {"model": "tiny", "max_tokens": 8, "seed": 4, "messages": [{"role": "user", "content": parts}]}
+            whole = await client.chat.completions.create(**given)
+            pieces = [one async for one in await client.chat.completions.create(**given, stream=True)]
+            with pytest.raises(BadRequestError, match="cannot be decoded"):
+                await client.chat.completions.create(**{**given, "messages": chat(image(b"no picture"))["messages"]})
+            return whole.choices[0].message.content, "".join(one.choices[0].delta.content or "" for one in pieces)
+
+    whole, streamed = asyncio.run(over())
+    assert whole == streamed
+
+
+def test_the_same_words_with_another_picture_have_another_answer():
+    async def scenario(client, service):
+        bodies = [chat(image(png(seeing.picture(seed=seed))), text("what?"), logprobs=True) for seed in (1, 2, 1)]
+        answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for body in bodies))
+        return [[one["logprob"] for one in answer.json()["choices"][0]["logprobs"]["content"]] for answer in answers]
+
+    first, other, again = served(scenario)
+    np.testing.assert_allclose(first, again, atol=5e-5)
+    assert abs(first[0] - other[0]) > 1e-3
+
+
+def test_a_sound_is_heard():
+    model = seeing.of_kind("qwen2_audio")
+    content, _ = wav_of(seeing.sound(0.4))
+    status, body = asked([audio(content), text("which note?")], model, return_token_ids=True)
+    assert status == 200, body
+    (pad,) = model.text.processor.pads.values()
+    assert body["prompt_token_ids"].count(pad) == 5  # 800 samples are 20 features, 10 frames
+
+
+def test_media_are_let_go_with_their_request():
+    async def scenario(client, service):
+        (await client.post("/v1/chat/completions", json=chat(image(png(seeing.picture())), text("?")))).raise_for_status()
+        await asyncio.sleep(0)
+        gc.collect()
+        return len(service.media._held)
+
+    assert served(scenario) == 0
+
+
+BOMB = png(np.zeros((200, 200, 3), np.uint8))
+GIF = io.BytesIO()
+Image.fromarray(seeing.picture()).save(GIF, "GIF", save_all=True, append_images=[Image.fromarray(seeing.picture(seed=2))])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (image(b"abc"), "the picture cannot be decoded"),
+        (image(b""), "has 0 bytes"),
+        (image(BOMB), "make it smaller"),
+        (image(png(seeing.picture()) + bytes(5000)), "has 6"),
+        (image(GIF.getvalue()), "2 frames"),
+        (image(png(seeing.picture()), detail="high"), "detail is not supported here"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,!!"}}, "is not in base64"),
+        ({"type": "image_url", "image_url": {"url": "data:text/html,hello"}}, "no image in base64"),
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}, "images are fetched from nowhere"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "images are fetched from nowhere"),
+        ({"type": "image_url", "image_url": {}}, "url=null"),
+        ({"type": "image_url"}, "parts are of type text, image_url or input_audio"),
+        ({"type": "video_url", "video_url": {"url": "x"}}, "parts are of type text, image_url or input_audio"),
+        (audio(wav_of(seeing.sound())[0]), "the model reads pictures and films, and the prompt has sounds"),
+        (audio(b"x", "mp3"), "format="),
+        (text("<image>"), "0 pictures and 1 marks"),
+        (text("<|image_pad|>"), "the text spells <|image_pad|>"),
+        ("words", "parts are of type text, image_url or input_audio"),
+    ],
+)
+def test_bad_media_are_a_bad_request_in_one_line(part, message):
+    status, body = asked([part, text("?")], limits=MediaLimits(pixels=10_000, file_bytes=6_000))
+    assert status == 400
+    assert message in body["error"]["message"]
+    assert "\n" not in body["error"]["message"]
+
+
+def test_a_request_has_so_many_media_at_most():
+    status, body = asked([image(png(seeing.picture()))] * 3, limits=MediaLimits(count=2))
+    assert (status, body["error"]["message"]) == (400, "3 images and sounds; a request takes 2")
+
+
+def test_a_sound_that_would_be_huge_at_the_models_rate_is_refused_before():
+    slow = wav_of(seeing.Sound(np.zeros(4000, np.float32), 1))[0]
+    status, body = asked([audio(slow), text("?")], seeing.of_kind("qwen2_audio"))
+    assert (status, "it lasts 4000.00 s" in body["error"]["message"]) == (400, True)
+
+
+def test_a_server_of_a_model_that_reads_text_alone_says_so(ask):
+    async def scenario(client, service):
+        answer = await client.post("/v1/chat/completions", json=chat(image(png(seeing.picture()))))
+        return answer.status_code, answer.json()["error"]
+
+    status, error = ask(scenario)
+    assert (status, error["param"]) == (400, "messages[0].content[0]")
+    assert "reads text alone (it was started without --media)" in error["message"]
+
+
+def gallery() -> uvicorn.Server:
+    """A server of pictures: one, one that leads elsewhere, one that is too large."""
+
+    async def picture(request):
+        return Response(png(seeing.picture()), media_type="image/png")
+
+    async def elsewhere(request):
+        return RedirectResponse("/picture")
+
+    async def large(request):
+        return Response(bytes(20_000))
+
+    paths = {"/picture": picture, "/elsewhere": elsewhere, "/large": large}
+    app = Starlette(routes=[Route(path, handler) for path, handler in paths.items()])
+    return uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+
+
+def test_images_are_fetched_from_hosts_that_are_allowed_and_go_nowhere_else():
+    async def over():
+        async with running(gallery()) as pictures:
+            host = pictures.removeprefix("http://")
+            service = service_of(seeing.built())
+            service.media = service.text.store = RequestMedia(MediaLimits(hosts=(host,), file_bytes=10_000))
+            found = []
+            async with serving(service) as url, httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30) as client:
+                for address in (f"{pictures}/picture", f"{pictures}/elsewhere", f"{pictures}/large", "http://127.0.0.1:1/x"):
+                    part = {"type": "image_url", "image_url": {"url": address}}
+                    answer = await client.post("/v1/chat/completions", json=chat(part, text("what?"), return_token_ids=True))
+                    found.append((answer.status_code, json.dumps(answer.json())))
+            return service.text.processor.pads["image"], found
+
+    pad, (one, led, large, other) = asyncio.run(over())
+    assert one[0] == 200
+    assert json.loads(one[1])["prompt_token_ids"].count(pad) == 9
+    assert (led[0], "answers with status 307" in led[1]) == (400, True)
+    assert (large[0], "has more than 10000 bytes" in large[1]) == (400, True)
+    assert (other[0], "images are fetched from 127.0.0.1" in other[1]) == (400, True)
+
+
+@pytest.mark.slow
+def test_the_command_serves_a_folder_that_sees(tmp_path):
+    save_model(seeing.built(), tmp_path / "model")
+    server = Process(str(tmp_path / "model"), "--port", "0", "--media", "vision", "--device", "cpu")
+    try:
+        body = chat(image(png(seeing.picture())), text("what?"), return_token_ids=True)
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+        assert answer.status_code == 200
+        assert answer.json()["prompt_token_ids"].count(seeing.built().network.config.image_token_id) == 9
+    finally:
+        assert server.end() == 0
