@@ -38,7 +38,7 @@ def check_stages(run: Run, base: Path) -> None:
             for rewards in stage.mixtures():
                 check_rewards(rewards, base)
             if stage.environment is not None:
-                resolve(stage.environment.function, base)
+                stage.environment.check(base)
             for data in stage.sources:
                 if (data, stage.row_kind) not in seen and data.source not in asked(run, stage):
                     check_data(data, stage.row_kind, base)
