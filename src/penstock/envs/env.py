@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.types import FinishReason, IntArray, Sample
@@ -57,8 +58,10 @@ class Env:
         columns: the prompt's data row, a copy; options of the spec follow as keyword arguments.
     """
 
-    role: ClassVar[str] = "user"
-    """Role of an observation that is a text, in chat."""
+    role: str = "user"
+    """Role of an observation that is a text, in chat; ``tool`` becomes ``user`` where the chat template takes no such turns."""
+    chat: bool = False
+    """Whether the episode is a chat; set before ``reset``."""
     judges_last: ClassVar[bool] = True
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
     threads: Threads
@@ -66,6 +69,11 @@ class Env:
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self.columns = columns
+
+    @classmethod
+    def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
+        """A spec's options as they are passed to each episode; what is looked up is looked up here, once. Raises SpecError."""
+        return options
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:

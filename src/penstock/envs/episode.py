@@ -15,7 +15,7 @@ import numpy as np
 from penstock.core.errors import EnvError, PenstockError
 from penstock.core.types import LARGEST_REWARD, LEFT_OUT, PART, IntArray, Prompt, Sample
 from penstock.envs.env import Env, Said, Turn
-from penstock.envs.rendering import Rendering, require_kept
+from penstock.envs.rendering import Rendering, require_kept, takes
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
 
@@ -69,13 +69,17 @@ class Play:
     text: Any
     threads: Threads
     clock: Callable[[], float] = time.monotonic
-    looked: set[str] = field(default_factory=set)
+    roles: dict[str, str] = field(default_factory=dict)
 
-    def look(self, prompt: Prompt, env: Env) -> None:
-        """Once for each role: refuse a template that rewrites earlier turns, where ``history="refuse"``. Raises SpecError."""
-        if prompt.messages and self.spec.history == "refuse" and env.role not in self.looked:
-            require_kept(self.text, prompt, env.role, env.tools)
-            self.looked.add(env.role)
+    def look(self, prompt: Prompt, env: Env, arguments: Mapping[str, Any]) -> None:
+        """Once for each role: whether the template takes its turns, and, where ``history="refuse"``, whether it keeps earlier
+        ones. Raises SpecError where it does not."""
+        if (role := env.role) not in self.roles:
+            taken = role != "tool" or takes(self.text, prompt.messages, role, arguments)
+            self.roles[role] = role if taken else "user"
+            if self.spec.history == "refuse":
+                require_kept(self.text, prompt, self.roles[role], env.tools)
+        env.role = self.roles[role]
 
 
 class Conversation(Episode):
@@ -111,7 +115,9 @@ class Conversation(Episode):
             raise self._failure("crashed", f"raised {type(error).__name__}", str(error)) from error
         env, self.env.threads = self.env, self.play.threads
         self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools)
-        self.play.look(self.prompt, env)
+        env.chat = self.rendering.chat
+        if env.chat:
+            self.play.look(self.prompt, env, self.rendering.arguments)
         first = None if type(env).reset is Env.reset else await self._ask(env.reset)
         first = first.observation if isinstance(first, Turn) else first
         if first is None and not self.rendering.chat:

@@ -40,7 +40,8 @@ def env_class(spec: EnvironmentSpec, base: Path | None) -> MakeEnv:
         raise SpecError(
             f'environment "{spec.function}" cannot be called as {takes} with options {dict(spec.options)}: {error}'
         ) from error
-    called = partial(found, **spec.options) if spec.options else found
+    options = found.prepared(spec.options, base) if whole else spec.options
+    called = partial(found, **options) if options else found
     return called if whole else partial(TextFunction, called)
 
 
