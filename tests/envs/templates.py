@@ -61,7 +61,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
 MARKS = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>", "[INST]", "[/INST]",
     "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "<|python_tag|>", "<bos>",
-    "<start_of_turn>", "<end_of_turn>",
+    "<start_of_turn>", "<end_of_turn>", "<think>", "</think>",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from penstock.algos.advantages import Array, batch_normalised, group_centred, group_normalised, process_normalised
+from penstock.algos.advantages import Array, batch_normalised, group_centred, group_normalised, process_normalised, returns_to_go
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory
 from penstock.algos.policy import FromGroups, totals
@@ -16,31 +16,31 @@ from penstock.core.types import STEP_ENDS
 
 @spec
 class GRPO(FromGroups):
-    """A sample's advantage is the z-score of its reward within its group.
+    """A sample's advantage is the z-score of its reward within its group. Relatives are functions of ``compositions.py``.
 
     The paper: ``scale="std", aggregate="sequence", kl=KLPenalty(place="loss", estimator="k3", coefficient=0.04)``.
-    Dr. GRPO (arXiv 2503.20783): ``scale="none", aggregate="constant", constant=<sampling.max_new_tokens>``.
-    Further relatives (DAPO, GSPO, CISPO, GMPO…) are functions of ``compositions.py``.
     """
 
     scale: Literal["std", "batch", "none"] = "std"
     """Divide a group's centred rewards by their standard deviation, by that of the whole batch, or leave them."""
-    supervision: Literal["outcome", "process"] = "outcome"
+    supervision: Literal["outcome", "process", "turn"] = "outcome"
     """One advantage per sample from the sum of its rewards, or one per token from the rewards of the steps that follow (4.1.3
-    of the paper). A step ends where rewards per token are not None; if all are numbers, where one is not 0 and at the end."""
+    of the paper). A step ends where rewards per token are not None; if all are numbers, where one is not 0 and at the end.
+    ``turn``: what is earned from a token on, less the mean sum of the group's samples, however many turns each has."""
     kl: KLPenalty = IN_LOSS
 
     @property
     def per_token(self) -> bool:
-        return self.supervision == "process"
+        return self.supervision != "outcome"
 
     @property
     def penalty_in_loss(self) -> str:
-        return 'supervision="process" takes the KL penalty in the loss' if self.per_token else ""
+        return 'supervision="process" takes the KL penalty in the loss' if self.supervision == "process" else ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(not self.per_token or self.scale == "std", 'supervision="process" normalises step rewards; set scale="std"')
+        wanted = {"process": "std", "turn": "none"}.get(self.supervision, self.scale)
+        require(self.scale == wanted, f'supervision="{self.supervision}" is defined for scale="{wanted}"; set that')
 
     def advantages(self, reward_G: Array, group: Sequence[Trajectory]) -> Array:
         return group_normalised(reward_G) if self.scale == "std" else group_centred(reward_G)
@@ -48,12 +48,14 @@ class GRPO(FromGroups):
     def estimate(self, kept: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[Array]]) -> list[list[Any]]:
         if self.supervision == "process":
             return [list(process_normalised(group, _step_ends(found))) for group, found in zip(rewards, kept, strict=True)]
+        if self.supervision == "turn":
+            means = [reward_G.mean() for reward_G in totals(kept, rewards)]
+            return [[returns_to_go(r, 1.0) - mean for r in group] for group, mean in zip(rewards, means, strict=True)]
         if self.scale == "batch":
             return [list(advantage_G) for advantage_G in batch_normalised(totals(kept, rewards))]
         return super().estimate(kept, rewards)
 
 
 def _step_ends(group: Sequence[Trajectory]) -> list[Any] | None:
-    if not all(STEP_ENDS in t.sample.extras for t in group):
-        return None
-    return [t.sample.extras[STEP_ENDS][t.sample.action_T] for t in group]
+    marked = all(STEP_ENDS in t.sample.extras for t in group)
+    return [t.sample.extras[STEP_ENDS][t.sample.action_T] for t in group] if marked else None

@@ -1,4 +1,4 @@
-"""Tool calls in what a policy wrote, in the formats that model families publish. What cannot be read is said, and raises nothing."""
+"""Tool calls in what a policy wrote, in the formats that model families publish; what cannot be read is said in words."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Conversation(Episode):
             return self._end(turn.truncated)
         late = 0 < spec.seconds <= self.play.clock() - self._began
         if last or late:
-            self.facts["out_of_time"] += late
+            self.facts.update({"out_of_time": 1} if late else {})
             return self._end(truncated=True)
         return self._next(sample, str(raw), turn)
 

@@ -85,7 +85,7 @@ def _schema(kind: Any, where: str) -> dict[str, Any]:
     if kind is dict or (origin is dict and arguments[0] is str):
         return {"type": "object", **({"additionalProperties": _schema(arguments[1], where)} if arguments else {})}
     raise SpecError(
-        f"{where}: {kind} has no JSON schema here; use str, int, float, bool, Literal, list, dict[str, …], X | None"
+        f"{where}: {kind} has no JSON schema here; use str, int, float, bool, Literal, list, dict[str, …] or X | None"
     )
 
 

@@ -30,8 +30,8 @@ def calculate(expression: str) -> str:
 
 
 def questions(size: int, seed: int, held_out: bool = False) -> list[dict[str, Any]]:
-    """Rows with the ``question``, its ``answer`` and the ``messages`` of a teacher, who guesses every second time, and else asks
-    the tool, with a sign at random. Sums of whose numbers the last digit is 0 are held out."""
+    """Rows with a ``question``, its ``answer``, and what a ``teacher`` says, who guesses every second time, and else asks the
+    tool with a sign at random. Questions whose two numbers add up to a multiple of 10 are held out."""
     random, rows = np.random.Generator(np.random.Philox(seed)), []
     while len(rows) < size:
         one, other = (int(number) for number in random.integers(11, 99, 2))

@@ -72,7 +72,7 @@ class Maze(Env):
         return Turn(text_of(self.at, self.goal), float(there), terminated=there, metrics={"bumps": float(self.at == before)})
 
 
-def maze(seed: int = 0, steps: int = 150) -> Run:
+def maze(seed: int = 0, steps: int = 100) -> Run:
     """A maze that is not shown is walked one letter a turn: SFT on random walks, then GRPO; minutes on a CPU.
 
     Args:
@@ -104,8 +104,8 @@ def maze(seed: int = 0, steps: int = 150) -> Run:
                 learner=learner,
                 sampling=Sampling(max_new_tokens=1),
                 samples=16,
-                batch=32,
-                max_running=512,
+                batch=16,
+                max_running=256,
                 steps=steps,
                 evaluation=EvaluationSpec(data=data, every=25, temperature=1.0),
             ),
