@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import time
 from collections import Counter
@@ -19,11 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "envs")]
-
-import tiny_models
-from templates import FAMILIES, family
 
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Request, Sample, SampleKey, Sampling
 from penstock.data.resolve import register
@@ -41,6 +37,17 @@ WORDS = ("the quick", "brown", "fox jumps", "over 12 - 5", "lazy dog", "what is"
 
 def stream(*words: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
+
+
+def models() -> dict[str, Any]:
+    """A tiny random model for each family's template."""
+    sys.path[:0] = [str(Path(__file__).parents[1] / place) for place in ("tests", "tests/envs")]
+    from templates import FAMILIES, family
+
+    import tiny_models
+
+    texts = {name: family(name, tiny_models.CORPUS) for name in FAMILIES}
+    return {name: tiny_models.build("qwen2", text, max_position_embeddings=256) for name, text in texts.items()}
 
 
 class Chatter(Env):
@@ -111,21 +118,21 @@ def common(one: IntArray, other: IntArray) -> int:
 
 def kept_tokens(requests: list[tuple[IntArray, IntArray]]) -> int:
     """What a cache could have kept: of each later request, what it has in common with what was read before."""
-    pairs = zip(requests, requests[1:], strict=False)
+    pairs = itertools.pairwise(requests)
     return sum(min(common(said_T[:-1], asked_T), len(asked_T) - 1) for (_, said_T), (asked_T, _) in pairs)
 
 
 def templates(count: int, at_once: int = 256) -> None:
     """One row of the table for each family."""
-    print("| template | history | episodes | turns | tokens generated | trained | renderings | reuse | prefilled a later turn |")
+    print(
+        "| template | history | episodes | turns | tokens generated | trained | renderings | reuse | prefilled a later turn |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for name in FAMILIES:
-        text = family(name, tiny_models.CORPUS)
-        model = tiny_models.build("qwen2", text, max_position_embeddings=256)
+    for name, model in models().items():
         for history in ("refuse",) if name != "qwen3" else ("split", "mask"):
             spec = EnvironmentSpec(function=register(Chatter), history=history)
             generator = Noting(EmbeddedGenerator(model, max_running=256), {})
-            roll = Rollout(generator, conversations(spec, text, None), Unscored(), FLAT, 1)  # type: ignore[arg-type]
+            roll = Rollout(generator, conversations(spec, model.text, None), Unscored(), FLAT, 1)  # type: ignore[arg-type]
             groups = asyncio.run(rolled(roll, prompts(count), at_once))
             samples = [sample for group in groups for sample in group.samples]
             drawn = {key: np.concatenate([s[len(a) :] for a, s in asked]) for key, asked in generator.asked.items()}
@@ -164,15 +171,14 @@ class Faulty(Chatter):
 
 def faults(count: int, at_once: int = 64) -> None:
     """``count`` episodes, eight of each prompt, with faults and without."""
-    text = family("chatml", tiny_models.CORPUS)
-    model = tiny_models.build("qwen2", text, max_position_embeddings=256)
+    model = models()["chatml"]
     found: dict[bool, list[Group]] = {}
     for healthy in (False, True):
         wanted = [replace(one, columns={**one.columns, "healthy": healthy}) for one in prompts(count // 8)]
         spec = EnvironmentSpec(function=register(Faulty), deadline=1.0)
         generator = EmbeddedGenerator(model, max_running=256)
         began = time.perf_counter()
-        roll = Rollout(generator, conversations(spec, text, None), Unscored(), Sampling(max_new_tokens=6), 8)
+        roll = Rollout(generator, conversations(spec, model.text, None), Unscored(), Sampling(max_new_tokens=6), 8)
         found[healthy] = asyncio.run(rolled(roll, wanted, at_once))
         print(f"healthy={healthy}: {count} episodes in {time.perf_counter() - began:.0f} s")
     samples = {healthy: {s.key: s for g in groups for s in g.samples} for healthy, groups in found.items()}

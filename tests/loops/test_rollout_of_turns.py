@@ -2,14 +2,16 @@
 data; and the learner reads every token as the generator did."""
 
 import asyncio
+import copy
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_models
 import torch
+
+import tiny_models
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 
@@ -17,9 +19,10 @@ from templates import FAMILIES, family
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
+from penstock.config.parts import RewardSpec
 from penstock.core.columns import column_named, end_values
 from penstock.core.contracts import Denominator
-from penstock.core.types import LEFT_OUT, PART, Group, Prompt, PromptKey, Sampling
+from penstock.core.types import LEFT_OUT, PART, Group, Prompt, PromptKey, Row, Sampling
 from penstock.data.resolve import register
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.env import Env, Turn
@@ -29,10 +32,11 @@ from penstock.loops.learn import sample_metrics
 from penstock.loops.rollout import Rollout
 from penstock.models.language_policy import LanguagePolicy
 from penstock.rewards.runner import Mixture
-from penstock.config.parts import RewardSpec
 from penstock.train.learner import Scoring
 
-PROMPT = Prompt(PromptKey("test", 0, 0), "what is", ({"role": "user", "content": "what is"},), {"words": ["the quick", "brown fox"]})
+PROMPT = Prompt(
+    PromptKey("test", 0, 0), "what is", ({"role": "user", "content": "what is"},), {"words": ["the quick", "brown fox"]}
+)
 FLAT = Sampling(max_new_tokens=6, temperature=1e6)
 
 
@@ -111,16 +115,10 @@ def test_rewards_lie_on_the_last_action_of_each_turn(models):
 def test_the_learner_reads_what_the_generator_read(models):
     model = models("chatml")
     group, _ = group_of(model, sampling=replace(FLAT, temperature=1.0))
-    unit = tuple(label_row(sample) for sample in group.samples)
+    unit = tuple(Row(sample.columns, sample.action_T) for sample in group.samples)
     scored = Scoring(LanguagePolicy(model)).score([unit], frozenset({"logp"}))["logp"]
     for sample, logp_A in zip(group.samples, scored, strict=True):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], logp_A, atol=1e-4)
-
-
-def label_row(sample):
-    from penstock.core.types import Row
-
-    return Row(sample.columns, sample.action_T, {})
 
 
 def test_an_episode_whose_history_is_rewritten_is_several_sequences_all_trained(models):
@@ -154,8 +152,6 @@ def gradient_of(model, group):
     policy = LanguagePolicy(model)
     model.zero_grad()
     for batch in policy.lay_out(units, 10_000, False):
-        from penstock.train.learner import DeviceLearner  # noqa: F401
-
         fields = {name: torch.from_numpy(value) for name, value in batch.fields.items()}
         moved = replace(batch, row_A=torch.from_numpy(batch.row_A).long())
         outputs = policy.outputs(batch, algorithm.loss().needs)
@@ -167,8 +163,6 @@ def gradient_of(model, group):
 def test_what_the_environment_said_has_no_gradient_of_its_own(models):
     """The last observation of the longest part is what no action follows: changing it changes nothing; and no loss is ever
     computed at an observation, so that the tokens there are no targets."""
-    import copy
-
     model = copy.deepcopy(models("chatml"))
     model.requires_grad_(True)
     group, _ = group_of(model, samples=2)
@@ -181,7 +175,11 @@ def test_what_the_environment_said_has_no_gradient_of_its_own(models):
     ]
     assert found[0].abs().max() > 0
     assert torch.equal(found[0], found[1])
-    units = GRPO(scale="none").label([replace(group, samples=tuple(s.scored(r) for s, r in zip(group.samples, rewards, strict=True)))], {}, {"kl": 0.0, "entropy": 0.0})
+    units = GRPO(scale="none").label(
+        [replace(group, samples=tuple(s.scored(r) for s, r in zip(group.samples, rewards, strict=True)))],
+        {},
+        {"kl": 0.0, "entropy": 0.0},
+    )
     (batch,) = LanguagePolicy(model).lay_out(units, 10_000, False)
     assert batch.target_A.tolist() == np.concatenate([s.tokens_T[s.action_T] for s in group.samples]).tolist()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from penstock.algos.advantages import Array, batch_normalised, group_centred, group_normalised, process_normalised, returns_to_go
+from penstock.algos.advantages import Array, batch_normalised, group_centred, group_normalised, process_normalised
 from penstock.algos.kl import IN_LOSS, KLPenalty
 from penstock.algos.labels import Trajectory
 from penstock.algos.policy import FromGroups, totals
@@ -50,7 +50,7 @@ class GRPO(FromGroups):
             return [list(process_normalised(group, _step_ends(found))) for group, found in zip(rewards, kept, strict=True)]
         if self.supervision == "turn":
             means = [reward_G.mean() for reward_G in totals(kept, rewards)]
-            return [[returns_to_go(r, 1.0) - mean for r in group] for group, mean in zip(rewards, means, strict=True)]
+            return [[r[::-1].cumsum()[::-1] - mean for r in group] for group, mean in zip(rewards, means, strict=True)]
         if self.scale == "batch":
             return [list(advantage_G) for advantage_G in batch_normalised(totals(kept, rewards))]
         return super().estimate(kept, rewards)

@@ -51,7 +51,7 @@ def tool_of(function: Callable[..., Any]) -> Tool:
     hints = typing.get_type_hints(function)
     text = inspect.getdoc(function) or ""
     about, _, listed = text.partition("\nArgs:\n")
-    described = dict(found.groups() for line in listed.splitlines() if (found := _PARAMETER.match(line)))
+    described = {found[1]: found[2] for line in listed.splitlines() if (found := _PARAMETER.match(line))}
     properties: dict[str, Any] = {}
     required, stateful = [], False
     for parameter in inspect.signature(function).parameters.values():
@@ -100,5 +100,7 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
         return isinstance(value, list) and all(fits(one, schema.get("items", {})) for one in value)
     if kind == "object":
         return isinstance(value, dict) and all(fits(one, schema.get("additionalProperties") or {}) for one in value.values())
-    wanted = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}.get(str(kind), object)
+    wanted: Any = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}.get(
+        str(kind), object
+    )
     return isinstance(value, wanted) and (kind == "boolean" or kind is None or not isinstance(value, bool))
