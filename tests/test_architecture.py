@@ -84,6 +84,7 @@ HOME = {
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "control/", "serve/vllm"),
     "gymnasium": ("control/environments.py",),
+    "mcp": ("envs/mcp.py",),
     "numpy": ("",),
 }
 """Where each foreign package may be imported: files, folders ending in a slash, or "" for anywhere."""

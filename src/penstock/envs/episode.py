@@ -113,13 +113,12 @@ class Conversation(Episode):
             self.env = self.make_env(dict(self.prompt.columns))
         except Exception as error:
             raise self._failure("crashed", f"raised {type(error).__name__}", str(error)) from error
-        env, self.env.threads = self.env, self.play.threads
-        self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools)
-        env.chat = self.rendering.chat
-        if env.chat:
-            self.play.look(self.prompt, env, self.rendering.arguments)
+        env, self.env.threads, self.env.chat = self.env, self.play.threads, bool(self.prompt.messages)
         first = None if type(env).reset is Env.reset else await self._ask(env.reset)
         first = first.observation if isinstance(first, Turn) else first
+        self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools)
+        if env.chat:
+            self.play.look(self.prompt, env, self.rendering.arguments)
         if first is None and not self.rendering.chat:
             first = self.tokens_T
         try:

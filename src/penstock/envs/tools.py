@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import SpecError
+from penstock.core.errors import EnvError, SpecError
 from penstock.data.resolve import resolve
 from penstock.envs.calls import Call, parsed
 from penstock.envs.env import Env, Said, Turn
+from penstock.envs.mcp import PREFIX, McpSession, target_of
 from penstock.envs.schemas import STATE, Tool, tool_of
 from penstock.sandbox.threads import DeadlineError, StuckError, bounded, is_asynchronous
 
@@ -26,39 +27,53 @@ class ToolEnv(Env):
     rewards read (``sample.text``); or by a turn that was cut, which is never read for calls.
 
     Args:
-        tools: in specs ``MODULE:NAME`` or ``FILE.py:NAME`` of typed functions, plain or ``async``. A parameter ``state`` is
-            given the episode's own dict, whose values are closed at the end if they have a ``close``.
+        tools: in specs ``MODULE:NAME`` or ``FILE.py:NAME`` of typed functions, plain or ``async``; or ``mcp:COMMAND`` or
+            ``mcp:URL`` of an MCP server. A parameter ``state`` is given the episode's own dict, whose values are closed at the
+            end if they have a ``close``.
         calls: format of calls: hermes (Qwen, too), llama, mistral or json.
         corrections: turns in a row whose calls cannot be read or do not fit that are answered; one more ends the episode.
         penalty: what is taken off for an episode that ends so.
         seconds: deadline of one call.
         longest: characters of a result that are given.
+        servers: the MCP servers among the tools.
     """
 
     role = "tool"
 
     def __init__(
         self, columns: Mapping[str, Any], *, tools: Sequence[Tool], calls: str = "hermes", corrections: int = 2,
-        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000,
+        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, servers: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(columns)
         self.known = {tool.name: tool for tool in tools}
         self.calls, self.corrections, self.penalty, self.seconds, self.longest = calls, corrections, penalty, seconds, longest
+        self.sessions = [McpSession(name) for name in servers]
         self.state: dict[str, Any] = dict(columns)
         self._mistakes = 0
 
     @classmethod
     def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
         parsed("", options.get("calls", "hermes"))
-        found = [tool_of(resolve(name, base)) for name in options.get("tools", ())]
+        given = options.get("tools", ())
+        servers = [name for name in given if name.startswith(PREFIX)]
+        found = [tool_of(resolve(name, base)) for name in given if name not in servers]
         names = Counter(tool.name for tool in found)
-        if not found or max(names.values()) > 1:
+        if not given or max(names.values(), default=1) > 1:
             raise SpecError(f"the environment tools needs tools of different names, got {', '.join(names) or 'none'}")
-        return {**options, "tools": found}
+        for name in servers:
+            target_of(name)
+        return {**options, "tools": found, "servers": servers}
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         return [tool.schema for tool in self.known.values()]
+
+    async def reset(self) -> None:
+        """Open the episode's sessions with MCP servers."""
+        for session in self.sessions:
+            for tool in await session.open():
+                if self.known.setdefault(tool.name, tool) is not tool:
+                    raise EnvError(f'{session.name}: there is another tool called "{tool.name}"')
 
     async def step(self, said: Said) -> Turn:
         if said.finish == "length":
@@ -105,7 +120,8 @@ class ToolEnv(Env):
             return await bounded(tool.function(**given), self.seconds)
         return await self.threads.run(lambda: tool.function(**given), self.seconds)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for session in self.sessions))
         for held in self.state.values():
             if hasattr(held, "close"):
                 held.close()
