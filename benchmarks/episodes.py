@@ -1,9 +1,11 @@
-"""What episodes of several turns cost and whether any is lost: ``python benchmarks/episodes.py templates|faults``.
+"""What episodes of several turns cost and whether any is lost: ``python benchmarks/episodes.py templates|faults|waiting``.
 
 ``templates``: random conversations under the template of each family. Tokens trained must be the tokens generated, each once;
 of what the cache could have kept between turns, how much was read from it.
 ``faults``: episodes of which some crash, some hang, some write what is no call. None may be lost or come twice, and siblings of
 those that fail must be what they are without them.
+``waiting``: tools take twice as long as generating, lognormally. Samples a second through the real gate, synchronous and in
+flight; the learner is a pause. A decode step takes a fixed time whatever its rows, as where reading the weights bounds it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from penstock.envs.env import Env, Said, Turn
 from penstock.envs.making import conversations
 from penstock.envs.spec import EnvironmentSpec
 from penstock.loops.learn import sample_metrics
-from penstock.loops.rollout import Rollout
+from penstock.loops.rollout import Rollout, rollout
+from penstock.stream.rules import Rules
+from penstock.stream.stream import Stream, Worker
 
 FLAT = Sampling(max_new_tokens=12, temperature=1e6)
 """Any token at any place, marks among them: one turn in thirty closes a thought."""
@@ -195,9 +199,70 @@ def faults(count: int, at_once: int = 64) -> None:
     print(rates)
 
 
+FLOOR, TOKENS, TURNS, BATCH, STEPS, LAG = 0.02, 12, 3, 8, 8, 3
+"""Seconds of a decode step; mean tokens of a turn; turns; prompts of a batch, eight samples each; batches; ``max_lag``."""
+
+
+class Floored(EmbeddedGenerator):
+    """A decode step takes at least :data:`FLOOR` seconds; lengths of turns are lognormal, a function of sample and turn."""
+
+    async def generate(self, request: Request, on_token: Any = None) -> Sample:
+        words = (request.key.prompt.ordinal, request.key.sample, request.sampling.seed)
+        length = int(np.clip(stream(*words, 5).lognormal(np.log(TOKENS) - 0.125, 0.5), 1, 4 * TOKENS))
+        sampling = replace(request.sampling, max_new_tokens=length)
+        return await super().generate(replace(request, sampling=sampling), on_token)
+
+    def step(self) -> None:
+        began = time.perf_counter()
+        super().step()
+        time.sleep(max(0.0, began + FLOOR - time.perf_counter()))
+
+
+class Tool(Env):
+    """Takes its time after every turn but the last: twice a turn's generation in the mean."""
+
+    async def step(self, said: Said) -> Turn:
+        if said.turn == TURNS - 1:
+            return Turn(terminated=True, reward=1.0)
+        draw = stream(self.columns["number"], said.sample.key.sample, said.turn, 11)
+        mean = 2 * TOKENS * FLOOR * TURNS / (TURNS - 1)
+        await asyncio.sleep(float(draw.lognormal(np.log(mean) - 0.5, 1.0)))
+        return Turn("done")
+
+
+async def gated(model: Any, max_lag: int, seed: int) -> float:
+    """Samples a second of :data:`STEPS` batches, without the first that fill the pipe."""
+    generator = Floored(model, max_running=64 * (max_lag + 1))
+    generator.text.ends = frozenset({-1})
+    spec = EnvironmentSpec(function=register(Tool))
+    roll = Rollout(generator, conversations(spec, model.text, None), Unscored(), replace(FLAT, seed=seed), 8)
+    wanted = [replace(one, columns={"number": one.columns["number"] + 1000 * seed}) for one in prompts(BATCH * (STEPS + 12))]
+    gate = Stream(Rules(BATCH, max_lag))
+    rolling = asyncio.create_task(rollout(Worker(gate, "g"), wanted.__getitem__, roll))
+    ends = []
+    for step in range(STEPS + max_lag):
+        lease = await gate.lease(step)
+        await asyncio.sleep(TOKENS * FLOOR)
+        generator.version = step + 1
+        await gate.release(lease.number)
+        ends.append(time.perf_counter())
+    rolling.cancel()
+    await asyncio.gather(rolling, return_exceptions=True)
+    return 8 * BATCH * (STEPS - 1) / (ends[-1] - ends[max_lag])
+
+
+def waiting(seeds: int) -> None:
+    """A row of the table for each seed."""
+    model = models()["chatml"]
+    print("| seed | synchronous, samples/s | in flight | gain |\n| --- | --- | --- | --- |")
+    for seed in range(seeds):
+        slow, fast = (asyncio.run(gated(model, lag, seed)) for lag in (0, LAG))
+        print(f"| {seed} | {slow:.1f} | {fast:.1f} | {fast / slow:.2f} |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("templates", "faults"))
+    parser.add_argument("what", choices=("templates", "faults", "waiting"))
     parser.add_argument("--count", type=int, default=1000)
     given = parser.parse_args()
-    {"templates": templates, "faults": faults}[given.what](given.count)
+    {"templates": templates, "faults": faults, "waiting": waiting}[given.what](given.count)
