@@ -51,12 +51,12 @@ from async_gain_task import LONGEST, Conditions, drawn, share_named
 from penstock.algos.grpo import GRPO
 from penstock.algos.objectives import CISPO
 from penstock.algos.sft import SFT
-from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.config.spec import plain
 from penstock.core.events import read_events
 from penstock.core.types import CachePolicy, PromptKey, Request, SampleKey, Sampling
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.envs.spec import EnvironmentSpec
 from penstock.models.files import load_model
 from penstock.observe.lanes import read_lanes
 from penstock.observe.timeline import account

@@ -84,6 +84,7 @@ HOME = {
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "control/", "serve/vllm"),
     "gymnasium": ("control/environments.py",),
+    "mcp": ("envs/mcp.py",),
     "numpy": ("",),
 }
 """Where each foreign package may be imported: files, folders ending in a slash, or "" for anywhere."""
@@ -336,9 +337,10 @@ def test_settable_fields_stay_under_budget() -> None:
     assert {"Run.name", "Sampling.temperature"} <= set(fields)
     assert len(fields) < SETTABLE_FIELDS, f"{len(fields)} fields: {', '.join(fields)}"
     importlib.import_module("penstock.algos")
+    importlib.import_module("penstock.envs.spec")
     registered = importlib.import_module("penstock.config.spec")._REGISTRY.values()
     places = ("ask", "denoising", "engines", "optimizers", "placement", "strategies", "streams")
-    open_ended = ("penstock.algos", *(f"penstock.config.{place}" for place in places))
+    open_ended = ("penstock.algos", "penstock.envs.spec", *(f"penstock.config.{place}" for place in places))
     chosen = [kind for kind in registered if kind.__module__.startswith(open_ended)]
     assert len(chosen) > 20, "algorithms, engines, strategies, placements and what asks register their specs"
     for kind in chosen:

@@ -1,8 +1,8 @@
 """Penstock: reinforcement learning from human and verifiable feedback on language models.
 
-``penstock.train`` carries out a :class:`Run`, or makes one of a model and data; ``penstock.rows`` and ``penstock.reward`` make
-data and rewards out of your own functions; algorithms are there by their names (``penstock.DPO``). Names are imported when
-they are first used, so that ``import penstock`` costs nothing.
+``penstock.train`` carries out a :class:`Run`, or makes one of a model and data; ``penstock.rows``, ``penstock.reward`` and
+``penstock.environment`` make data, rewards and environments out of your own code; algorithms are there by their names
+(``penstock.DPO``). Names are imported when they are first used, so that ``import penstock`` costs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from penstock.algos import *  # noqa: F403 - for type checkers; __getattr__ finds them
-    from penstock.api import Result, reward, rows, train
+    from penstock.api import Result, environment, reward, rows, train
     from penstock.config.run import (
         CheckpointSpec,
         DataSpec,
@@ -35,10 +35,14 @@ if TYPE_CHECKING:
     )
     from penstock.core.errors import PenstockError
     from penstock.core.types import Sampling
+    from penstock.envs.env import Env, Turn
+    from penstock.envs.spec import EnvironmentSpec
 
 __all__ = [
     "CheckpointSpec",
     "DataSpec",
+    "Env",
+    "EnvironmentSpec",
     "EvaluationSpec",
     "LearnerSpec",
     "ModelSpec",
@@ -49,6 +53,8 @@ __all__ = [
     "RewardSpec",
     "Run",
     "Sampling",
+    "Turn",
+    "environment",
     "reward",
     "rows",
     "train",
@@ -56,10 +62,14 @@ __all__ = [
 
 _HOMES = {
     "Result": "penstock.api",
+    "environment": "penstock.api",
     "reward": "penstock.api",
     "rows": "penstock.api",
     "PenstockError": "penstock.core.errors",
     "Sampling": "penstock.core.types",
+    "Env": "penstock.envs.env",
+    "Turn": "penstock.envs.env",
+    "EnvironmentSpec": "penstock.envs.spec",
 }
 """Where names come from, if not from ``penstock.config.run``."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.config.run import DataSpec, ModelSpec, RewardSpec, Run
 from penstock.core.errors import DataError, SpecError
 from penstock.data.resolve import LOCAL, register
+from penstock.envs.spec import EnvironmentSpec
 from penstock.one_call import compose
 from penstock.runtime import Result as Result
 from penstock.runtime import launch
@@ -72,6 +73,14 @@ def reward(function: Callable[..., Any] | str, weight: float = 1.0, **fields: An
     """
     name = function if isinstance(function, str) else register(function)
     return RewardSpec(function=name, weight=weight, **fields)
+
+
+def environment(env: Callable[..., Any] | str, **fields: Any) -> EnvironmentSpec:
+    """An environment of several turns from a class that derives from ``penstock.Env``, a function of a turn, or a name.
+
+    ``fields``: others of :class:`~penstock.envs.spec.EnvironmentSpec` (``turns``, ``deadline``, ``history``, ``options``, …).
+    """
+    return EnvironmentSpec(function=env if isinstance(env, str) else register(env), **fields)
 
 
 def rows(source: Callable[..., Any] | Iterable[Mapping[str, Any]] | str, **fields: Any) -> DataSpec:

@@ -34,6 +34,7 @@ ONLINE = {
     "grpo token": GRPO(kl=IN_LOSS),
     "grpo sequence": GRPO(aggregate="sequence", kl=IN_LOSS),
     "grpo process": GRPO(supervision="process"),
+    "grpo turn": GRPO(supervision="turn", scale="none"),
     "grpo with everything": GRPO(
         kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1, reweight=True), entropy=BONUS, importance_weights=WEIGHTS
     ),

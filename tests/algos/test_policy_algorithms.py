@@ -138,6 +138,18 @@ def test_process_supervision_gives_tokens_the_steps_that_follow():
     assert advantages(units) == approx([[0, 1, 1], [0, 0]])
 
 
+def test_turn_supervision_gives_tokens_what_is_earned_from_them_on_less_the_mean_sum():
+    """Sums 4 and 2, mean 3; from each token on [4, 3, 3] and [2, 2]."""
+    made = group(sample([2, 3, 6], [1.0, 0.0, 3.0]), sample([4, 6], [0.0, 2.0]))
+    assert advantages(label(GRPO(supervision="turn", scale="none"), made)) == approx([[1, 0, 0], [-1, -1]])
+
+
+def test_turn_supervision_of_a_reward_at_the_end_is_that_of_the_outcome():
+    made = group(sample([2, 3, 6], 3.0), sample([4, 6], 1.0))
+    expected = advantages(label(GRPO(scale="none"), made))
+    assert advantages(label(GRPO(supervision="turn", scale="none"), made)) == approx(expected)
+
+
 WITHOUT_CRITIC = [
     REINFORCE(),
     ReinforcePlusPlus(),
@@ -148,6 +160,7 @@ WITHOUT_CRITIC = [
     algos.PKPO(k=2),
     GRPO(scale="batch"),
     GRPO(supervision="process"),
+    GRPO(supervision="turn", scale="none"),
 ]
 
 
@@ -197,6 +210,7 @@ def test_a_loss_that_nothing_bounds_allows_no_lag(algorithm):
         (lambda: PPO(objective=algos.GMPO()), "one advantage per sample"),
         (lambda: GRPO(objective=algos.GMPO(), supervision="process"), "GRPO has one per token"),
         (lambda: GRPO(supervision="process", scale="none"), 'scale="std"'),
+        (lambda: GRPO(supervision="turn"), 'scale="none"'),
         (lambda: GRPO(objective=algos.ClippedRatio(level="sequence")), 'set aggregate="sequence"'),
         (lambda: GRPO(objective=algos.ClippedRatio(level="sequence"), aggregate="sequence"), r"clip=\(3e-4, 4e-4\)"),
         (lambda: GRPO(objective=algos.GMPO()), 'set aggregate="sequence"'),

@@ -17,7 +17,7 @@ from penstock.core.contracts import State
 from penstock.core.types import Group, IntArray, Metrics, Prompt, PromptKey, Row, Sample, SampleKey, Sampling, added
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.envs.turns import Turns
+from penstock.envs.episode import Episode
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.language_model import LanguageModel
@@ -38,8 +38,8 @@ def prompt_of(ordinal: int) -> Prompt:
     return Prompt(PromptKey("test", epoch, place), f"prompt {place}")
 
 
-def environment(prompt: Prompt) -> Turns:
-    return Turns(PROMPTS[prompt.key.ordinal])
+def environment(prompt: Prompt) -> Episode:
+    return Episode(PROMPTS[prompt.key.ordinal])
 
 
 class ByToken:
@@ -210,22 +210,20 @@ def assert_same_weights(model: LanguageModel, expected: Mapping[str, torch.Tenso
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(model).items())
 
 
-class Interview:
+class Interview(Episode):
     """An environment that answers the first answer with two tokens."""
 
     def __init__(self, prompt: Prompt) -> None:
-        self.tokens_T, self.turns = PROMPTS[prompt.key.ordinal], 0
+        super().__init__(PROMPTS[prompt.key.ordinal])
+        self.turns = 0
 
     @property
-    def more(self) -> bool:
+    def more(self) -> bool:  # type: ignore[override]
         return self.turns == 0
-
-    def reset(self) -> IntArray:
-        return self.tokens_T
 
     async def step(self, sample: Sample) -> IntArray | None:
         self.turns += 1
-        return np.array([50, 51], np.int32) if self.turns == 1 else None
+        return np.append(sample.tokens_T, np.array([50, 51], np.int32)) if self.turns == 1 else None
 
 
 def sample_of(actions: Sequence[int], reward: float | None, *, place: int = 0, **changes: Any) -> Sample:

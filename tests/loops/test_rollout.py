@@ -1,7 +1,6 @@
 """The rollout and evaluate loops over a real tiny generator."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from loop_examples import PROMPTS, ByToken, environment, prompt_of, small_tokens
 from penstock.core.errors import GenerationError, RewardError
 from penstock.core.types import Sampling, WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.episode import Episode
 from penstock.loops.evaluate import evaluate
 from penstock.loops.rollout import Rollout, rollout
 from penstock.stream.rules import Rules
@@ -22,25 +22,21 @@ def rollout_of(generator, score=small_tokens, make_env=environment, samples=3, s
     return Rollout(generator, make_env, ByToken(score), sampling, samples)
 
 
-@dataclass
-class Interview:
+class Interview(Episode):
     """Asks twice: after the first answer comes an observation, after the second it is over."""
 
-    observation_T: np.ndarray
-    turns: int = 0
-    seen: list = field(default_factory=list)
+    def __init__(self, observation_T, prompt_T=PROMPTS[0]):
+        super().__init__(prompt_T)
+        self.observation_T, self.turns, self.seen = observation_T, 0, []
 
     @property
     def more(self):
         return self.turns == 0
 
-    def reset(self):
-        return PROMPTS[0]
-
     async def step(self, sample):
         self.turns += 1
         self.seen.append(sample)
-        return self.observation_T if self.turns == 1 else None
+        return np.concatenate([sample.tokens_T, self.observation_T]) if self.turns == 1 else None
 
 
 def test_a_group_holds_the_scored_samples_of_its_prompt(tiny):
@@ -85,7 +81,6 @@ def test_a_turn_of_a_conversation_prefills_only_what_is_new_and_nothing_is_kept_
     assert kept_bytes(generator) == 0
 
 
-@dataclass
 class Silent(Interview):
     """Might answer and does not."""
 
@@ -231,7 +226,7 @@ def test_a_first_prompt_without_room_is_still_an_error_of_the_data(tiny):
     model = tiny()
 
     class Long(Interview):
-        def reset(self):
+        async def reset(self):
             return np.full(model.context, 20, np.int32)
 
     with pytest.raises(GenerationError, match="the model's context is"):

@@ -18,33 +18,33 @@ from penstock.core.types import STEP_ENDS, Group, Unit
 
 @spec
 class GRPO(FromGroups):
-    """A sample's advantage is the z-score of its reward within its group.
+    """A sample's advantage is the z-score of its reward within its group. Relatives are functions of ``compositions.py``.
 
     The paper: ``scale="std", aggregate="sequence", kl=KLPenalty(place="loss", estimator="k3", coefficient=0.04)``.
-    Dr. GRPO (arXiv 2503.20783): ``scale="none", aggregate="constant", constant=<sampling.max_new_tokens>``.
-    Further relatives (DAPO, GSPO, CISPO, GMPO…) are functions of ``compositions.py``.
     """
 
     scale: Literal["std", "batch", "none"] = "std"
     """Divide a group's centred rewards by their standard deviation, by that of the whole batch, or leave them."""
-    supervision: Literal["outcome", "process"] = "outcome"
+    supervision: Literal["outcome", "process", "turn"] = "outcome"
     """One advantage per sample from the sum of its rewards, or one per token from the rewards of the steps that follow (4.1.3
-    of the paper). A step ends where rewards per token are not None; if all are numbers, where one is not 0 and at the end."""
+    of the paper). A step ends where rewards per token are not None; if all are numbers, where one is not 0 and at the end.
+    ``turn``: what is earned from a token on, less the mean sum of the group's samples, however many turns each has."""
     kl: KLPenalty = IN_LOSS
     history: TrackedRewards | None = None
     """Measure rewards by their prompt's latest ones instead of by their group (DDPO); one sample a prompt will do then."""
 
     @property
     def per_token(self) -> bool:
-        return self.supervision == "process"
+        return self.supervision != "outcome"
 
     @property
     def penalty_in_loss(self) -> str:
-        return 'supervision="process" takes the KL penalty in the loss' if self.per_token else ""
+        return 'supervision="process" takes the KL penalty in the loss' if self.supervision == "process" else ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(not self.per_token or self.scale == "std", 'supervision="process" normalises step rewards; set scale="std"')
+        wanted = {"process": "std", "turn": "none"}.get(self.supervision, self.scale)
+        require(self.scale == wanted, f'supervision="{self.supervision}" is defined for scale="{wanted}"; set that')
         alone = self.scale == "std" and not self.per_token and (self.kl.place == "loss" or not self.kl.coefficient)
         require(self.history is None or alone, "history keeps whole rewards; set scale, supervision and kl.place as usual")
 
@@ -78,12 +78,14 @@ class GRPO(FromGroups):
         if self.history is not None:
             pairs = zip(totals(kept, rewards), kept, strict=True)
             return [list(standardised(reward_G, *group[0].sample.extras[STATISTICS])) for reward_G, group in pairs]
+        if self.supervision == "turn":
+            means = [reward_G.mean() for reward_G in totals(kept, rewards)]
+            return [[r[::-1].cumsum()[::-1] - mean for r in group] for group, mean in zip(rewards, means, strict=True)]
         if self.scale == "batch":
             return [list(advantage_G) for advantage_G in batch_normalised(totals(kept, rewards))]
         return super().estimate(kept, rewards)
 
 
 def _step_ends(group: Sequence[Trajectory]) -> list[Any] | None:
-    if not all(STEP_ENDS in t.sample.extras for t in group):
-        return None
-    return [t.sample.extras[STEP_ENDS][t.sample.action_T] for t in group]
+    marked = all(STEP_ENDS in t.sample.extras for t in group)
+    return [t.sample.extras[STEP_ENDS][t.sample.action_T] for t in group] if marked else None

@@ -1,4 +1,4 @@
-"""What every stage names: models, data, rewards, environments, evaluations."""
+"""What every stage names: models, data, rewards, evaluations."""
 
 from __future__ import annotations
 
@@ -198,26 +198,6 @@ class EvaluationSpec:
             "evaluation.temperature=0 makes all samples of a prompt the same; best_of needs a positive temperature",
         )
         require(not self.rank_by or bool(self.best_of), f'rank_by="{self.rank_by}" picks nothing; set best_of, such as [4]')
-
-
-@spec
-class EnvironmentSpec:
-    """An environment of several turns, such as a tool or a simulated user."""
-
-    function: str
-    """``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``: ``function(sample, columns, turn, **options)``, plain or ``async``, gives
-    the text that follows the policy's turn, or None where the episode is over."""
-    turns: int = 8
-    """Turns of the policy in an episode at most."""
-    deadline: float = 60.0
-    """Seconds one call of the function may take; a sample whose call takes longer fails, and no sibling."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments passed on to the function."""
-
-    def __post_init__(self) -> None:
-        require(bool(self.function), "environment.function is empty; name MODULE:FUNCTION or FILE.py:FUNCTION")
-        require(self.turns >= 1, f"environment.turns={self.turns}; at least 1")
-        require(self.deadline > 0, f"environment.deadline={self.deadline}; give a positive number of seconds")
 
 
 def models_behind(reward: RewardSpec) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.learner import Dtype, LearnerSpec
 from penstock.config.media import MARKS
-from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.spec import AnySpec, require, spec
 from penstock.config.stage import OTHER, SIGNALS, Stage
 from penstock.core.algorithm import Algorithm
@@ -145,8 +145,8 @@ class Online(Stage):
     rewards: tuple[RewardSpec, ...]
     algorithm: AnySpec
     learner: LearnerSpec = LearnerSpec(learning_rate=1e-6)
-    environment: EnvironmentSpec | None = None
-    """What answers back between turns; None: every prompt is answered once."""
+    environment: AnySpec | None = None
+    """``EnvironmentSpec``: what answers back between turns; None: every prompt is answered once."""
     sampling: Sampling = Sampling()
     denoising: AnySpec | None = None
     """``Denoising``: how a diffusion policy draws; None: as its folder says."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from penstock.config.learner import Dtype
-from penstock.config.parts import DataSpec, EnvironmentSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
+from penstock.config.parts import DataSpec, EvaluationSpec, ModelSpec, RewardSpec, models_behind
 from penstock.config.strategies import OneDevice
 
 SIGNALS, OTHER = "signals", "other"
@@ -36,7 +36,7 @@ class Stage:
     asks: str = ""
     """The feedback store that the stage fills with votes; empty: none."""
     reference: ModelSpec | None = None
-    environment: EnvironmentSpec | None = None
+    environment: Any = None
 
     @property
     def strategy(self) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.core.errors import SpecError
-from penstock.core.types import Group, Row, Unit
+from penstock.core.types import Group, Row, Sample, Unit
 
 
 def sample_rows(groups: Sequence[Group]) -> list[Unit]:
@@ -63,15 +63,20 @@ REFERENCE_LOGP = "reference_logp_T"
 """Name among a sample's extras of the reference's log-probs, where another process has computed them."""
 
 
+def was_cut(sample: Sample) -> bool:
+    """Whether a sample would have gone on: its environment says so, or it was cut at its longest length."""
+    return bool(sample.extras.get("truncated", sample.finish == "length"))
+
+
 def cut_rows(groups: Sequence[Group]) -> list[Unit]:
-    """The samples that were cut at their longest length, as bare rows."""
-    return [(Row(s.columns, s.action_T),) for group in groups for s in group.samples if s.finish == "length"]
+    """The samples that were cut, as bare rows."""
+    return [(Row(s.columns, s.action_T),) for group in groups for s in group.samples if was_cut(s)]
 
 
 def end_values(groups: Sequence[Group], values: Sequence[Any]) -> list[list[float]]:
     """The end value of each of :func:`cut_rows`, and 0 for samples that ended, ``[group][sample]``."""
     left = iter(values)
-    return [[float(next(left)) if s.finish == "length" else 0.0 for s in group.samples] for group in groups]
+    return [[float(next(left)) if was_cut(s) else 0.0 for s in group.samples] for group in groups]
 
 
 register_column("reference", Column("reference", "logp", extra=REFERENCE_LOGP, field="reference_logp"))

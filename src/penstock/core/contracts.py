@@ -306,19 +306,6 @@ class Reward(Protocol):
     async def close(self) -> None: ...
 
 
-class Env(Protocol):
-    """Single-use: gives the first observation as tokens, then takes actions until done.
-
-    ``step`` returns observation tokens to append (``action_T`` false), or None when the episode is over. ``more``: it may still
-    return some after the next answer, whose cache is worth keeping then."""
-
-    more: bool
-
-    def reset(self) -> IntArray: ...
-
-    async def step(self, sample: Sample) -> IntArray | None: ...
-
-
 class Source(Protocol):
     """A finite, indexable list of data rows; the sampler decides the order."""
 

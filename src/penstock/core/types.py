@@ -26,6 +26,9 @@ StepColumns = Mapping[str, NDArray[Any]]
 TOKENS = "tokens_T"
 """The column of a language policy: one token a step, prompt included."""
 
+PART = "part_T"
+"""The column of trajectories that are several sequences, one for each rendering of a conversation: which one a step is of."""
+
 LEFT_OUT, STEP_ENDS, LARGEST_REWARD = "left_out_T", "step_ends_T", 1e9
 """Among a sample's extras: marks ``[T]`` of actions too old to be trained on, and of where a reward said that steps end. Last,
 the largest reward: beyond it squares, summed over a batch, leave float32."""
@@ -264,6 +267,8 @@ class GeneratorStats:
     cache_use: float
     generated_tokens: int
     busy_seconds: float
+    prefilled_tokens: int = 0
+    reused_tokens: int = 0  # read from what was kept of a conversation between two turns
 
 
 @dataclass(frozen=True)

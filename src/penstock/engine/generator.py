@@ -121,6 +121,8 @@ class EmbeddedGenerator(Engine):
             cache_use=used / max(1, room),
             generated_tokens=self.generated_tokens,
             busy_seconds=self.busy_seconds,
+            prefilled_tokens=self.prefilled_tokens,
+            reused_tokens=self.reused_tokens,
         )
 
     # ---- requests in and out

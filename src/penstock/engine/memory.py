@@ -111,15 +111,17 @@ class Memory:
         self._kept[request.key] = Kept(tokens, request.blobs, states, size)
 
     def restore(self, request: Request, tokens: IntArray, row: int) -> int:
-        """Copy what is kept of a conversation to a prefix row; gives how many of ``tokens`` it holds then."""
+        """Copy what is kept of a conversation to a prefix row, so far as ``tokens`` begin with it; gives how many it
+        holds then."""
         kept = self._kept.pop(request.key, None)
-        if kept is None or len(kept.tokens) >= len(tokens) or kept.blobs != request.blobs[: len(kept.blobs)]:
+        if kept is None or kept.blobs != request.blobs[: len(kept.blobs)]:
             return 0
-        if not np.array_equal(kept.tokens, tokens[: len(kept.tokens)]):
-            return 0
+        length = min(len(kept.tokens), len(tokens) - 1)
+        other = np.flatnonzero(kept.tokens[:length] != tokens[:length])
+        length = int(other[0]) if len(other) else length
         for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), kept.states, strict=True):
-            pool[row, :, : len(kept.tokens)] = state
-        return len(kept.tokens)
+            pool[row, :, :length] = state[:, :length]
+        return length
 
     def forget(self, key: SampleKey) -> bool:
         """Give a kept conversation up; whether there was one."""

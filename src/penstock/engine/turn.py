@@ -53,7 +53,7 @@ class Engine(Driver):
         self.running: list[Sequence] = []
         self.prefixes: list[Prefix] = []
         self.waiting: deque[Sequence] = deque()
-        self.prefilled_tokens = self.preemptions = 0
+        self.prefilled_tokens = self.reused_tokens = self.preemptions = 0
 
     def release(self) -> None:
         """Give the caches' memory back until the next request. No row may be in use."""
@@ -189,6 +189,7 @@ class Engine(Driver):
         """Begin a prefix with what was kept of its conversation, if anything was."""
         prefix.done = self.memory.restore(prefix.members[0].request, prefix.tokens, prefix.row)
         prefix.continued = prefix.done > 0
+        self.reused_tokens += prefix.done
 
     def _fork(self) -> None:
         """Give members of prefixes that have been read whole a decode row."""

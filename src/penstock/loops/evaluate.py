@@ -12,6 +12,7 @@ from penstock.algos.denoising import STATES, picture_of, values_of
 from penstock.algos.diversity import distinct_ngrams, mean_distance
 from penstock.core.errors import RewardError
 from penstock.core.types import TOKENS, Group, Metrics, Prompt, Sample
+from penstock.loops.learn import episode_metrics
 from penstock.loops.rollout import Rollout
 
 
@@ -40,6 +41,7 @@ async def evaluate(roll: Rollout, prompts: Sequence[Prompt]) -> tuple[Metrics, l
         "evaluation/failed": float(len(samples) - len(scored)),
     }
     metrics |= _diversity(samples) | _spread(groups) | _by_arm(groups)
+    metrics |= {f"evaluation/{name}": value for name, value in episode_metrics(samples).items()}
     named: dict[str, list[float]] = {}
     for sample in scored:
         for name, value in sample.extras.get("rewards", {}).items():

@@ -27,7 +27,7 @@ from penstock.core.errors import CheckpointError, SkippedStepError, TrainingErro
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_LEASES, LeaseLog
-from penstock.core.types import Group, Metrics, Unit, Version
+from penstock.core.types import Group, Metrics, Sample, Unit, Version
 from penstock.loops.columns import filled
 from penstock.loops.look import Seen, due, look
 from penstock.rewards.scaling import Moments, scaled
@@ -321,4 +321,14 @@ def sample_metrics(groups: Sequence[Group]) -> Metrics:
         for name, value in sample.extras.get("rewards", {}).items():
             if value is not None:
                 named.setdefault(name, []).append(float(value))
-    return metrics | {f"reward/{name}": float(np.mean(values)) for name, values in named.items()}
+    return metrics | {f"reward/{name}": float(np.mean(values)) for name, values in named.items()} | episode_metrics(samples)
+
+
+def episode_metrics(samples: Sequence[Sample]) -> Metrics:
+    """The facts of environments, ``episode/…``: means over episodes, failed ones included, so that ``crashed``, ``timed_out``
+    and what an environment counts are rates. A fact that an episode does not have is 0 in it."""
+    facts = [sample.extras["episode"] for sample in samples if "episode" in sample.extras]
+    return {
+        f"episode/{name}": sum(one.get(name, 0.0) for one in facts) / len(facts)
+        for name in sorted({n for f in facts for n in f})
+    }

@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import Env, Generator, PromptSource, Reward
+from penstock.core.contracts import Generator, PromptSource, Reward
 from penstock.core.errors import ContextFull, EnvError, GenerationError
 from penstock.core.tape import NO_TAPE, Tape
-from penstock.core.types import Group, Prompt, Request, Sample, SampleKey, Sampling, Version
+from penstock.core.types import TOKENS, Group, IntArray, Prompt, Request, Sample, SampleKey, Sampling, Version
+from penstock.envs.episode import Episode, in_parts
 from penstock.models.experts import earlier
 from penstock.stream.entry import Ticket
 from penstock.stream.gate import UNLIMITED
 from penstock.stream.stream import Worker
 
-MakeEnv = Callable[[Prompt], Env]
+MakeEnv = Callable[[Prompt], Episode]
 Hold = Callable[[Version], Awaitable[None]]
+NO_TOKENS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -49,32 +51,42 @@ class Rollout:
         return replace(sample, extras={**sample.extras, "greedy": True})
 
     async def _sample(self, prompt: Prompt, key: SampleKey, sampling: Sampling) -> Sample:
-        """One trajectory: policy and environment take turns until the environment is done.
+        """One trajectory: policy and environment take turns until the environment is done, which is closed whatever happens.
 
-        A first prompt that does not fit is an error of the data and raised; a later turn that fails marks this sample only. An
-        episode that has filled the context is over: cut at its longest length, and scored as it is.
+        A first prompt that does not fit is an error of the data and raised; an environment that fails, or a later turn, marks
+        this sample only. An episode that has filled the context is over: cut, and scored as it is.
         """
-        env = self.make_env(prompt)
-        request = replace(Request(key, env.reset(), sampling, blobs=prompt.blobs), keep=env.more)
-        sample = await self._answer(request)
-        turn = 0
+        episode = self.make_env(prompt)
         try:
-            while sample.finish in ("stop", "length") and (observation_T := await env.step(sample)) is not None:
+            sample = await self._turns(episode, Request(key, NO_TOKENS, sampling, blobs=prompt.blobs))
+        finally:
+            await episode.close()
+        return episode.annotated(sample)
+
+    async def _turns(self, episode: Episode, request: Request) -> Sample:
+        """A trajectory from as many requests as there are turns; of several parts where the conversation was rendered anew."""
+        try:
+            request = replace(request, tokens_T=await episode.reset(), keep=episode.more)
+        except EnvError as error:
+            return unbegun(request.key, episode.tokens_T, str(error))
+        parts, turn, kept, sampling = [await self._answer(request)], 0, request.keep, request.sampling
+        try:
+            while parts[-1].finish in ("stop", "length") and (context_T := await episode.step(parts[-1])) is not None:
                 turn += 1
-                request = replace(request, keep=env.more)
-                again = replace(
-                    request,
-                    tokens_T=np.concatenate([sample.tokens_T, observation_T]).astype(np.int32),
-                    sampling=replace(sampling, seed=sampling.seed + turn),  # or the turn would repeat the draws
-                )
-                sample = _joined(sample, await self._answer(again))
+                again = replace(sampling, seed=sampling.seed + turn)  # or the turn would repeat the draws
+                request = replace(request, tokens_T=context_T, keep=episode.more, sampling=again)
+                answer, kept = await self._answer(request), request.keep
+                grown = np.array_equal(context_T[: len(parts[-1].tokens_T)], parts[-1].tokens_T)
+                parts[-1:] = [_joined(parts[-1], answer)] if grown else [parts[-1], answer]
         except ContextFull:
-            return replace(sample, finish="length")
+            episode.cut()
+            parts[-1] = replace(parts[-1], finish="length")
         except (EnvError, GenerationError) as error:
-            sample = sample.failed(f"{type(error).__name__}: turn {turn + 1} of {key}: {error}")
-        if request.keep:
-            await self.generator.abort([key])  # the next turn that its cache was kept for does not come
-        return sample
+            parts[-1] = parts[-1].failed(f"{type(error).__name__}: turn {turn + 1} of {request.key}: {error}")
+        finally:
+            if kept:
+                await self.generator.abort([request.key])  # the next turn that its cache was kept for does not come
+        return in_parts(parts)
 
     async def _answer(self, request: Request) -> Sample:
         """One whole answer: what an update aborted (``kv="abort"``) goes on where it stopped."""
@@ -82,6 +94,14 @@ class Rollout:
         while sample.finish == "abort":
             sample = await self.generator.generate(replace(request, resume=sample))
         return sample
+
+
+def unbegun(key: SampleKey, tokens_T: IntArray, error: str) -> Sample:
+    """The sample of an environment that failed before its first turn: the prompt's tokens and no action."""
+    count = len(tokens_T)
+    none_T, version_T = np.zeros(count, np.float32), np.full(count, -1, np.int32)
+    sample = Sample(key, {TOKENS: tokens_T}, np.zeros(count, bool), none_T, version_T, "error")
+    return sample.failed(f"EnvError: before the first turn of {key}: {error}")
 
 
 def _joined(before: Sample, after: Sample) -> Sample:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import Batch
 from penstock.core.errors import DataError
-from penstock.core.types import FloatArray, IntArray, Row, Unit, require_steps
+from penstock.core.types import PART, FloatArray, IntArray, Row, Unit, require_steps
 from penstock.models.experts import ROUTES, Routes
 from penstock.models.media import MEDIA, Names
 
@@ -69,8 +69,8 @@ class _Measured:
 
     @classmethod
     def of(cls, unit: Unit, first_row: int, prefix: int) -> _Measured:
-        lengths = [len(row.tokens_T) for row in unit]
-        return cls(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(unit) - 1))
+        lengths = [len(part.tokens_T) for row in unit for part in sequences(row)]
+        return cls(unit, first_row, prefix, max(lengths), sum(lengths) - prefix * (len(lengths) - 1))
 
     def part(self, start: int, end: int) -> _Measured:
         """The rows from ``start`` to ``end``; a single one shares nothing."""
@@ -128,7 +128,8 @@ def _measure(unit: Unit, first_row: int, share_prefix: bool, routes: bool) -> _M
                 f"row {first_row + offset}: no column {ROUTES}; generate it with an engine that notes routes, or set "
                 "learner.replay_routes=false"
             )
-    return _Measured.of(unit, first_row, shared_prefix(unit, routes) if share_prefix else 0)
+    parts = tuple(part for row in unit for part in sequences(row))
+    return _Measured.of(unit, first_row, shared_prefix(parts, routes) if share_prefix else 0)
 
 
 def _parts(whole: _Measured, budget: int) -> Iterator[_Measured]:
@@ -187,9 +188,21 @@ def check_fields(rows: Sequence[Row]) -> None:
                 )
 
 
+def sequences(row: Row) -> list[Row]:
+    """A row that is several sequences (:data:`PART`) as those that have actions; any other as it is."""
+    if PART not in row.columns:
+        return [row]
+    parts = np.split(np.arange(len(row.action_T)), 1 + np.flatnonzero(np.diff(row.columns[PART])))
+    found = [Row({name: column[at] for name, column in row.columns.items()}, row.action_T[at]) for at in parts]
+    return [one for one in found if one.action_T.any()] or found[-1:]
+
+
 def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
-    rows = [row for item in items for row in item.unit]
-    sizes = [len(item.unit) for item in items]
+    whole = [row for item in items for row in item.unit]
+    cut = [[sequences(row) for row in item.unit] for item in items]
+    rows = [part for unit in cut for parts in unit for part in parts]
+    owner_B = np.repeat(np.arange(len(whole)), [len(parts) for unit in cut for parts in unit])
+    sizes = [sum(map(len, unit)) for unit in cut]
     prefix_U = np.array([item.prefix for item in items])
     length_B = np.array([len(row.tokens_T) for row in rows])
     unit_B = np.repeat(np.arange(len(items)), sizes)
@@ -231,10 +244,10 @@ def _pack(items: Sequence[_Measured], routes: bool) -> TokenBatch:
         length_B=_int(length_B),
         source_A=gather_BT[row_A, t_A - 1],
         target_A=_int(tokens[action]),
-        row_A=_int(row_A),
-        last_B=gather_BT[np.arange(B), length_B - 1],
-        unit_B=_int(unit_B),
-        fields=fields_of(rows),
+        row_A=_int(owner_B[row_A]),
+        last_B=gather_BT[np.arange(B), length_B - 1][np.searchsorted(owner_B, np.arange(len(whole)), "right") - 1],
+        unit_B=_int(np.repeat(np.arange(len(items)), [len(item.unit) for item in items])),
+        fields=fields_of(whole),
         row_ids=tuple(item.first_row + offset for item in items for offset in range(len(item.unit))),
         routes_N=np.concatenate([row.columns[ROUTES] for row in rows])[place_N] if routes else None,
         media_N=np.concatenate([names_of(row) for row in rows])[place_N] if shown else None,

@@ -116,7 +116,7 @@ def remarks_on_samples(step: Step, bounds: Thresholds = EXACT) -> Iterator[str]:
 def remarks_on_behaviour(step: Step) -> Iterator[str]:
     """What a trained model's samples show."""
     samples = [sample for group in step.groups for sample in group.samples if sample.valid]
-    if samples and all(sample.finish == "length" for sample in samples):
+    if samples and all(was_cut(sample) for sample in samples):
         yield "no sample ended by itself: allow more tokens (sampling.max_new_tokens), or teach the model its end token"
     rewards = {sample.reward for sample in samples}
     if len(rewards) == 1:

@@ -23,7 +23,7 @@ from penstock.core.contracts import RewardFunction
 from penstock.core.errors import PenstockError, RewardError, SpecError
 from penstock.core.types import LARGEST_REWARD, STEP_ENDS, Group, Sample
 from penstock.data.resolve import resolve
-from penstock.rewards import exact, length, pictures
+from penstock.rewards import episode, exact, length, pictures
 from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
 
 BUILT_IN: Mapping[str, RewardFunction] = {
@@ -33,6 +33,7 @@ BUILT_IN: Mapping[str, RewardFunction] = {
     "gym": exact.gym,
     "overlong": length.overlong,
     "compressible": pictures.compressible,
+    "environment": episode.environment,
 }
 """Rewards a spec may name without saying where they are; ``math`` is one more, with processes of its own."""
 

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from penstock.algos.process_reward import marks, step_tokens
 from penstock.config.learner import Dtype
 from penstock.config.media import Media
-from penstock.config.parts import EnvironmentSpec
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm
-from penstock.core.contracts import Env, RewardFunction
-from penstock.core.errors import DataError, RewardError, SpecError, WireError
+from penstock.core.contracts import RewardFunction
+from penstock.core.errors import DataError, RewardError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.types import Group, IntArray, Prompt, Row, Sample
+from penstock.core.types import Group, Prompt, Row, Sample
 from penstock.data.media import MediaStore
 from penstock.data.render import Renderer
-from penstock.data.resolve import resolve
 from penstock.data.sampler import Sampler, prompts, row_name
 from penstock.data.texts import prompt_tokens
-from penstock.envs.turns import Dialogue, Turns
 from penstock.loops.learn import Trainer
 from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
@@ -48,13 +43,8 @@ from penstock.rewards.judge import JudgeReward
 from penstock.rewards.model import ModelReward, read_by
 from penstock.rewards.process import StepReward, StepRow
 from penstock.rewards.runner import Mixture
-from penstock.sandbox.threads import Threads
 from penstock.train.learner import Scoring
 from penstock.train.ranks import AnyLearner
-
-EPISODES, STUCK = 256, 64
-"""Threads in which plain functions of an environment may wait at a time (asynchronous ones need none), and how many more may be
-stuck in calls that passed their deadline before the run stops."""
 
 
 class Models:
@@ -168,41 +158,6 @@ def named_row(source: Sampler[Prompt], spec: DataSpec, ordinal: int) -> Iterator
         raise DataError(
             f"{row_name(source, spec, ordinal)} cannot go to the run's other processes: {error}; write it as text or numbers"
         ) from error
-
-
-def environments(text: Text, spec: EnvironmentSpec | None = None, base: Path | None = None) -> Callable[[Prompt], Env]:
-    """Makes environments, of one turn unless a spec says more; a prompt is tokenized once for all its samples.
-
-    Raises:
-        SpecError: the function of the spec is not there, or cannot be called as an environment.
-    """
-    dialogue = None if spec is None else dialogue_of(spec, text, base)
-    known: dict[tuple[Any, ...], IntArray] = {}
-
-    def make(prompt: Prompt) -> Env:
-        name = prompt.key, prompt.text, prompt.blobs  # two data sets may share a name, and so keys
-        if name not in known:
-            if len(known) >= 1024:
-                known.pop(next(iter(known)))
-            known[name] = prompt_tokens(prompt, text)
-        return Turns(known[name], dialogue, prompt.columns)
-
-    return make
-
-
-def dialogue_of(spec: EnvironmentSpec, text: Text, base: Path | None) -> Dialogue:
-    """The environment that a spec names. Plain functions get threads for as many episodes as may wait at a time."""
-    function = resolve(spec.function, base)
-    try:
-        inspect.signature(function).bind(None, None, 0, **spec.options)
-    except TypeError as error:
-        raise SpecError(
-            f'environment "{spec.function}" cannot be called as function(sample, columns, turn, **options) with options '
-            f"{dict(spec.options)}: {error}"
-        ) from error
-    threads = Threads("environment", EPISODES, STUCK)
-    called = partial(function, **spec.options) if spec.options else function
-    return Dialogue(spec.function, called, text.following, threads, spec.turns, spec.deadline)
 
 
 def model_reward(scorer: Scoring, name: str, policy: Text) -> ModelReward:

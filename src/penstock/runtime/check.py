@@ -38,7 +38,7 @@ def check_stages(run: Run, base: Path) -> None:
             for rewards in stage.mixtures():
                 check_rewards(rewards, base)
             if stage.environment is not None:
-                resolve(stage.environment.function, base)
+                stage.environment.check(base)
             if isinstance(stage, Online) and stage.algorithm.judge:
                 resolve(stage.algorithm.judge, base)
             for data in stage.sources:

@@ -105,7 +105,8 @@ class RunFolder:
             CheckpointError: there is no run, or its run.json is damaged.
         """
         import penstock.algos
-        import penstock.control.stage  # noqa: F401 - they register what a spec may name
+        import penstock.control.stage
+        import penstock.envs.spec  # noqa: F401 - they register what a spec may name
 
         if not self.spec.exists():
             raise CheckpointError(f"{self.path}: no run.json here; this is not a run folder")

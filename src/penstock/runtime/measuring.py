@@ -12,11 +12,12 @@ from penstock.core.types import Metrics, Sampling
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.making import environments
 from penstock.loops.evaluate import best_of, evaluate
 from penstock.loops.reward_accuracy import reward_accuracy
 from penstock.loops.rollout import Rollout
 from penstock.models.families import Model
-from penstock.runtime.build import Models, StageRewards, check_prompts, environments
+from penstock.runtime.build import Models, StageRewards, check_prompts
 from penstock.runtime.stages import Evaluation, Measure
 from penstock.train.ranks import AnyLearner
 

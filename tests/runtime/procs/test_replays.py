@@ -61,7 +61,15 @@ def test_groups_that_are_dropped_and_updates_at_borders(kv: str, start: Start, r
 @pytest.mark.slow
 def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: Replay) -> None:
     environment = Path(__file__).parents[2] / "cli" / "tiny_recipes.py"
-    dialogue = json.dumps({"function": f"{environment}:hesitant", "turns": 3, "deadline": 0.3, "options": {"prompt": "aca"}})
+    dialogue = json.dumps(
+        {
+            "kind": "EnvironmentSpec",
+            "function": f"{environment}:hesitant",
+            "turns": 3,
+            "deadline": 0.3,
+            "options": {"prompt": "aca"},
+        }
+    )
     run = start("letters", "--steps", "8", "--grpo.max_lag", "1", "--grpo.environment", dialogue)
     run.until_step(7)
     (run.folder / "quick").touch()

@@ -8,10 +8,11 @@ from dataclasses import replace
 from penstock.core.errors import Superseded
 from penstock.core.spans import Spans
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.envs.making import environments
 from penstock.loops.rollout import Rollout
 from penstock.models.files import load_model
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.build import Models, StageRewards, environments, reading, seed_of
+from penstock.runtime.build import Models, StageRewards, reading, seed_of
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
 from penstock.runtime.measuring import measured

@@ -13,9 +13,10 @@ from penstock.core.spans import Spans
 from penstock.core.tape import Tape
 from penstock.data.blobs import BLOBS
 from penstock.data.units import prompts_of
+from penstock.envs.making import environments
 from penstock.loops.rollout import Rollout, rollout
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.build import Unscored, environments, seed_of
+from penstock.runtime.build import Unscored, seed_of
 from penstock.runtime.engines import EngineStart, Opened, opened
 from penstock.runtime.local import alongside
 from penstock.runtime.remote import HubClient, joined, newest_of

@@ -24,6 +24,7 @@ from penstock.data.blobs import BLOBS, Blobs
 from penstock.data.texts import prompt_text
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.envs.making import environments
 from penstock.feedback.asking import Answered, Asked, Tally, duels, questions, read, repeated, write
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Labels, Votes, snapshot
@@ -36,7 +37,7 @@ from penstock.loops.rollout import Rollout
 from penstock.models.families import Model, language_model
 from penstock.models.language_model import LanguageModel
 from penstock.product.source import opened
-from penstock.runtime.build import Models, StageRewards, Unscored, environments, model_reward, seed_of
+from penstock.runtime.build import Models, StageRewards, Unscored, model_reward, seed_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.judging import Heard, ask_judges, reports, truths
 from penstock.runtime.measuring import sampled

@@ -20,12 +20,13 @@ from penstock.data.sampler import Sampler
 from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.making import environments
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, Watcher, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.families import Model, drawing, policy_of
 from penstock.observe.machine import seen
 from penstock.observe.rules import bounds_of
-from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, environments, seed_of, trainer_of
+from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, seed_of, trainer_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import measured, refreshed
 from penstock.runtime.stages import StageRuntime
@@ -103,7 +104,9 @@ def check_vocabulary(teacher: Any, student: Any, stage: str) -> None:
 def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
     """How fast and how long was generated between two looks."""
     generated, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
-    return {"generation/tokens_per_second": generated / busy if busy else 0.0, "seconds/generated": busy}
+    read = {name: float(getattr(now, f"{name}_tokens") - getattr(before, f"{name}_tokens")) for name in ("prefilled", "reused")}
+    found = {f"tokens/{name}": count for name, count in read.items()}
+    return found | {"generation/tokens_per_second": generated / busy if busy else 0.0, "seconds/generated": busy}
 
 
 class RefreshingChannel:

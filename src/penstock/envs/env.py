@@ -1,0 +1,126 @@
+"""The contract of an environment: what it is given of the policy's turn, what it answers, and a base class with defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.core.types import FinishReason, IntArray, Sample
+from penstock.data.render import Message
+from penstock.sandbox.threads import is_asynchronous
+
+if TYPE_CHECKING:
+    from penstock.sandbox.threads import Threads
+
+Observation = str | Sequence[Message] | IntArray | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """One turn of the policy."""
+
+    text: str
+    """What it wrote, without special tokens."""
+    raw: str
+    """With them, but for the token that ended the turn: the marks around tool calls are special in some families."""
+    tokens_T: IntArray
+    finish: FinishReason
+    """``length``: the turn was cut before it ended by itself."""
+    turn: int
+    """Counts from 0."""
+    sample: Sample
+    """The trajectory so far (since its last rendering)."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an environment answers.
+
+    ``observation`` is a text (in chat a turn of the role :attr:`Env.role`), messages, or tokens. ``reward`` is of the policy's
+    turn before. ``terminated``: the episode is over by its own rules; ``truncated``: it was cut and would have gone on, so a
+    critic bootstraps. ``metrics`` are added up over the turns of an episode and averaged over a batch as ``episode/…``.
+    """
+
+    observation: Observation = None
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Env:
+    """One episode's environment; derive from it and write ``step``. Methods may be plain (each call runs in a thread) or
+    ``async`` (waiting holds none). ``close`` is always called, once, with a deadline of its own.
+
+    Args:
+        columns: the prompt's data row, a copy; options of the spec follow as keyword arguments.
+    """
+
+    role: str = "user"
+    """Role of an observation that is a text, in chat; ``tool`` becomes ``user`` where the chat template takes no such turns."""
+    chat: bool = False
+    """Whether the episode is a chat; set before ``reset``."""
+    judges_last: ClassVar[bool] = True
+    """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
+    threads: Threads
+    """Where plain functions run; set before ``reset``."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
+        """A spec's options as they are passed to each episode; what is looked up is looked up here, once. Raises SpecError."""
+        return options
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Schemas of tools, for the chat template."""
+        return ()
+
+    def reset(self) -> Any:
+        """The first observation, or None: the prompt as the stage's data renders it."""
+        return None
+
+    def step(self, said: Said) -> Any:
+        """The :class:`Turn` after the policy's; one without an observation that is not the end is refused."""
+        raise NotImplementedError
+
+    def close(self) -> Any:
+        """Give back what the episode holds."""
+        return None
+
+
+class TextFunction(Env):
+    """A function ``(sample, columns, turn) -> text or None`` as an environment; it gives no rewards."""
+
+    judges_last = False
+
+    def __init__(self, function: Callable[..., Any], columns: Mapping[str, Any]) -> None:
+        super().__init__(columns)
+        self.function = function
+        if is_asynchronous(function):
+            self.step = self._step_later  # type: ignore[method-assign]
+
+    def step(self, said: Said) -> Any:
+        return _turn_of(self.function(said.sample, self.columns, said.turn))
+
+    async def _step_later(self, said: Said) -> Any:
+        return _turn_of(await self.function(said.sample, self.columns, said.turn))
+
+
+def _turn_of(text: Any) -> Any:
+    if text is None:
+        return Turn(terminated=True)
+    return Turn(text) if isinstance(text, str) else text
+
+
+ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv"}
+"""Environments by name; one that is named ``MODULE:CLASS`` is imported when it is needed."""
+
+
+def register_env(name: str, env: type[Env]) -> None:
+    """Let specs name an environment; the module that brings it registers it."""
+    ENVIRONMENTS[name] = env

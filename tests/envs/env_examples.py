@@ -1,0 +1,79 @@
+"""Environments of a few lines, and samples as a generator would give them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.core.types import IntArray, Prompt, PromptKey, Sample, SampleKey
+from penstock.data.resolve import register
+from penstock.envs.episode import Conversation, Play
+from penstock.envs.making import env_class
+from penstock.envs.spec import EnvironmentSpec
+from penstock.sandbox.threads import Threads
+
+KEY = SampleKey(PromptKey("test", 0, 0), 0)
+PROMPT = Prompt(KEY.prompt, "begin", columns={"word": "yes"})
+END = 0
+
+
+class Letters:
+    """A tokenizer of which each letter is a token; 0 ends a turn."""
+
+    ends = frozenset({END})
+    store = None
+
+    def __init__(self) -> None:
+        self.tokenizer = self
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    following = prompt = encode
+
+    def showing(self, blobs: Any) -> Any:
+        return self
+
+    def decode(self, tokens: Sequence[int], **given: Any) -> str:
+        return "".join(chr(token) for token in tokens)
+
+
+def after(context_T: IntArray, said: str, *, ended: bool = True) -> Sample:
+    """The sample of a turn that follows a context."""
+    tokens_T = np.array([*context_T, *map(ord, said), *([END] if ended else [])], np.int32)
+    action_T = np.arange(len(tokens_T)) >= len(context_T)
+    logp_T, version_T = np.zeros(len(tokens_T), np.float32), np.where(action_T, 0, -1).astype(np.int32)
+    return Sample(KEY, {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop" if ended else "length", said)
+
+
+def conversation(
+    env: Callable[..., Any], threads: Threads, prompt: Prompt = PROMPT, text: Any = None, **fields: Any
+) -> Conversation:
+    """An episode of an environment, or of a function of a turn."""
+    text = text or Letters()
+    spec = EnvironmentSpec(function=register(env), **{"deadline": 5.0, **fields})
+    tokens_T = np.array([ord(letter) for letter in prompt.text], np.int32)
+    return Conversation(env_class(spec, None), prompt, tokens_T, Play(spec, text, threads))
+
+
+def played(episode: Conversation, said: Sequence[str]) -> tuple[Any, list[str | None]]:
+    """The finished sample, and what each answer added to the conversation (None: it was over)."""
+
+    async def play() -> tuple[Any, list[str | None]]:
+        heard: list[str | None] = []
+        sample = None
+        context_T: IntArray | None = await episode.reset()
+        try:
+            for turn in said:
+                assert context_T is not None
+                sample = after(context_T, turn)
+                context_T = await episode.step(sample)
+                heard.append(None if context_T is None else Letters().decode(context_T[len(sample.tokens_T) :]))
+        finally:
+            await episode.close()
+        return sample and episode.annotated(sample), heard
+
+    return asyncio.run(play())

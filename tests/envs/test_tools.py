@@ -1,0 +1,248 @@
+"""The environment of tools: schemas from functions, calls that are answered, mistakes that are answered too, and an end."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from env_examples import after, conversation, played
+from templates import family
+
+import tiny_models
+from penstock.core.columns import was_cut
+from penstock.core.errors import SpecError
+from penstock.core.types import Prompt, PromptKey
+from penstock.data.resolve import register
+from penstock.envs.making import env_class
+from penstock.envs.schemas import fits, tool_of
+from penstock.envs.spec import EnvironmentSpec
+from penstock.envs.tools import ToolEnv
+from penstock.sandbox.threads import Threads
+
+
+def add(a: int, b: int = 2) -> int:
+    """The sum of two numbers.
+
+    Args:
+        a: the one
+        b: the other
+    """
+    return a + b
+
+
+async def find(word: str, place: Literal["title", "text"] = "title", limit: int | None = None) -> list[str]:
+    """Texts with a word."""
+    return [f"{word} in {place}"]
+
+
+def count(state: dict) -> int:
+    """How often it was called."""
+    state["calls"] = state.get("calls", 0) + 1
+    return state["calls"]
+
+
+def broken() -> str:
+    """Never works."""
+    raise RuntimeError("out of paper")
+
+
+def slow() -> str:
+    """Takes long."""
+    time.sleep(0.3)
+    return "done"
+
+
+@pytest.fixture
+def threads():
+    made = Threads("environment", 4)
+    yield made
+    made.close()
+
+
+def call(name, **arguments):
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def tools(threads, *functions, prompt=None, text=None, **options):
+    given = {"tools": [register(function) for function in functions], **options}
+    episode = conversation(ToolEnv, threads, text=text, **({"prompt": prompt} if prompt else {}), options=given)
+    return episode
+
+
+def test_a_function_becomes_a_schema():
+    assert tool_of(add).schema == {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "The sum of two numbers.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "a": {"type": "integer", "description": "the one"},
+                    "b": {"type": "integer", "description": "the other"},
+                },
+                "required": ["a"],
+            },
+        },
+    }
+
+
+def test_the_episodes_state_is_in_no_schema():
+    assert tool_of(count).schema["function"]["parameters"]["properties"] == {}
+
+
+def test_choices_and_optional_arguments_have_schemas():
+    properties = tool_of(find).schema["function"]["parameters"]["properties"]
+    assert properties["place"] == {"enum": ["title", "text"]}
+    assert properties["limit"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "expected"),
+    [
+        (1, {"type": "integer"}, True),
+        (True, {"type": "integer"}, False),
+        (1, {"type": "number"}, True),
+        ("1", {"type": "number"}, False),
+        ([1, "a"], {"type": "array", "items": {"type": "integer"}}, False),
+        ({"a": 1}, {"type": "object", "additionalProperties": {"type": "integer"}}, True),
+        (None, {"anyOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ("c", {"enum": ["a", "b"]}, False),
+        (False, {"type": "boolean"}, True),
+    ],
+)
+def test_values_are_checked_as_json_types(value, schema, expected):
+    assert fits(value, schema) is expected
+
+
+def test_a_parameter_without_a_type_is_refused():
+    def untyped(a):
+        return a
+
+    with pytest.raises(SpecError, match="annotate its parameter a"):
+        tool_of(untyped)
+
+
+def test_a_call_is_answered_and_a_turn_without_one_ends_the_episode(threads):
+    sample, heard = played(tools(threads, add), [call("add", a=3, b=4), "It is 7."])
+    assert heard == ["7", None]
+    assert sample.extras["episode"] == {"turns": 2.0, "tool_calls": 1.0, "malformed_calls": 0.0, "truncated": 0.0}
+
+
+def test_calls_of_a_turn_are_answered_in_their_order(threads):
+    _, heard = played(tools(threads, add, find, slow), [call("slow") + call("find", word="x") + call("add", a=1)])
+    assert heard == ['done\n["x in title"]\n3']
+
+
+def test_an_episode_has_a_state_of_its_own(threads):
+    assert played(tools(threads, count), [call("count"), call("count")])[1] == ["1", "2"]
+    assert played(tools(threads, count), [call("count")])[1] == ["1"]
+
+
+def test_what_the_state_holds_is_closed(threads):
+    closed = []
+
+    class Held:
+        def close(self):
+            closed.append(True)
+
+    def hold(state: dict) -> str:
+        """Keeps a thing."""
+        state["held"] = Held()
+        return "held"
+
+    played(tools(threads, hold), [call("hold")])
+    assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "fact"),
+    [
+        (call("addd", a=1), 'error: there is no tool "addd"; there are: add, broken, slow', "unknown_tools"),
+        (call("add", b=1), 'error: add needs the argument "a"', "bad_arguments"),
+        (call("add", a="1"), 'error: add: the argument "a" must be integer', "bad_arguments"),
+        (call("add", a=1, c=1), 'error: add has no argument "c"; its arguments are: a, b', "bad_arguments"),
+        (call("broken"), "error: RuntimeError: out of paper", "failed_calls"),
+        (call("slow"), "error: slow took longer than 0.05 s", "failed_calls"),
+        ("<tool_call>{</tool_call>", "this is no call: Expecting property name", "malformed_calls"),
+    ],
+)
+def test_what_goes_wrong_is_answered_and_counted(threads, said, answer, fact):
+    sample, heard = played(tools(threads, add, broken, slow, seconds=0.05), [said])
+    assert heard[0].startswith(answer)
+    assert sample.extras["episode"][fact] == 1.0
+
+
+def test_corrections_are_bounded_and_what_ends_so_costs(threads):
+    bad = "<tool_call>{</tool_call>"
+    sample, heard = played(tools(threads, add, corrections=1, penalty=0.5), [bad, bad])
+    assert heard[-1] is None
+    assert sample.extras["turns"][-1][2] == -0.5
+    assert sample.extras["episode"]["gave_up"] == 1.0
+
+
+def test_a_call_that_fits_begins_the_count_of_mistakes_anew(threads):
+    bad = "<tool_call>{</tool_call>"
+    _, heard = played(tools(threads, add, corrections=1), [bad, call("add", a=1), bad])
+    assert None not in heard
+
+
+def test_a_turn_that_was_cut_is_not_read_for_calls(threads):
+    called = []
+
+    def note() -> str:
+        """Notes."""
+        called.append(True)
+        return "noted"
+
+    episode = tools(threads, note)
+
+    async def play():
+        sample = after(await episode.reset(), call("note"), ended=False)
+        assert await episode.step(sample) is None
+        return episode.annotated(sample)
+
+    sample = asyncio.run(play())
+    assert was_cut(sample)
+    assert called == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": []}, "needs tools of different names, got none"),
+        ({"tools": ["os:getcwd", "os:getcwd"]}, "needs tools of different names, got getcwd"),
+        ({"tools": ["os:getcwd"], "calls": "xml"}, "no format of tool calls"),
+        ({"tools": ["os:nothing_there"]}, "has no"),
+    ],
+)
+def test_tools_are_looked_up_before_anything_starts(options, message):
+    with pytest.raises(SpecError, match=message):
+        env_class(EnvironmentSpec(function="tools", options=options), None)
+
+
+CHAT = Prompt(PromptKey("test", 0, 0), "hello", ({"role": "user", "content": "hello"},))
+
+
+def heard_in_chat(threads, name):
+    """What a family's conversation reads as after two calls."""
+    text = family(name, tiny_models.CORPUS)
+    episode = tools(threads, add, prompt=CHAT, text=text)
+
+    async def play():
+        said = [*text.encode(call("add", a=1) + call("add", a=2)), text.end]
+        sample = after(await episode.reset(), "".join(map(chr, said)), ended=False)
+        return text.tokenizer.decode((await episode.step(replace(sample, finish="stop")))[len(sample.tokens_T) :])
+
+    return asyncio.run(play())
+
+
+def test_results_are_turns_of_tools_where_the_template_has_them(threads):
+    expected = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n"
+    assert heard_in_chat(threads, "chatml") == expected + "<|im_start|>assistant\n"
+
+
+def test_results_are_one_turn_of_the_user_where_it_has_none(threads):
+    assert heard_in_chat(threads, "gemma") == "\n<start_of_turn>user\n3\n4<end_of_turn>\n<start_of_turn>model\n"
