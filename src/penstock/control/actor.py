@@ -20,7 +20,8 @@ class Buffers:
     def __init__(self, steps: int, environments: Environments, policy: ControlPolicy) -> None:
         grid = (steps, environments.count)
         width, kind = policy.decisions.width, np.float32 if environments.continuous else np.int64
-        self.observation_TNF = np.empty((*grid, environments.numbers), np.float32)
+        shown_NF = environments.observation_NF
+        self.observation_TNF = np.empty((steps, *shown_NF.shape), shown_NF.dtype)
         self.output_TNW = np.empty((*grid, width + 1), np.float32)
         self.decision_TND = np.empty((*grid, environments.continuous or len(environments.choices)), kind)
         self.reward_TN = np.empty(grid, np.float32)

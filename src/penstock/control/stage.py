@@ -12,7 +12,7 @@ from penstock.algos.ppo import PPO
 from penstock.config.learner import LearnerSpec
 from penstock.config.parts import RewardSpec
 from penstock.config.run import require_kind
-from penstock.config.spec import AnySpec, Count, require, spec
+from penstock.config.spec import AnySpec, Count, Positive, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.config.strategies import OneDevice
 
@@ -26,9 +26,10 @@ class EnvironmentsSpec:
     ``gymnasium.Env``, or with an argument ``num_envs`` a whole ``gymnasium.vector.VectorEnv``."""
     count: Count = 64
     """Environments (N)."""
-    vectorization: Literal["auto", "sync", "async"] = "auto"
+    vectorization: Literal["auto", "sync", "async", "envpool"] = "auto"
     """``auto``: all in one array step where the environment has one, else one after another in this process (``sync``);
-    ``async``: a process each, which pays where a step takes a millisecond or more."""
+    ``async``: a process each, which pays where a step takes a millisecond or more. ``envpool``: written in C++ and stepped by
+    threads, with the names and options of the EnvPool package."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
 
@@ -38,7 +39,7 @@ class EnvironmentsSpec:
 
 @spec
 class PolicyNetwork:
-    """A policy of a vector of numbers: hidden layers, perhaps a memory, and heads for decision and value."""
+    """A policy of a vector of numbers or of an image: layers, perhaps a memory, and heads for decision and value."""
 
     path: str = ""
     """Folder of a policy that another run trained, or ``@stage``; empty: a new one."""
@@ -50,9 +51,20 @@ class PolicyNetwork:
     """Width of an LSTM between layers and heads; 0: none, for states that one observation tells whole."""
     critic: Literal["shared", "separate"] = "shared"
     """Whether the value has hidden layers of its own."""
+    deviation: Positive = 1.0
+    """First standard deviation of continuous decisions; it is learned from there."""
+    convolutions: tuple[tuple[int, int, int], ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    """Channels, kernel and stride of each convolution before the hidden layers, where observations are images (bytes with three
+    axes): those of Mnih et al. 2015, which want hidden=[512] after them."""
+    normalize: bool = False
+    """Shift and scale observations by their running moments, which belong to the policy and are saved with it."""
 
     def __post_init__(self) -> None:
         require(all(width >= 1 for width in self.hidden), f"model.hidden={list(self.hidden)}; widths are 1 or more")
+        require(
+            all(size >= 1 for layer in self.convolutions for size in layer),
+            f"model.convolutions={self.convolutions}; channels, kernel and stride are 1 or more",
+        )
         require(self.memory >= 0, f"model.memory={self.memory} is negative; 0 is none")
         require(
             not self.memory or self.critic == "shared",
@@ -107,6 +119,8 @@ class Control(Stage):
     """Training batches at most."""
     max_lag: int = 0
     """Batches that actors may run ahead of learning; 0 is synchronous, the only one so far."""
+    scale_rewards: bool = False
+    """Divide rewards by the running deviation of discounted returns, and cut them to ±10. Reported returns are as they were."""
     solved: float | None = None
     """The stage ends once the mean return of the latest 100 episodes is this much; None: after the last step."""
     evaluation: Episodes | None = Episodes()  # type: ignore[assignment]

@@ -49,10 +49,10 @@ class Gaussian(nn.Module):
     Log-probs are of the decision before environments cut it to their bounds.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, deviation: float = 1.0) -> None:
         super().__init__()
         self.width = width
-        self.log_deviation = nn.Parameter(torch.zeros(width))
+        self.log_deviation = nn.Parameter(torch.full((width,), math.log(deviation)))
 
     def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
         """Standard normal noise for a fragment, ``[T, N, W]``."""

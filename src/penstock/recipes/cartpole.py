@@ -18,7 +18,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "algorithm": PPO(discount=0.98, lam=0.95, value_clip=0.0, value_coefficient=0.1),
         "learner": LearnerSpec(learning_rate=6e-3, clip_norm=0.5, token_budget=65536),
         "minibatches": 2,
-        "epochs": 4,
     },
     # Without a clip a fragment serves for one pass, and the policy needs a bonus to keep exploring.
     "impala": {

@@ -17,11 +17,12 @@ from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
 from penstock.control.learning import Labeller, Passes
+from penstock.control.normalizing import Normalizing
+from penstock.control.preparing import policy_of
 from penstock.control.stage import Control
-from penstock.core.errors import SpecError
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
-from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy, save_policy
+from penstock.models.control import save_policy
 from penstock.observe import breakers
 from penstock.observe.machine import seen
 from penstock.observe.sentinels import Sentinels
@@ -46,6 +47,7 @@ class ControlRuntime(StageRuntime):
     actor: Actor
     labeller: Labeller
     trainer: Trainer
+    normalizing: Normalizing
     held_out: Environments | None = None
     """Those of the evaluation, once there was one."""
 
@@ -62,6 +64,7 @@ class ControlRuntime(StageRuntime):
         if start:
             self.actor.begin_anew(seed_of(self.seed, f"environments from {start}"))
             self.log.begun_anew()
+            self.normalizing.begun_anew()
         spans = self.context.recorder.role("learner")
         for index in range(start, self.stage.steps):
             if self.watcher.over:
@@ -71,7 +74,8 @@ class ControlRuntime(StageRuntime):
                 fragment = self.actor.collect(index)
             acted = time.perf_counter()
             with self.trainer.watch(index) as watch, spans.span("train", step=index):
-                found = self._trained(fragment, index, watch)
+                found = self._trained(self.normalizing.scaled(fragment), index, watch)
+                self.normalizing.observe(fragment)
                 # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
                 metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.read(fragment) | seen("learner")
             ended = time.perf_counter()
@@ -115,27 +119,6 @@ class ControlRuntime(StageRuntime):
             self.held_out.close()
 
 
-def policy_of(stage: Control, environments: Environments, models: Models, seed: int) -> ControlPolicy:
-    """The policy of a stage: a new one for its environments, or one that was trained.
-
-    Raises:
-        SpecError: that one observes or decides something else.
-    """
-    wanted, network = (environments.numbers, environments.choices, environments.continuous), stage.model
-    if not network.path:
-        own = {name: getattr(network, name) for name in ("hidden", "activation", "memory", "critic")}
-        shape = Shape(*wanted, **own)
-        return new_policy(shape, seed, models.device)
-    policy = load_policy(Path(models.path(network.path)).expanduser(), models.device)
-    shape = policy.network.shape
-    if (shape.observation, shape.choices, shape.continuous) != wanted:
-        raise SpecError(
-            f"model.path={network.path}: that policy was made for {shape.observation} numbers seen, options {shape.choices} and"
-            f" {shape.continuous} continuous numbers decided, {environments.name} has {wanted}; name another"
-        )
-    return policy
-
-
 def prepare(stage: Control, run: Run, models: Models, base: Path, context: StageContext) -> ControlRuntime:
     """Make environments, policy and learner."""
     require(
@@ -144,10 +127,13 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     )
     seed = seed_of(run.seed, stage.name)
     environments = Environments(stage.environments, seed_of(seed, "environments"), base)
-    policy = policy_of(stage, environments, models, seed_of(run.seed, "model"))
+    named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
+    policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
     trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
     passes = Passes(stage.epochs, stage.minibatches, seed_of(seed, "minibatches"))
     labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
-    return ControlRuntime(stage, seed, base, context, Actor(environments, policy, stage.fragment, seed), labeller, trainer)
+    normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
+    actor = Actor(environments, policy, stage.fragment, seed)
+    return ControlRuntime(stage, seed, base, context, actor, labeller, trainer, normalizing)
