@@ -46,7 +46,7 @@ class Buffers:
 class Actor:
     """Acts with the policy as it is and gives one fragment after another.
 
-    What it draws follows from the seed and the version alone, so a fragment can be made again if its environments can.
+    What it draws follows from the seed and the fragment's number alone, so that no two fragments of a run draw the same.
     """
 
     def __init__(self, environments: Environments, policy: ControlPolicy, steps: int, seed: int) -> None:
@@ -54,11 +54,11 @@ class Actor:
         self.state_NS = policy.first_state(environments.count)
 
     @torch.inference_mode()
-    def collect(self, version: Version) -> Fragment:
-        """The next fragment, by weights of ``version``."""
+    def collect(self, version: Version, number: int | None = None) -> Fragment:
+        """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version."""
         environments, policy, device = self.environments, self.policy, self.policy.device
         buffers, first_NS = Buffers(self.steps, environments, policy), self.state_NS.cpu().numpy()
-        generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version}"))
+        generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version if number is None else number}"))
         noise_TNW = policy.decisions.noise(self.steps, environments.count, generator).to(device)
         observation_TNF = torch.from_numpy(buffers.observation_TNF)
         done_N: Any = None

@@ -25,16 +25,16 @@ class Normalizing:
     discount: float
     rewards: bool
     limit: float = 10.0
-    carried_N: FloatArray = field(default_factory=lambda: np.zeros(0, np.float32))
-    """The discounted return of each environment so far."""
+    carried: dict[str, FloatArray] = field(default_factory=dict)
+    """The discounted return of each environment so far, by actor."""
 
-    def scaled(self, fragment: Fragment) -> Fragment:
-        """The fragment with its rewards scaled, where they are to be."""
+    def scaled(self, fragment: Fragment, actor: str = "") -> Fragment:
+        """The fragment with its rewards scaled, where they are to be; it follows on the one before of its ``actor``."""
         if not self.rewards:
             return fragment
-        carried_N = self.carried_N if len(self.carried_N) else np.zeros(fragment.reward_TN.shape[1])
+        carried_N = self.carried.get(actor, np.zeros(fragment.reward_TN.shape[1]))
         return_TN = running_returns(fragment.reward_TN, fragment.start_TN, carried_N, self.discount)
-        self.carried_N, moments = return_TN[-1], self.policy.network.rewards
+        self.carried[actor], moments = return_TN[-1], self.policy.network.rewards
         moments.become(*merged_moments(*moments.values(), return_TN[fragment.acted_TN][:, None]))
         reward_TN = (fragment.reward_TN * float(moments.scale)).clip(-self.limit, self.limit)
         return replace(fragment, reward_TN=reward_TN)
@@ -47,4 +47,4 @@ class Normalizing:
 
     def begun_anew(self) -> None:
         """Forget the episodes on their way."""
-        self.carried_N = np.zeros(0, np.float32)
+        self.carried.clear()

@@ -101,6 +101,12 @@ class Control(Stage):
     """Learns to act in environments: fragments of all environments, each trained on and then thrown away."""
 
     pinned: ClassVar[bool] = False
+    acts: ClassVar[bool] = True
+    on_stale: ClassVar[str] = "wait"
+    batch_selector: ClassVar[str] = "fifo"
+    oversample: ClassVar[int] = 0
+    dynamic_sampling: ClassVar[int] = 0
+    max_uses: ClassVar[int] = 1
     data: ClassVar[Any] = None  # type: ignore[misc]
 
     name: str
@@ -117,8 +123,10 @@ class Control(Stage):
     """Passes over the batch."""
     steps: Count = 100
     """Training batches at most."""
+    batch: Count = 1
+    """Fragments a training batch (B), of one actor or of several."""
     max_lag: int = 0
-    """Batches that actors may run ahead of learning; 0 is synchronous, the only one so far."""
+    """Batches that actors, in processes of their own, may run ahead of learning; 0 is synchronous."""
     scale_rewards: bool = False
     """Divide rewards by the running deviation of discounted returns, and cut them to ±10. Reported returns are as they were."""
     solved: float | None = None
@@ -128,10 +136,10 @@ class Control(Stage):
     def __post_init__(self) -> None:
         self._check_algorithm()
         here, learner, count = self.name, self.learner, self.environments.count
+        require(self.max_lag >= 0, f"{here}: max_lag={self.max_lag} is negative; 0 is synchronous")
         require(
-            self.max_lag == 0,
-            f"{here}: max_lag={self.max_lag} needs actors in processes of their own, which control does not have yet; set "
-            "max_lag=0",
+            self.max_lag == 0 or self.algorithm.bounded or self.algorithm.estimator == "vtrace",
+            f"{here}: max_lag={self.max_lag} needs a clipped loss or V-trace; set algorithm.clip or max_lag=0",
         )
         whole = bool(self.model.memory) or self.algorithm.estimator == "vtrace"
         require(

@@ -58,7 +58,8 @@ class Bootstrap:
     @classmethod
     def read(cls, line: bytes) -> Bootstrap:
         """What :meth:`plain` gave, from a line of JSON."""
-        import penstock.algos  # noqa: F401 - registers the algorithms that a spec may name
+        import penstock.algos  # noqa: F401
+        import penstock.control.stage  # noqa: F401 - they register the algorithms and the stages that a spec may name
 
         values = json.loads(line)
         load_modules(values["run"]["modules"], Path(values["base"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from penstock.control.learning import Labeller, Passes
 from penstock.control.normalizing import Normalizing
 from penstock.control.preparing import policy_of
 from penstock.control.stage import Control
-from penstock.core.types import Metrics
+from penstock.control.travelling import Collected, side_by_side
+from penstock.core.types import Metrics, Version
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
 from penstock.models.control import save_policy
 from penstock.observe import breakers
@@ -71,19 +72,30 @@ class ControlRuntime(StageRuntime):
                 return
             began = time.perf_counter()
             with spans.span("generate", step=index):
-                fragment = self.actor.collect(index)
-            acted = time.perf_counter()
-            with self.trainer.watch(index) as watch, spans.span("train", step=index):
-                found = self._trained(self.normalizing.scaled(fragment), index, watch)
-                self.normalizing.observe(fragment)
-                # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
-                metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.read(fragment) | seen("learner")
-            ended = time.perf_counter()
-            metrics |= {"steps_per_second": fragment.steps / (ended - began), "seconds/acted": acted - began}
-            metrics |= {"seconds/trained": ended - acted, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
-            if self.stage.solved is not None and self.log.solved(self.stage.solved):
-                self.watcher.over = True
-            yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
+                collected = [self._collected(index, index * self.stage.batch + part) for part in range(self.stage.batch)]
+            yield self.learned(index, collected, time.perf_counter() - began)
+
+    def _collected(self, version: Version, number: int) -> Collected:
+        fragment = self.actor.collect(version, number)
+        return Collected(fragment, self.log.ended(fragment))
+
+    def learned(self, index: int, collected: Sequence[Collected], acted: float) -> Step:
+        """Train on a batch of fragments, which took ``acted`` seconds to come by."""
+        began = time.perf_counter()
+        spans = self.context.recorder.role("learner")
+        with self.trainer.watch(index, max_lag=self.stage.max_lag) as watch, spans.span("train", step=index):
+            fragment = side_by_side([self.normalizing.scaled(one.fragment, one.actor) for one in collected])
+            found = self._trained(fragment, index, watch)
+            self.normalizing.observe(fragment)
+            ended = [episode for one in collected for episode in one.episodes]
+            # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
+            metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, fragment.steps)
+        trained = time.perf_counter() - began
+        metrics |= seen("learner") | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
+        metrics |= {"seconds/trained": trained, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
+        if self.stage.solved is not None and self.log.solved(self.stage.solved):
+            self.watcher.over = True
+        return Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
 
     def _trained(self, fragment: Fragment, index: int, watch: Watch) -> Metrics:
         """All optimizer steps on one fragment."""
@@ -121,9 +133,10 @@ class ControlRuntime(StageRuntime):
 
 def prepare(stage: Control, run: Run, models: Models, base: Path, context: StageContext) -> ControlRuntime:
     """Make environments, policy and learner."""
+    elsewhere = context.bootstrap is not None
     require(
-        run.runtime == "local",
-        f'runtime="{run.runtime}": actors in processes of their own are not there yet; set runtime="local"',
+        elsewhere or stage.max_lag == 0,
+        f"{stage.name}: max_lag={stage.max_lag} needs actors in processes of their own; set runtime=procs or ray, or max_lag=0",
     )
     seed = seed_of(run.seed, stage.name)
     environments = Environments(stage.environments, seed_of(seed, "environments"), base)
@@ -136,4 +149,9 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
     normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
     actor = Actor(environments, policy, stage.fragment, seed)
-    return ControlRuntime(stage, seed, base, context, actor, labeller, trainer, normalizing)
+    parts = (stage, seed, base, context, actor, labeller, trainer, normalizing)
+    if elsewhere:
+        from penstock.runtime.stages.remote_control import RemoteControl
+
+        return RemoteControl(*parts, run=run)
+    return ControlRuntime(*parts)
