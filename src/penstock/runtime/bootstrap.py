@@ -58,7 +58,7 @@ class Bootstrap:
     @classmethod
     def read(cls, line: bytes) -> Bootstrap:
         """What :meth:`plain` gave, from a line of JSON."""
-        import penstock.algos  # noqa: F401
+        import penstock.algos
         import penstock.control.stage  # noqa: F401 - they register the algorithms and the stages that a spec may name
 
         values = json.loads(line)

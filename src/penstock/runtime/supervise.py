@@ -40,7 +40,7 @@ NOTICING = 20.0
 
 
 def rules_of(stage: Any, written: Sequence[str] = ()) -> Rules:
-    """What the stream of an ``Online`` or ``Control`` stage enforces; ``written``: columns that processes of their own write."""
+    """What the stream of an ``Online`` or ``Control`` stage enforces; ``written``: columns that other processes write."""
     algorithm: FromSamples = stage.algorithm
     return Rules(
         stage.batch,
