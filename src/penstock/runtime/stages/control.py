@@ -16,9 +16,10 @@ from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
-from penstock.control.learning import Labeller, Passes
+from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
-from penstock.control.preparing import policy_of
+from penstock.control.preparing import labeller_of, policy_of
+from penstock.control.replay_learning import ReplayLabeller
 from penstock.control.stage import Control
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
@@ -45,7 +46,7 @@ class ControlRuntime(StageRuntime):
     base: Path
     context: StageContext
     actor: Actor
-    labeller: Labeller
+    labeller: Labeller | ReplayLabeller
     trainer: Trainer
     normalizing: Normalizing
     held_out: Environments | None = None
@@ -54,6 +55,7 @@ class ControlRuntime(StageRuntime):
     def __post_init__(self) -> None:
         self.log = EpisodeLog(self.actor.environments.count)
         self.holders = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
+        self.holders |= self.labeller.holders
         self.evaluate = self._evaluate if self.stage.evaluation else None
 
     @property
@@ -70,6 +72,7 @@ class ControlRuntime(StageRuntime):
             if self.watcher.over:
                 return
             began = time.perf_counter()
+            self.labeller.before(index)
             with spans.span("generate", step=index):
                 fragment = self.actor.collect(index)
             acted = time.perf_counter()
@@ -77,7 +80,13 @@ class ControlRuntime(StageRuntime):
                 found = self._trained(self.normalizing.scaled(fragment), index, watch)
                 self.normalizing.observe(fragment)
                 # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
-                metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.read(fragment) | seen("learner")
+                metrics = (
+                    {"loss": found.pop("loss", 0.0)}
+                    | watch.after(found)
+                    | self.log.read(fragment)
+                    | seen("learner")
+                    | self.labeller.metrics
+                )
             ended = time.perf_counter()
             metrics |= {"steps_per_second": fragment.steps / (ended - began), "seconds/acted": acted - began}
             metrics |= {"seconds/trained": ended - acted, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
@@ -99,7 +108,9 @@ class ControlRuntime(StageRuntime):
         assert evaluation is not None
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
-            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes)
+            self.held_out = Environments(
+                self.stage.environments, seed, self.base, evaluation.episodes, self.stage.kind == "soft"
+            )
         else:
             self.held_out.reset(seed)
         return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
@@ -126,14 +137,13 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
         f'runtime="{run.runtime}": actors in processes of their own are not there yet; set runtime="local"',
     )
     seed = seed_of(run.seed, stage.name)
-    environments = Environments(stage.environments, seed_of(seed, "environments"), base)
+    environments = Environments(stage.environments, seed_of(seed, "environments"), base, squashed=stage.kind == "soft")
     named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
     trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
-    passes = Passes(stage.epochs, stage.minibatches, seed_of(seed, "minibatches"))
-    labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
+    labeller = labeller_of(stage, policy, learner, seed_of(seed, "minibatches"))
     normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
     actor = Actor(environments, policy, stage.fragment, seed)
     return ControlRuntime(stage, seed, base, context, actor, labeller, trainer, normalizing)
