@@ -26,18 +26,19 @@ HERE = Path(__file__).resolve()
 PEER = HERE.parent / "peers" / "sb3_halfcheetah.py"
 
 
-def alone(name: str, count: int, options: dict[str, Any], seconds: float = 4.0) -> float:
-    """Steps a second of EnvPool with random actions."""
+def alone(name: str, count: int, options: dict[str, Any], seconds: float = 4.0) -> tuple[float, float]:
+    """Steps a second of EnvPool with random actions, and CPU seconds of a step."""
     from penstock.control.pool import pool
 
     made, generator = pool(name, list(range(count)), options), np.random.default_rng(0)
     made.reset()
     actions = generator.uniform(-1, 1, (64, count, *made.single_action_space.shape))
-    began, steps = time.perf_counter(), 0
+    began, used, steps = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - began < seconds:
         made.step(actions[steps % 64])
         steps += 1
-    return steps * count / (time.perf_counter() - began)
+    steps *= count
+    return steps / (time.perf_counter() - began), (time.process_time() - used) / steps
 
 
 def ours(seed: int, seconds: float, steps: int) -> dict[str, Any]:
@@ -53,7 +54,13 @@ def ours(seed: int, seconds: float, steps: int) -> dict[str, Any]:
     before = alone(*given)
     with tempfile.TemporaryDirectory() as folder:
         began, used = time.perf_counter(), time.process_time()
-        result = launch(run, Path(folder) / "run")
+        clock: list[float] = []
+
+        def listen(event: dict[str, Any]) -> None:
+            if "steps_per_second" in event.get("values", {}):
+                clock.append(time.process_time())
+
+        result = launch(run, Path(folder) / "run", [listen])
         taken, used = time.perf_counter() - began, time.process_time() - used
         batches = [event["values"] for event in result.metrics if "steps_per_second" in event["values"]]
     after = alone(*given)
@@ -65,7 +72,8 @@ def ours(seed: int, seconds: float, steps: int) -> dict[str, Any]:
         if total > seconds:
             break
         found = one
-    rate, both = batches[-1]["environment/steps"] / spent, (before + after) / 2
+    rate, both = batches[-1]["environment/steps"] / spent, (before[0] + after[0]) / 2
+    own = (clock[-1] - clock[0]) / (batches[-1]["environment/steps"] - batches[0]["environment/steps"])
     return {
         "seconds": taken,
         "loop_seconds": spent,
@@ -74,6 +82,8 @@ def ours(seed: int, seconds: float, steps: int) -> dict[str, Any]:
         "loop": rate,
         "alone": both,
         "share": rate / both,
+        "cpu_us": 1e6 * own,
+        "cpu_us_alone": 5e5 * (before[1] + after[1]),
         "acting_share": acted / spent,
         "return": found["episode/return"],
         "evaluation": result.summary["stages"]["control"]["last"]["evaluation/reward"],

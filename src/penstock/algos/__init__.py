@@ -46,6 +46,7 @@ from penstock.algos.kto import KTO
 from penstock.algos.labels import label_metrics
 from penstock.algos.nft import DiffusionNFT
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, KLCov, PolicyGradient
+from penstock.algos.off_policy import DQN, SAC
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
 from penstock.algos.process_reward import ProcessReward
@@ -58,8 +59,8 @@ from penstock.algos.safe_ppo import SafePPO
 from penstock.algos.sft import SFT
 
 __all__ = [
-    "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
-    "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
+    "AWAC", "CISPO", "CPO", "DPO", "DPPO", "DQN", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
+    "REBEL", "REINFORCE", "RFT", "SAC", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
     "Denoise", "DiffusionDPO", "DiffusionNFT", "Distillation", "Divergence", "EntropyBonus", "ImportanceWeight", "KLCov",
     "KLPenalty", "LeaveOneOut", "OnlineDPO", "PassAtK", "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus",
     "SafePPO", "SimPO", "cispo", "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo",

@@ -15,11 +15,7 @@ def merged_moments(count: float, mean: Any, squares: Any, values_B: ArrayLike) -
     """Count, mean and sum of squared deviations after a batch ``[B, ...]``, exactly (Chan et al. 1979):
     ``n = n_a + n_b``, ``mean = mean_a + gap · n_b / n``, ``squares = squares_a + squares_b + gap² · n_a n_b / n``.
 
-    ``gap`` is the batch's mean less the mean so far. Nothing changes for an empty batch.
-
-    Raises:
-        TrainingError: a value is not finite; it would stay in the moments for ever.
-    """
+    ``gap`` is the batch's mean less the mean so far. Raises TrainingError for a value that is not finite."""
     more = np.asarray(values_B, np.float64)
     if not len(more):
         return count, mean, squares
@@ -34,13 +30,9 @@ def running_returns(reward_TN: ArrayLike, start_TN: ArrayLike, carried_N: ArrayL
     """``R_t = r_t + discount · R_{t-1}`` within an episode, ``[T, N]``; rewards are divided by its deviation (Engstrom et al.
     2020, arXiv 2005.12729).
 
-    Args:
-        start_TN: an episode begins with this step, so that nothing is carried into it.
-        carried_N: ``R`` after the step before the first one.
+    ``start_TN``: an episode begins with this step; ``carried_N``: ``R`` before the first one.
     """
     return_TN, goes_on_TN = np.array(reward_TN, np.float64), ~np.asarray(start_TN, bool)
-    carried_N = np.asarray(carried_N, np.float64)
-    for step in range(len(return_TN)):
-        return_TN[step] += discount * goes_on_TN[step] * carried_N
-        carried_N = return_TN[step]
+    for step, goes_on_N in enumerate(goes_on_TN):
+        return_TN[step] += discount * goes_on_N * (return_TN[step - 1] if step else np.asarray(carried_N))
     return return_TN

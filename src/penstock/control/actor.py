@@ -10,7 +10,7 @@ import torch
 from penstock.control.environments import Environments, Stepped
 from penstock.control.fragments import Ends, Fragment
 from penstock.core.seeds import seed_of
-from penstock.core.types import Version
+from penstock.core.types import FloatArray, Version
 from penstock.models.control import ControlPolicy
 
 
@@ -87,16 +87,13 @@ class Actor:
         goes_on_K, following_K = ~ends.terminated_K, np.zeros(len(ends.step_K), np.float32)
         if goes_on_K.any():
             following_K[goes_on_K] = self.policy.values(ends.observation_KF[goes_on_K], ends.state_KS[goes_on_K])
-        grid, output_AW = buffers.reward_TN.shape, torch.from_numpy(buffers.output_TNW).flatten(0, 1)
-        decision_AD = torch.from_numpy(buffers.decision_TND).flatten(0, 1)
-        decisions = self.policy.decisions
-        logp_A = decisions.measured(output_AW[:, :-1].to(self.policy.device), decision_AD.to(self.policy.device), LOGP)["logp"]
+        logp_TN = self._logp(buffers) if self.policy.decisions.has_logp else np.zeros_like(buffers.reward_TN)
         return Fragment(
             observation_TNF=buffers.observation_TNF,
             decision_TND=buffers.decision_TND,
-            logp_TN=logp_A.cpu().numpy().reshape(grid),
+            logp_TN=logp_TN,
             value_TN=np.ascontiguousarray(buffers.output_TNW[..., -1]),
-            version_TN=np.full(grid, version, np.int32),
+            version_TN=np.full(logp_TN.shape, version, np.int32),
             reward_TN=buffers.reward_TN,
             start_TN=buffers.start_TN,
             acted_TN=buffers.acted_TN,
@@ -104,6 +101,13 @@ class Actor:
             ends=ends,
             following_K=following_K,
         )
+
+    def _logp(self, buffers: Buffers) -> FloatArray:
+        """Log-probs of all decisions."""
+        numbers_AW = torch.from_numpy(buffers.output_TNW).flatten(0, 1)[:, :-1].to(self.policy.device)
+        decision_AD = torch.from_numpy(buffers.decision_TND).flatten(0, 1).to(self.policy.device)
+        logp_A: Any = self.policy.decisions.measured(numbers_AW, decision_AD, LOGP)["logp"].cpu().numpy()
+        return logp_A.reshape(buffers.reward_TN.shape)
 
     def begin_anew(self, seed: int) -> None:
         """Begin new episodes everywhere, as after a resume, which brings the learner back but no living environment."""

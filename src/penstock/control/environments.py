@@ -47,7 +47,9 @@ class Environments:
     next, and the last one aside; ``DISABLED``, where what ended is reset here. EnvPool's is ``NEXT_STEP``.
     """
 
-    def __init__(self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0) -> None:
+    def __init__(
+        self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0, squashed: bool = False
+    ) -> None:
         self.name, self.count, self.spec, self.base = spec.id, count or spec.count, spec, base
         with blame(SpecError, f"environments.id={spec.id}"):
             self.vector = _made(spec, self.count, base, seeds_of(seed, self.count))
@@ -55,7 +57,7 @@ class Environments:
         if not isinstance(self.mode, AutoresetMode):
             self.vector.close()
             raise SpecError(f'{spec.id}: its metadata lacks "autoreset_mode"; set one of gymnasium.vector.AutoresetMode there')
-        self.decisions = Decisions(spec.id, self.vector.single_action_space)
+        self.decisions = Decisions(spec.id, self.vector.single_action_space, squashed)
         self.choices, self.continuous = self.decisions.choices, self.decisions.continuous
         self._begin(seeds_of(seed, self.count))
 

@@ -108,14 +108,15 @@ def stacked(observations: Sequence[Any]) -> Any:
 
 
 class Decisions:
-    """``choices``: options of each discrete part of a decision; ``continuous``: numbers of a continuous one.
+    """``choices``: options of each discrete part of a decision; ``continuous``: numbers of a continuous one, which
+    are given between -1 and 1 where they are ``squashed``.
 
     Raises:
-        SpecError: actions that are neither, mixed ones among them.
+        SpecError: actions that are neither, mixed ones among them; squashed ones that are not continuous and bounded.
     """
 
-    def __init__(self, name: str, space: Any) -> None:
-        self.space, self.continuous = space, 0
+    def __init__(self, name: str, space: Any, squashed: bool = False) -> None:
+        self.space, self.continuous, self.squashed = space, 0, squashed
         self.choices: tuple[int, ...] = ()
         if isinstance(space, spaces.Discrete):
             self.choices = (int(space.n),)
@@ -127,6 +128,9 @@ class Decisions:
             raise SpecError(
                 f"{name}: actions of {space} are not known to control; it has Discrete, MultiDiscrete and Box of floats"
             )
+        bounded = self.continuous and np.isfinite(space.low).all() and np.isfinite(space.high).all()
+        if squashed and not bounded:
+            raise SpecError(f"{name}: actions of {space}; SAC decides in continuous and bounded ones")
 
     def actions(self, decision_ND: NDArray[Any]) -> NDArray[Any]:
         """What the environments take; continuous decisions are cut to their bounds."""
@@ -135,5 +139,7 @@ class Decisions:
             return decision_ND[:, 0] + space.start if space.start else decision_ND[:, 0]
         if isinstance(space, spaces.MultiDiscrete):
             return decision_ND + space.start
+        if self.squashed:
+            decision_ND = space.low.ravel() + (decision_ND + 1) / 2 * (space.high - space.low).ravel()
         cut_NX: NDArray[Any] = np.clip(decision_ND.reshape(-1, *space.shape), space.low, space.high)
         return cut_NX.astype(space.dtype)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from penstock.algos.entropy import EntropyBonus
 from penstock.algos.objectives import PolicyGradient
+from penstock.algos.off_policy import DQN, SAC, FromReplay
 from penstock.algos.ppo import PPO
 from penstock.config.learner import LearnerSpec
 from penstock.config.parts import RewardSpec
@@ -113,7 +114,7 @@ class Control(Stage):
     environments: EnvironmentsSpec
     model: PolicyNetwork = PolicyNetwork()  # type: ignore[assignment]
     algorithm: AnySpec = PPO(discount=0.99, value_clip=0.0)
-    """PPO with ``estimator="gae"`` or ``"vtrace"``; :func:`impala` is the latter without a clip."""
+    """PPO with ``estimator="gae"`` or ``"vtrace"``, :func:`impala`, which is the latter without a clip, DQN or SAC."""
     learner: LearnerSpec = LearnerSpec(learning_rate=1e-3, clip_norm=0.5, token_budget=65536)
     fragment: Count = 32
     """Steps of each environment in a training batch (T), which has T × N steps."""
@@ -138,17 +139,17 @@ class Control(Stage):
         here, learner, count = self.name, self.learner, self.environments.count
         require(self.max_lag >= 0, f"{here}: max_lag={self.max_lag} is negative; 0 is synchronous")
         require(
-            self.max_lag == 0 or self.algorithm.bounded or self.algorithm.estimator == "vtrace",
+            self.max_lag == 0 or self.replays or self.algorithm.bounded or self.algorithm.estimator == "vtrace",
             f"{here}: max_lag={self.max_lag} needs a clipped loss or V-trace; set algorithm.clip or max_lag=0",
         )
-        whole = bool(self.model.memory) or self.algorithm.estimator == "vtrace"
+        whole = bool(self.model.memory) or (not self.replays and self.algorithm.estimator == "vtrace")
         require(
             not whole or count % self.minibatches == 0,
             f"{here}: {'a memory' if self.model.memory else 'V-trace'} needs whole sequences, and environments.count={count} "
             f"does not divide into minibatches={self.minibatches}",
         )
         require(
-            whole or self.minibatches * 2 <= count * self.fragment,
+            whole or self.replays or self.minibatches * 2 <= count * self.fragment,
             f"{here}: minibatches={self.minibatches} of {count * self.fragment} steps leave fewer than two steps each",
         )
         refused = {"dtype": learner.dtype != "float32", "strategy": not isinstance(learner.strategy, OneDevice)}
@@ -158,12 +159,41 @@ class Control(Stage):
         for name in (name for name, wrong in refused.items() if wrong):
             require(False, f"{here}: learner.{name} is for language models; leave it out (the critic is model.critic)")
 
+    @property
+    def replays(self) -> bool:
+        """Whether it learns from a replay buffer."""
+        return isinstance(self.algorithm, FromReplay)
+
+    @property
+    def kind(self) -> str:
+        """What the network's numbers are: see ``Shape.kind``."""
+        if isinstance(self.algorithm, DQN):
+            return "dueling" if self.algorithm.dueling else "q"
+        return "soft" if isinstance(self.algorithm, SAC) else "policy"
+
+    def _check_replay(self) -> None:
+        """Refuse what has no meaning with a replay buffer."""
+        wrong = {"model.memory": bool(self.model.memory), "scale_rewards": self.scale_rewards}
+        wrong |= {"batch": self.batch != 1, "max_lag": self.max_lag != 0}
+        wrong |= {"model.critic": self.model.critic != "shared", "model.deviation": self.model.deviation != 1.0}
+        for name in (name for name, given in wrong.items() if given):
+            require(False, f"{self.name}: {name} has no meaning for {type(self.algorithm).__name__}; leave it out")
+        steps = self.algorithm.n_steps
+        require(steps <= self.fragment, f"{self.name}: n_steps={steps} does not fit in fragment={self.fragment}; raise that")
+        batch = self.environments.count * self.fragment
+        require(
+            batch <= self.algorithm.capacity, f"{self.name}: capacity={self.algorithm.capacity} is below a fragment's {batch}"
+        )
+
     def _check_algorithm(self) -> None:
         """Refuse algorithms, and parts of them, that have no meaning for environment steps."""
         here, algorithm = self.name, self.algorithm
+        if self.replays:
+            self._check_replay()
+            return
         require_kind(here, algorithm, "samples")
         named = type(algorithm).__name__
-        require(type(algorithm) is PPO, f"{here}: {named} compares samples of a prompt or texts; use PPO, or impala()")
+        require(type(algorithm) is PPO, f"{here}: {named} compares samples of a prompt or texts; use PPO, impala(), DQN or SAC")
         require(algorithm.estimator != "n-step", f'{here}: estimator="n-step" is not there for control; use "gae" or "vtrace"')
         wrong = {"kl": algorithm.kl.coefficient, "importance_weights": algorithm.importance_weights}
         wrong |= {"entropy.target": algorithm.entropy.target, "bootstrap": algorithm.bootstrap}

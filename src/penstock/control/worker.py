@@ -14,6 +14,7 @@ from penstock.control.actor import Actor
 from penstock.control.episodes import EpisodeLog
 from penstock.control.travelling import Collected, group_of
 from penstock.core.seeds import seed_of
+from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.tape import NO_TAPE, Tape
 from penstock.core.types import GeneratorStats, Group, Prompt, Version, WeightUpdate
 from penstock.models.updates import require_newer, verified
@@ -32,6 +33,7 @@ class ActingWorker:
         self.actor, self.seed, self.name = actor, seed, name
         self.version: Version = -1
         self.learner_epoch = -1
+        self.spans: Spans = NO_SPANS
         self.log = EpisodeLog(actor.environments.count)
         self._thread = ThreadPoolExecutor(1, "acting")
         self._begun = False
@@ -44,11 +46,12 @@ class ActingWorker:
     def _fragment(self, ordinal: int) -> Group:
         if not self._begun and ordinal:  # those of ordinal 0 are as they were made, as in one process
             self.actor.begin_anew(seed_of(self.seed, f"environments from {ordinal}"))
-        self._begun, started = True, time.perf_counter()
+        self._begun, started, began = True, time.perf_counter(), self.spans.clock()
         fragment = self.actor.collect(self.version, ordinal)
         ended = self.log.ended(fragment)
         self.log.note(ended, fragment.steps)
         self._busy_seconds += time.perf_counter() - started
+        self.spans.add("generate", began, self.spans.clock(), tokens=fragment.steps)
         return group_of(Collected(fragment, ended, self.name), ordinal)
 
     async def load(self, update: WeightUpdate) -> Version:

@@ -97,7 +97,6 @@ class ControlPolicy(Policy):
         yield from self.network.state_dict().items()
 
     def slow(self) -> Sequence[tuple[str, Tensor]]:
-        """What no gradient moves."""
         return list(self.network.named_buffers())
 
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[StepsBatch]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.core.errors import ModelError
-from penstock.models.decisions import Categorical, Gaussian
+from penstock.models.decisions import Categorical, Gaussian, Greedy, Squashed
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 FORBIDDEN = -1e9
@@ -42,6 +42,7 @@ class Shape:
     normalize: bool = False
     deviation: float = 1.0
     """First deviation of a continuous decision."""
+    kind: str = "policy"  # or "q", "dueling" (numbers of a decision are values of its options), "soft" (a squashed normal)
 
 
 class Moments(nn.Module):
@@ -67,7 +68,6 @@ class Moments(nn.Module):
         return ((numbers_BF - self.shift) * self.scale).clamp(-LIMIT, LIMIT)
 
     def values(self) -> tuple[float, Any, Any]:
-        """Count, mean and squares as numpy has them."""
         return float(self.count), self.mean.cpu().numpy(), self.squares.cpu().numpy()
 
     @torch.no_grad()
@@ -95,18 +95,15 @@ class ControlNetwork(nn.Module):
     """Perhaps convolutions, hidden layers, perhaps an LSTM cell, and one linear head for decision and value.
 
     Orthogonal first weights: gain √2 in hidden layers, 0.01 for decisions and 1 for values (Andrychowicz et al. 2021,
-    arXiv 2006.05990: small first decisions matter).
+    arXiv 2006.05990).
     """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.decisions: Categorical | Gaussian = (
-            Gaussian(shape.continuous, shape.deviation) if shape.continuous else Categorical(shape.choices)
-        )
+        self.decisions = decisions_of(shape)
         self.normal = Moments(shape.observation) if shape.normalize else None
-        self.rewards = Moments(1)
-        """Of discounted returns, in whose deviations the value is counted where rewards are scaled."""
+        self.rewards = Moments(1)  # of discounted returns, where rewards are scaled
         self.trunk, width = trunk(shape)
         self.cell = nn.LSTMCell(width, shape.memory) if shape.memory else None
         self.critic = trunk(shape)[0] if shape.critic == "separate" else None
@@ -126,10 +123,12 @@ class ControlNetwork(nn.Module):
             hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
             state_BS = torch.cat((hidden_BH, cell_BH), -1)
         judged_BH = hidden_BH if self.critic is None else self.critic(observation_BF)
-        numbers_BW = self.decide(hidden_BH)
+        numbers_BW, value_B1 = self.decide(hidden_BH), self.judge(judged_BH)
+        if self.shape.kind == "dueling":
+            numbers_BW = value_B1 + numbers_BW - numbers_BW.mean(-1, keepdim=True)
         if mask_BW is not None:
             numbers_BW = numbers_BW.masked_fill(mask_BW == 0, FORBIDDEN)
-        return torch.cat((numbers_BW, self.judge(judged_BH)), -1), state_BS
+        return torch.cat((numbers_BW, value_B1), -1), state_BS
 
     def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:
         """``[T, N, width + 1]`` of sequences; the state is zero where an episode starts."""
@@ -140,6 +139,13 @@ class ControlNetwork(nn.Module):
             state = after
             found.append(out_NW)
         return torch.stack(found)
+
+
+def decisions_of(shape: Shape) -> Categorical | Gaussian:
+    """The distribution of decisions."""
+    if shape.kind == "policy":
+        return Gaussian(shape.continuous, shape.deviation) if shape.continuous else Categorical(shape.choices)
+    return Squashed(shape.continuous) if shape.kind == "soft" else Greedy(shape.choices)
 
 
 def trunk(shape: Shape) -> tuple[nn.Sequential, int]:

@@ -10,6 +10,7 @@ from penstock.control.environments import Environments
 from penstock.control.stage import Control
 from penstock.control.travelling import SOURCE
 from penstock.control.worker import ActingWorker
+from penstock.core.spans import Spans
 from penstock.core.types import Prompt, PromptKey
 from penstock.loops.rollout import rollout
 from penstock.models.control import load_policy
@@ -32,6 +33,7 @@ async def run(bootstrap: Bootstrap) -> None:
     policy = load_policy(bootstrap.stage_start(stage.name), set_up(made.device, bootstrap.threads))
     environments = Environments(stage.environments, seed_of(seed, "environments"), bootstrap.base)
     worker = ActingWorker(Actor(environments, policy, stage.fragment, seed), seed, name)
+    worker.spans = Spans(bootstrap.folder / "spans" / f"{name}.jsonl", name)
     subscriber = channel(made.roles.channel).subscriber(bootstrap.weights, name)
     loaded, drained = VersionBarrier(worker), DrainBarrier()
 

@@ -16,9 +16,10 @@ from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
-from penstock.control.learning import Labeller, Passes
+from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
-from penstock.control.preparing import policy_of
+from penstock.control.preparing import labeller_of, policy_of
+from penstock.control.replay_learning import ReplayLabeller
 from penstock.control.stage import Control
 from penstock.control.travelling import Collected, side_by_side
 from penstock.core.types import Metrics, Version
@@ -46,7 +47,7 @@ class ControlRuntime(StageRuntime):
     base: Path
     context: StageContext
     actor: Actor
-    labeller: Labeller
+    labeller: Labeller | ReplayLabeller
     trainer: Trainer
     normalizing: Normalizing
     held_out: Environments | None = None
@@ -55,6 +56,7 @@ class ControlRuntime(StageRuntime):
     def __post_init__(self) -> None:
         self.log = EpisodeLog(self.actor.environments.count)
         self.holders = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
+        self.holders |= self.labeller.holders
         self.evaluate = self._evaluate if self.stage.evaluation else None
 
     @property
@@ -71,6 +73,7 @@ class ControlRuntime(StageRuntime):
             if self.watcher.over:
                 return
             began = time.perf_counter()
+            self.labeller.before(index)
             with spans.span("generate", step=index):
                 collected = [self._collected(index, index * self.stage.batch + part) for part in range(self.stage.batch)]
             yield self.learned(index, collected, time.perf_counter() - began)
@@ -91,7 +94,7 @@ class ControlRuntime(StageRuntime):
             # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
             metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, fragment.steps)
         trained = time.perf_counter() - began
-        metrics |= seen("learner") | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
+        metrics |= seen("learner") | self.labeller.metrics | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
         metrics |= {"seconds/trained": trained, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
         if self.stage.solved is not None and self.log.solved(self.stage.solved):
             self.watcher.over = True
@@ -111,7 +114,9 @@ class ControlRuntime(StageRuntime):
         assert evaluation is not None
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
-            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes)
+            self.held_out = Environments(
+                self.stage.environments, seed, self.base, evaluation.episodes, self.stage.kind == "soft"
+            )
         else:
             self.held_out.reset(seed)
         return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
@@ -138,15 +143,18 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
         elsewhere or stage.max_lag == 0,
         f"{stage.name}: max_lag={stage.max_lag} needs actors in processes of their own; set runtime=procs or ray, or max_lag=0",
     )
+    require(
+        not (elsewhere and stage.replays),
+        f"{stage.name}: {type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
+    )
     seed = seed_of(run.seed, stage.name)
-    environments = Environments(stage.environments, seed_of(seed, "environments"), base)
+    environments = Environments(stage.environments, seed_of(seed, "environments"), base, squashed=stage.kind == "soft")
     named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
     trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
-    passes = Passes(stage.epochs, stage.minibatches, seed_of(seed, "minibatches"))
-    labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
+    labeller = labeller_of(stage, policy, learner, seed_of(seed, "minibatches"))
     normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
     actor = Actor(environments, policy, stage.fragment, seed)
     parts = (stage, seed, base, context, actor, labeller, trainer, normalizing)
