@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.algos.moments import merged_moments, running_returns
 from penstock.control.fragments import Fragment
+from penstock.core.contracts import State
 from penstock.core.types import FloatArray
 from penstock.models.control import ControlPolicy
 
@@ -44,6 +45,12 @@ class Normalizing:
         if (normal := self.policy.network.normal) is not None:
             shown_AF: Any = fragment.observation_TNF[fragment.acted_TN]
             normal.become(*merged_moments(*normal.values(), shown_AF[:, : len(normal.mean)]))
+
+    def state(self) -> State:
+        return State({}, {"carried": {actor: carried_N.tolist() for actor, carried_N in self.carried.items()}})
+
+    def load_state(self, state: State) -> None:
+        self.carried = {actor: np.asarray(carried) for actor, carried in state.values["carried"].items()}
 
     def begun_anew(self) -> None:
         """Forget the episodes on their way."""

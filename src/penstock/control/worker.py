@@ -36,7 +36,7 @@ class ActingWorker:
         self.spans: Spans = NO_SPANS
         self.log = EpisodeLog(actor.environments.count)
         self._thread = ThreadPoolExecutor(1, "acting")
-        self._begun = False
+        self._begun, self._running = False, 0
         self._busy_seconds = 0.0
 
     async def group(self, prompt: Prompt) -> Group:
@@ -46,10 +46,11 @@ class ActingWorker:
     def _fragment(self, ordinal: int) -> Group:
         if not self._begun and ordinal:  # those of ordinal 0 are as they were made, as in one process
             self.actor.begin_anew(seed_of(self.seed, f"environments from {ordinal}"))
-        self._begun, started, began = True, time.perf_counter(), self.spans.clock()
+        self._begun, self._running, started, began = True, 1, time.perf_counter(), self.spans.clock()
         fragment = self.actor.collect(self.version, ordinal)
         ended = self.log.ended(fragment)
         self.log.note(ended, fragment.steps)
+        self._running = 0
         self._busy_seconds += time.perf_counter() - started
         self.spans.add("generate", began, self.spans.clock(), tokens=fragment.steps)
         return group_of(Collected(fragment, ended, self.name), ordinal)
@@ -72,7 +73,7 @@ class ActingWorker:
 
     def stats(self) -> GeneratorStats:
         """Steps of environments count as generated tokens."""
-        return GeneratorStats(self.version, 0, 0, 0.0, self.log.steps, self._busy_seconds)
+        return GeneratorStats(self.version, self._running, 0, 0.0, self.log.steps, self._busy_seconds)
 
     def close(self) -> None:
         """End the thread and the environments."""

@@ -15,10 +15,10 @@ from runs import Start, assert_each_trained_once, weights
 def lags(run: Path) -> set[float]:
     """The largest lag of each batch."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return {event["metrics"]["lag/max"] for event in events if "lag/max" in event.get("metrics", {})}
+    return {event["values"]["lag/max"] for event in events if "lag/max" in event.get("values", {})}
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(("--vtrace", "true"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("more", [(), pytest.param(("--vtrace",), marks=pytest.mark.slow)])
 def test_one_actor_without_lag_gives_the_weights_of_one_process(
     start: Start, undisturbed: Callable[..., Path], more: tuple[str, ...]
 ) -> None:
@@ -44,7 +44,7 @@ def test_a_learner_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(
 
 @pytest.mark.slow
 def test_kills_of_actors_and_learner_lose_no_batch_and_keep_the_lag(start: Start) -> None:
-    words = ("acting", "--steps", "400", "--vtrace", "true", "--control.max-lag", "2", "--roles.actors", "3")
+    words = ("acting", "--steps", "400", "--vtrace", "--control.max-lag", "2", "--roles.actors", "3")
     run, order = start(*words), random.Random(0)
     for number in range(12):
         run.until_step(10 + 25 * number)

@@ -56,6 +56,7 @@ class ControlRuntime(StageRuntime):
     def __post_init__(self) -> None:
         self.log = EpisodeLog(self.actor.environments.count)
         self.holders = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
+        self.holders["moments"] = self.normalizing
         self.holders |= self.labeller.holders
         self.evaluate = self._evaluate if self.stage.evaluation else None
 
@@ -94,7 +95,11 @@ class ControlRuntime(StageRuntime):
             # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
             metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, fragment.steps)
         trained = time.perf_counter() - began
-        metrics |= seen("learner") | self.labeller.metrics | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
+        metrics |= (
+            seen("learner")
+            | self.labeller.metrics
+            | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
+        )
         metrics |= {"seconds/trained": trained, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
         if self.stage.solved is not None and self.log.solved(self.stage.solved):
             self.watcher.over = True
