@@ -12,7 +12,7 @@ from penstock.control.stage import EnvironmentsSpec
 from penstock.control.travelling import Collected, collected_of, group_of, side_by_side
 from penstock.control.worker import ActingWorker
 from penstock.core.errors import WeightError
-from penstock.core.types import Prompt, PromptKey, WeightUpdate
+from penstock.core.types import PromptKey, WeightUpdate
 from penstock.models.control import new_policy
 from penstock.models.control_networks import Shape
 from penstock.net import wire
@@ -24,14 +24,10 @@ def actor(tmp_path, count=3, memory=0):
     return Actor(environments, policy, 20, 1)
 
 
-def prompt(ordinal):
-    return Prompt(PromptKey("fragments", 0, ordinal), "")
-
-
-def same(one, other):
+def assert_same(one, other):
     for name, value in vars(one).items():
         if name == "ends":
-            same(value, other.ends)
+            assert_same(value, other.ends)
         else:
             np.testing.assert_array_equal(value, getattr(other, name), err_msg=name)
             assert value.dtype == getattr(other, name).dtype, name
@@ -44,7 +40,7 @@ def test_a_fragment_comes_over_the_wire_as_it_was(tmp_path, memory):
     start = wire.PRELUDE.size
     header, body = wire.lengths(frame[:start], "actor-1")
     found = collected_of(wire.unpack(frame[start : start + header], frame[start + header : start + header + body], "actor-1"))
-    same(fragment, found.fragment)
+    assert_same(fragment, found.fragment)
     assert (list(found.episodes), found.actor) == ([(12.0, 12)], "actor-1")
 
 
@@ -81,7 +77,7 @@ def test_a_worker_acts_with_the_weights_that_it_was_given(tmp_path):
 
     async def work():
         await made.load(update(made, 3))
-        return await made.group(prompt(0))
+        return await made.group(0)
 
     group = asyncio.run(work())
     assert set(group.samples[0].version_T.tolist()) == {3}
@@ -111,26 +107,26 @@ def test_wrong_weights_are_refused_and_the_old_ones_stay(tmp_path, wrong):
     made.close()
 
 
-def test_a_fragment_that_nobody_waits_for_any_more_ends_before_the_next_begins(tmp_path):
+def test_a_cancelled_fragment_ends_before_the_next_begins(tmp_path):
     made = worker(tmp_path)
 
     async def work():
         await made.load(update(made, 0, 0.0))
-        cancelled = asyncio.create_task(made.group(prompt(0)))
+        cancelled = asyncio.create_task(made.group(0))
         while not made.stats().running:
             await asyncio.sleep(0.001)
         cancelled.cancel()
-        return await made.group(prompt(1))
+        return await made.group(1)
 
     group = asyncio.run(work())
     other = worker(tmp_path)
 
     async def undisturbed():
         await other.load(update(other, 0, 0.0))
-        await other.group(prompt(0))
-        return await other.group(prompt(1))
+        await other.group(0)
+        return await other.group(1)
 
-    same(collected_of(group).fragment, collected_of(asyncio.run(undisturbed())).fragment)
+    assert_same(collected_of(group).fragment, collected_of(asyncio.run(undisturbed())).fragment)
     made.close()
     other.close()
 
@@ -140,6 +136,6 @@ def test_actors_that_begin_elsewhere_see_other_episodes(tmp_path):
     for ordinal in (1, 2):
         made = worker(tmp_path)
         asyncio.run(made.load(update(made, 0, 0.0)))
-        fragments.append(collected_of(asyncio.run(made.group(prompt(ordinal)))).fragment)
+        fragments.append(collected_of(asyncio.run(made.group(ordinal))).fragment)
         made.close()
     assert not np.array_equal(fragments[0].observation_TNF[0], fragments[1].observation_TNF[0])

@@ -34,8 +34,6 @@ class RolesSpec:
 
     generators: int = 1
     """Processes that generate, each with a model and a cache of its own."""
-    actors: int = 1
-    """Processes that step environments for a control stage, each with environments of its own."""
     rewards: int = 1
     """Processes that score groups."""
     references: int = 0
@@ -55,6 +53,6 @@ class RolesSpec:
             value = getattr(self, name)
             names = ", ".join(one.__name__ for one in kind.__subclasses__())
             require(isinstance(value, kind), f"roles.{name}={type(value).__name__} is none; use one of: {names}")
-        for count in ("generators", "actors", "rewards"):
+        for count in ("generators", "rewards"):
             require(getattr(self, count) >= 1, f"roles.{count}={getattr(self, count)}; at least 1")
         require(self.references >= 0, f"roles.references={self.references} is negative; 0: the learner computes them")

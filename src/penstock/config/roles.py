@@ -132,7 +132,7 @@ class Actor(Role):
     reads_weights = True
 
     def count(self, run: Run, stage: Stage) -> int:
-        return run.roles.actors if stage.acts else 0
+        return stage.actors
 
     def gpus(self, run: Run) -> float:
         return 0.0

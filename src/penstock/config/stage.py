@@ -31,10 +31,10 @@ class Stage:
     empty: ours."""
     uses_stream: ClassVar[bool] = False
     """Whether it trains on its own samples, which go through a stream, so that other processes can generate and score."""
-    acts: ClassVar[bool] = False
-    """Whether it steps environments, which other processes (actors) can do as well."""
     pinned: ClassVar[bool] = True
     """Whether data that grows is pinned to what it was when the stage began."""
+    actors: int = 0
+    """Processes that step environments for it, where roles are processes."""
     asks: str = ""
     """The feedback store that the stage fills with votes; empty: none."""
     reference: ModelSpec | None = None

@@ -102,7 +102,6 @@ class Control(Stage):
     """Learns to act in environments: fragments of all environments, each trained on and then thrown away."""
 
     pinned: ClassVar[bool] = False
-    acts: ClassVar[bool] = True
     on_stale: ClassVar[str] = "wait"
     batch_selector: ClassVar[str] = "fifo"
     oversample: ClassVar[int] = 0
@@ -126,6 +125,8 @@ class Control(Stage):
     """Training batches at most."""
     batch: Count = 1
     """Fragments a training batch (B), of one actor or of several."""
+    actors: Count = 1
+    """Processes that act, each with environments of its own, where roles are processes (``runtime`` procs or ray)."""
     max_lag: int = 0
     """Batches that actors, in processes of their own, may run ahead of learning; 0 is synchronous."""
     scale_rewards: bool = False
@@ -138,6 +139,11 @@ class Control(Stage):
         self._check_algorithm()
         here, learner, count = self.name, self.learner, self.environments.count
         require(self.max_lag >= 0, f"{here}: max_lag={self.max_lag} is negative; 0 is synchronous")
+        slots = (self.max_lag + 1) * self.batch
+        require(
+            self.actors <= slots,
+            f"{here}: actors={self.actors}, and (max_lag + 1) × batch = {slots} fragments may be under way; raise one of these",
+        )
         require(
             self.max_lag == 0 or self.replays or self.algorithm.bounded or self.algorithm.estimator == "vtrace",
             f"{here}: max_lag={self.max_lag} needs a clipped loss or V-trace; set algorithm.clip or max_lag=0",
@@ -215,13 +221,14 @@ class Control(Stage):
 
     @property
     def facts(self) -> Sequence[tuple[str, str]]:
-        batch, found = self.environments.count * self.fragment, self.learner
+        batch, found = self.environments.count * self.fragment * self.batch, self.learner
+        parts = f"{self.batch} fragments of " if self.batch > 1 else ""
         network = f"{' × '.join(map(str, self.model.hidden))} {self.model.activation}"
         network += f", LSTM {self.model.memory}" if self.model.memory else ""
         return (
             ("environments", f"{self.environments.count} × {self.environments.id}, {self.environments.vectorization}"),
             ("model", self.model.path or f"{network}, {self.model.critic} critic"),
-            ("a training batch", f"{self.fragment} steps × {self.environments.count} environments = {batch:,} steps"),
+            ("a training batch", f"{parts}{self.fragment} steps × {self.environments.count} environments = {batch:,} steps"),
             (
                 "optimizer steps",
                 f"{self.steps} batches × {self.epochs * self.minibatches} at most; {self.steps * batch:,} steps",

@@ -15,8 +15,7 @@ from penstock.control.episodes import EpisodeLog
 from penstock.control.travelling import Collected, group_of
 from penstock.core.seeds import seed_of
 from penstock.core.spans import NO_SPANS, Spans
-from penstock.core.tape import NO_TAPE, Tape
-from penstock.core.types import GeneratorStats, Group, Prompt, Version, WeightUpdate
+from penstock.core.types import GeneratorStats, Group, Version, WeightUpdate
 from penstock.models.updates import require_newer, verified
 
 
@@ -26,8 +25,6 @@ class ActingWorker:
     Acting and loading share one thread: a fragment that nobody waits for any more still ends before anything else begins,
     so that environments and weights are never touched from two sides.
     """
-
-    tape: Tape = NO_TAPE
 
     def __init__(self, actor: Actor, seed: int, name: str) -> None:
         self.actor, self.seed, self.name = actor, seed, name
@@ -39,9 +36,9 @@ class ActingWorker:
         self._begun, self._running = False, 0
         self._busy_seconds = 0.0
 
-    async def group(self, prompt: Prompt) -> Group:
+    async def group(self, ordinal: int) -> Group:
         """The fragment of an ordinal. The first one's environments begin with a seed that no other actor or start had."""
-        return await self._alone(lambda: self._fragment(prompt.key.ordinal))
+        return await self._alone(lambda: self._fragment(ordinal))
 
     def _fragment(self, ordinal: int) -> Group:
         if not self._begun and ordinal:  # those of ordinal 0 are as they were made, as in one process

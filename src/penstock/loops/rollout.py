@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +21,6 @@ from penstock.stream.stream import Worker
 
 MakeEnv = Callable[[Prompt], Env]
 Hold = Callable[[Version], Awaitable[None]]
-
-
-class MakesGroups(Protocol):
-    """What a rollout asks of whoever turns a unit of work into a group."""
-
-    @property
-    def tape(self) -> Tape: ...
-
-    async def group(self, prompt: Prompt) -> Group: ...
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,7 @@ def _joined(before: Sample, after: Sample) -> Sample:
 async def rollout(
     stream: Worker,
     prompts: PromptSource,
-    roll: MakesGroups,
+    roll: Rollout,
     hold: Hold | None = None,
     most: int = UNLIMITED,
     within: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,

@@ -44,7 +44,7 @@ def test_a_learner_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(
 
 @pytest.mark.slow
 def test_kills_of_actors_and_learner_lose_no_batch_and_keep_the_lag(start: Start) -> None:
-    words = ("acting", "--steps", "400", "--vtrace", "--control.max-lag", "2", "--roles.actors", "3")
+    words = ("acting", "--steps", "400", "--vtrace", "--control.max-lag", "2", "--control.actors", "3")
     run, order = start(*words), random.Random(0)
     for number in range(12):
         run.until_step(10 + 25 * number)

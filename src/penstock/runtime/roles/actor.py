@@ -8,11 +8,8 @@ from typing import Any, cast
 from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.stage import Control
-from penstock.control.travelling import SOURCE
 from penstock.control.worker import ActingWorker
 from penstock.core.spans import Spans
-from penstock.core.types import Prompt, PromptKey
-from penstock.loops.rollout import rollout
 from penstock.models.control import load_policy
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import seed_of
@@ -45,9 +42,6 @@ async def run(bootstrap: Bootstrap) -> None:
         stats = worker.stats()
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
-    def work_of(ordinal: int) -> Prompt:
-        return Prompt(PromptKey(SOURCE, 0, ordinal), "")
-
     try:
         async with joined(bootstrap, name, "actor", counts, stage.name) as hub:
             notes = UpdateNotes(hub, loaded, worker, sums)
@@ -55,6 +49,11 @@ async def run(bootstrap: Bootstrap) -> None:
             async with alongside(following, notes.send(), hub.until_lost()):
                 await loaded.first()
                 await hub.role.ready()
-                await rollout(hub.worker, work_of, worker, loaded, 1, drained.group)
+                while True:
+                    for ticket in await hub.worker.admit(most=1, max_in_flight=1):
+                        await loaded(ticket.min_version)
+                        async with drained.group():
+                            group = await worker.group(ticket.ordinal)
+                        await hub.worker.put(ticket, group)
     finally:
         worker.close()

@@ -77,4 +77,4 @@ class RemoteControl(ControlRuntime):
         step = self.learned(index, [collected_of(group) for group in lease.groups], time.perf_counter() - began)
         self.stream.trained(lease)
         lags = lag_metrics(lag_counts(lease.groups, index))
-        return replace(step, groups=lease.groups, metrics=step.metrics | lags), lease
+        return replace(step, metrics=step.metrics | lags), lease
