@@ -115,3 +115,47 @@ class Masked(gymnasium.Env[Any, Any]):
 
 def masked(**options: Any) -> Masked:
     return Masked(**options)
+
+
+CHASED: list[tuple[str, int]] = []
+"""(agent, action) of every step of :class:`Chase`."""
+
+
+class Chase:
+    """A parallel game of two agents over LONG steps: shows [step, agent], rewards 1; agent 1 may be done ``early``."""
+
+    possible_agents = ("agent_0", "agent_1")
+
+    def __init__(self, early: int = LONG, differs: bool = False) -> None:
+        self.early, self.differs = early, differs
+        self.spaces = {agent: Discrete(2 + differs * number) for number, agent in enumerate(self.possible_agents)}
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-np.inf, np.inf, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return self.spaces[agent]
+
+    def shown(self) -> Any:
+        return {agent: np.array([self.steps, int(agent[-1])], np.float32) for agent in self.agents}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.steps, self.agents = 0, list(self.possible_agents)
+        return self.shown(), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        assert set(actions) == set(self.agents)
+        CHASED.extend((agent, int(action)) for agent, action in actions.items())
+        self.steps += 1
+        seen, ends = self.shown(), {"agent_0": LONG, "agent_1": self.early}
+        over = {agent: self.steps >= ends[agent] for agent in self.agents}
+        cut, reward = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, 1.0)
+        self.agents = [agent for agent in self.agents if not over[agent]]
+        return seen, reward, over, cut, {}
+
+    def close(self) -> None:
+        return None
+
+
+def chase(**options: Any) -> Chase:
+    return Chase(**options)

@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise SpecError("a Control stage needs the gymnasium package; run: pip install 'penstock[control]'") from error
 
+from penstock.control.games import Games
 from penstock.control.spaces import Decisions, Observations, stacked
 
 
@@ -53,6 +54,7 @@ class Environments:
         self.name, self.count, self.spec, self.base = spec.id, count or spec.count, spec, base
         with blame(SpecError, f"environments.id={spec.id}"):
             self.vector = _made(spec, self.count, base, seeds_of(seed, self.count))
+        self.count = self.vector.num_envs
         self.mode = self.vector.metadata.get("autoreset_mode")
         if not isinstance(self.mode, AutoresetMode):
             self.vector.close()
@@ -75,7 +77,8 @@ class Environments:
         self._begin(seeds)
 
     def _begin(self, seeds: list[int]) -> None:
-        given: Any = seeds if isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
+        several = isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv | Games)
+        given: Any = seeds if several else seeds[0]
         observation, infos = self.vector.reset(seed=None if self.spec.vectorization == "envpool" else given)
         space = self.vector.single_observation_space
         self.seen = Observations(self.name, space, sum(self.choices), "action_mask" in infos)
@@ -92,8 +95,9 @@ class Environments:
         ended_E = np.flatnonzero(done_N).astype(np.int32) if done_N.any() else None
         acted_N = last_EF = None
         if self.mode is AutoresetMode.NEXT_STEP:
+            idle_N = infos.get("idle", np.zeros(self.count, bool))  # agents that are done while their game goes on
             acted_N = ~self._resetting
-            self.start_N, self._resetting = self._resetting, done_N
+            self.start_N, self._resetting = self._resetting & ~idle_N, done_N | idle_N
         else:
             self.start_N = done_N
         if ended_E is not None and self.mode is AutoresetMode.SAME_STEP:
@@ -147,6 +151,8 @@ def _made(spec: EnvironmentsSpec, count: int, base: Path | None, seeds: list[int
         own: dict[str, Any] = {} if native else {"vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
         return gymnasium.make_vec(spec.id, count, vectorization_mode=mode, **own, **spec.options)
     function = resolve(spec.id, base)
+    if spec.vectorization == "parallel":
+        return Games(partial(function, **spec.options), count, spec.agents, base, spec.id)
     if "num_envs" in inspect.signature(function).parameters:
         made = function(num_envs=count, **spec.options)
         if not isinstance(made, VectorEnv):

@@ -27,15 +27,21 @@ class EnvironmentsSpec:
     ``gymnasium.Env``, or with an argument ``num_envs`` a whole ``gymnasium.vector.VectorEnv``."""
     count: Count = 64
     """Environments (N)."""
-    vectorization: Literal["auto", "sync", "async", "envpool"] = "auto"
+    vectorization: Literal["auto", "sync", "async", "envpool", "parallel"] = "auto"
     """``auto``: all in one array step where the environment has one, else one after another in this process (``sync``);
     ``async``: a process each, which pays where a step takes a millisecond or more. ``envpool``: written in C++ and stepped by
-    threads, with the names and options of the EnvPool package."""
+    threads, with the names and options of the EnvPool package; ``parallel``: games of several agents, one after another, which
+    ``MODULE:parallel_env`` of PettingZoo makes."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
+    agents: Mapping[str, str] = field(default_factory=dict)
+    """Who decides for the agents of a game, by patterns of their names, the first that matches: ``learner``, ``random``, or the
+    folder of a saved policy. Empty: one policy learns for all of them."""
 
     def __post_init__(self) -> None:
         require(bool(self.id), "environments.id is empty; name an environment, such as CartPole-v1")
+        parallel = self.vectorization == "parallel"
+        require(parallel or not self.agents, "environments.agents are those of a game; set environments.vectorization=parallel")
 
 
 @spec

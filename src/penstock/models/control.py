@@ -79,8 +79,12 @@ class ControlPolicy(Policy):
     def module(self) -> ControlNetwork:
         return self.network
 
+    @property
+    def device(self) -> torch.device:
+        return self.network.decide.weight.device
+
     def first_state(self, environments: int) -> Tensor:
-        """Nothing remembered: ``[N, S]``, where S is 0 without a memory."""
+        """Nothing remembered: ``[N, S]``; S is 0 without memory."""
         return torch.zeros(environments, 2 * self.network.shape.memory, device=self.device)
 
     def step(self, observation_NF: Tensor, state_NS: Tensor, noise_NW: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

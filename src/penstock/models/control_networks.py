@@ -33,15 +33,13 @@ class Shape:
     activation: str = "tanh"
     memory: int = 0
     critic: str = "shared"
-    image: tuple[int, ...] = ()
-    """Channels, height and width of an observation whose numbers are bytes of pixels; empty: it is a vector."""
+    image: tuple[int, ...] = ()  # channels, height and width, of an observation whose numbers are bytes of pixels
     convolutions: tuple[tuple[int, int, int], ...] = ()
     """Channels, kernel and stride of each convolution of an image."""
     masked: bool = False
     """Whether further numbers follow an observation, one an option: 0 where that is forbidden."""
     normalize: bool = False
     deviation: float = 1.0
-    """First deviation of a continuous decision."""
     kind: str = "policy"  # or "q", "dueling" (numbers of a decision are values of its options), "soft" (a squashed normal)
 
 
@@ -142,7 +140,6 @@ class ControlNetwork(nn.Module):
 
 
 def decisions_of(shape: Shape) -> Categorical | Gaussian:
-    """The distribution of decisions."""
     if shape.kind == "policy":
         return Gaussian(shape.continuous, shape.deviation) if shape.continuous else Categorical(shape.choices)
     return Squashed(shape.continuous) if shape.kind == "soft" else Greedy(shape.choices)
@@ -178,12 +175,11 @@ def convolutions(shape: Shape) -> tuple[list[nn.Module], int]:
 
 
 def head(width: int, outputs: int, gain: float) -> nn.Linear:
-    """A linear layer, primed."""
     return primed(nn.Linear(width, outputs), gain)
 
 
 def primed(layer: Layer, gain: float) -> Layer:
-    """The layer with orthogonal first weights of a gain, and no bias to begin with."""
+    """The layer with orthogonal first weights of a gain and no bias."""
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
