@@ -16,8 +16,8 @@ LONG = 4
 class Counting(gymnasium.Env[Any, Any]):
     """Shows [steps so far, the seed's number]; step t gives t; over after LONG steps, terminated or truncated."""
 
-    def __init__(self, truncates: bool = False, masked: bool = False) -> None:
-        self.truncates, self.masked = truncates, masked
+    def __init__(self, truncates: bool = False) -> None:
+        self.truncates = truncates
         self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = Discrete(2, start=5)
 
@@ -27,7 +27,7 @@ class Counting(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.steps, self.drawn = 0, float(self.np_random.integers(1_000_000))
-        return self.shown(), {"action_mask": np.ones(2, np.int8)} if self.masked else {}
+        return self.shown(), {}
 
     def step(self, action: Any) -> Any:
         assert action in (5, 6)
@@ -79,9 +79,83 @@ def counting_vector(num_envs: int, mode: str, truncates: bool = False) -> Counti
 
 def nested(num_envs: int) -> CountingVector:
     made = CountingVector(num_envs, "SameStep")
-    made.single_observation_space = Dict({"place": Box(0, 1, (1,), np.float32)})
+    made.single_observation_space = Dict({"place": Box(0, 255, (8, 8, 3), np.uint8), "speed": Box(0, 1, (1,), np.float32)})
     return made
 
 
 def no_vector(num_envs: int) -> int:
     return num_envs
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Shows the step; step t forbids option t % 3, by the info or by an entry of the observation."""
+
+    def __init__(self, mode: str, nothing: bool = False) -> None:
+        self.mode, self.nothing, self.action_space = mode, nothing, Discrete(3)
+        inner = Box(-np.inf, np.inf, (1,), np.float32)
+        self.observation_space: Any = inner
+        if mode == "entry":
+            self.observation_space = Dict({"observation": inner, "action_mask": Box(0, 1, (3,), np.int8)})
+
+    def shown(self) -> Any:
+        mask = (np.arange(3) != self.steps % 3).astype(np.int8) * (not self.nothing)
+        seen = np.array([self.steps], np.float32)
+        return ({"observation": seen, "action_mask": mask}, {}) if self.mode == "entry" else (seen, {"action_mask": mask})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return self.shown()
+
+    def step(self, action: Any) -> Any:
+        assert action != self.steps % 3
+        self.steps += 1
+        seen, info = self.shown()
+        return seen, 1.0, False, self.steps >= 5, info
+
+
+def masked(**options: Any) -> Masked:
+    return Masked(**options)
+
+
+CHASED: list[tuple[str, int]] = []
+"""(agent, action) of every step of :class:`Chase`."""
+
+
+class Chase:
+    """A parallel game of two agents over LONG steps: shows [step, agent], rewards 1; agent 1 may be done ``early``."""
+
+    possible_agents = ("agent_0", "agent_1")
+
+    def __init__(self, early: int = LONG, differs: bool = False) -> None:
+        self.early, self.differs = early, differs
+        self.spaces = {agent: Discrete(2 + differs * number) for number, agent in enumerate(self.possible_agents)}
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-np.inf, np.inf, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return self.spaces[agent]
+
+    def shown(self) -> Any:
+        return {agent: np.array([self.steps, int(agent[-1])], np.float32) for agent in self.agents}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.steps, self.agents = 0, list(self.possible_agents)
+        return self.shown(), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        assert set(actions) == set(self.agents)
+        CHASED.extend((agent, int(action)) for agent, action in actions.items())
+        self.steps += 1
+        seen, ends = self.shown(), {"agent_0": LONG, "agent_1": self.early}
+        over = {agent: self.steps >= ends[agent] for agent in self.agents}
+        cut, reward = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, 1.0)
+        self.agents = [agent for agent in self.agents if not over[agent]]
+        return seen, reward, over, cut, {}
+
+    def close(self) -> None:
+        return None
+
+
+def chase(**options: Any) -> Chase:
+    return Chase(**options)

@@ -83,7 +83,8 @@ HOME = {
     "latex2mathml": ("feedback/service/markdown.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "control/", "serve/vllm"),
-    "gymnasium": ("control/environments.py",),
+    "gymnasium": ("control/environments.py", "control/games.py", "control/spaces.py"),
+    "envpool": ("control/pool.py",),
     "mcp": ("envs/mcp.py",),
     "numpy": ("",),
 }

@@ -123,7 +123,7 @@ def test_an_episode_of_every_environment_is_played_by_the_most_likely_decisions(
 def test_continuous_decisions_are_cut_to_the_bounds_of_the_environment() -> None:
     environments = Environments(EnvironmentsSpec(id="Pendulum-v1", count=2), 0)
     assert environments.continuous == 1
-    assert environments._action(np.array([[-9.0], [0.5]], np.float32)).tolist() == [[-2.0], [0.5]]
+    assert environments.decisions.actions(np.array([[-9.0], [0.5]], np.float32)).tolist() == [[-2.0], [0.5]]
 
 
 def test_a_discrete_observation_is_shown_as_one_number_a_value() -> None:
@@ -135,8 +135,7 @@ def test_a_discrete_observation_is_shown_as_one_number_a_value() -> None:
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        ("counting", {"masked": True}, "masks actions"),
-        ("nested", {}, "FlattenObservation"),
+        ("nested", {}, r"place is an image within"),
         ("no_vector", {}, "returned int"),
         ("missing", {}, 'no "missing"'),
     ],

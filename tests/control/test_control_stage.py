@@ -18,6 +18,8 @@ from penstock.config.spec import parse, plain
 from penstock.control.stage import Control, EnvironmentsSpec, Episodes, PolicyNetwork, impala
 from penstock.core.errors import SpecError
 
+GRADIENT = PPO(discount=0.99, value_clip=0.0, clip=None, objective=PolicyGradient())
+
 
 def a_stage(**fields: Any) -> Control:
     return Control(name="play", **({"environments": EnvironmentsSpec(id="CartPole-v1", count=8)} | fields))
@@ -26,7 +28,9 @@ def a_stage(**fields: Any) -> Control:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"max_lag": 1}, "max_lag=1 needs actors"),
+        ({"max_lag": -1}, "max_lag=-1 is negative"),
+        ({"max_lag": 1, "algorithm": GRADIENT, "epochs": 1, "minibatches": 1}, "max_lag=1 needs a clipped loss or V-trace"),
+        ({"max_lag": 1, "actors": 3}, r"actors=3, and \(max_lag \+ 1\) × batch = 2 fragments may be under way"),
         ({"algorithm": GRPO()}, "GRPO compares samples"),
         ({"algorithm": PPO(discount=1.0)}, "discount=1"),
         ({"algorithm": PPO(discount=0.9, estimator="n-step")}, "n-step"),

@@ -160,13 +160,13 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
         launch(other, tmp_path / "other")
 
 
-def test_processes_are_refused_until_there_are_actors_in_them(tmp_path: Path) -> None:
+def test_lag_needs_actors_in_processes(tmp_path: Path) -> None:
     from penstock.runtime.build import Models
     from penstock.runtime.stages import prepare
 
-    run = replace(a_run(), runtime="procs")
-    with pytest.raises(SpecError, match='set runtime="local"'):
-        prepare(run.stages[0], run, Models(lambda name: tmp_path, "cpu", 0), tmp_path)
+    run = a_run()
+    with pytest.raises(SpecError, match="max_lag=1 needs actors in processes of their own; set runtime=procs or ray"):
+        prepare(replace(run.stages[0], max_lag=1), run, Models(lambda name: tmp_path, "cpu", 0), tmp_path)
 
 
 def test_explain_says_what_a_stage_steps_and_trains() -> None:

@@ -48,6 +48,7 @@ from penstock.algos.kto import KTO
 from penstock.algos.labels import label_metrics
 from penstock.algos.nft import DiffusionNFT
 from penstock.algos.objectives import CISPO, DPPO, GMPO, SAPO, TOPR, ClipCov, ClippedRatio, GuardedRatio, KLCov, PolicyGradient
+from penstock.algos.off_policy import DQN, SAC
 from penstock.algos.online_dpo import OnlineDPO
 from penstock.algos.ppo import PPO
 from penstock.algos.process_reward import ProcessReward
@@ -61,11 +62,11 @@ from penstock.algos.sft import SFT
 from penstock.algos.tracked_rewards import TrackedRewards
 
 __all__ = [
-    "AWAC", "CISPO", "CPO", "DPO", "DPPO", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO", "PPO",
-    "REBEL", "REINFORCE", "RFT", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov", "ClippedRatio",
-    "DRaFT", "Denoise", "DiffusionDPO", "DiffusionNFT", "DiffusionRFT", "Distillation", "Divergence", "EntropyBonus",
-    "GuardedRatio", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut", "OnlineDPO", "PassAtK", "PolicyGradient",
-    "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "TrackedRewards", "cispo", "clip_cov", "dapo",
-    "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo", "gmpo", "gspo", "icepop", "kl_cov", "label_metrics",
-    "picture_of", "pipeline_rl", "sapo", "topr",
+    "AWAC", "CISPO", "CPO", "DPO", "DPPO", "DQN", "GDPO", "GMPO", "GPG", "GRPO", "ILQL", "KTO", "OPO", "ORPO", "PKPO",
+    "PPO", "REBEL", "REINFORCE", "RFT", "SAC", "SAPO", "SFT", "TOPR", "BinaryRewardModel", "BradleyTerry", "ClipCov",
+    "ClippedRatio", "DRaFT", "Denoise", "DiffusionDPO", "DiffusionNFT", "DiffusionRFT", "Distillation", "Divergence",
+    "EntropyBonus", "GuardedRatio", "ImportanceWeight", "KLCov", "KLPenalty", "LeaveOneOut", "OnlineDPO", "PassAtK",
+    "PolicyGradient", "ProcessReward", "ReMax", "ReinforcePlusPlus", "SafePPO", "SimPO", "TrackedRewards", "cispo",
+    "clip_cov", "dapo", "ddpo", "ddpo_sf", "dppo", "dr_grpo", "exact_kl", "flow_grpo", "gmpo", "gspo", "icepop", "kl_cov",
+    "label_metrics", "picture_of", "pipeline_rl", "sapo", "topr",
 ]  # fmt: skip

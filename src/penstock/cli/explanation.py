@@ -54,6 +54,12 @@ def placement(made: Run) -> list[str]:
     if made.runtime == "ray":
         return placement_lines(made)
     roles = made.roles
+    if actors := max(stage.actors for stage in made.stages):
+        return [
+            f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {actors} "
+            f"actor{'s' if actors > 1 else ''}",
+            f"  weights go {weights_way(made)}; what the processes say goes to logs/ in the run's folder",
+        ]
     counts = {"generator": roles.generators, "reward worker": roles.rewards}
     counts |= {"reference": roles.references, "evaluator": int(roles.evaluator)}
     others = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)

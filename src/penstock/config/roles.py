@@ -125,6 +125,20 @@ class Generator(Role):
 
 
 @register
+class Actor(Role):
+    """Steps environments of its own, with the learner's weights."""
+
+    name = "actor"
+    reads_weights = True
+
+    def count(self, run: Run, stage: Stage) -> int:
+        return stage.actors
+
+    def gpus(self, run: Run) -> float:
+        return 0.0
+
+
+@register
 class Reward(Role):
     """Scores groups."""
 

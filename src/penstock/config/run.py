@@ -45,12 +45,13 @@ NO_SCALING = RewardScaling()
 """Rewards as they are."""
 
 
-def require_kind(stage: str, algorithm: Any, kind: Literal["samples", "data"]) -> None:
+def require_kind(stage: str, algorithm: Any, kind: Literal["samples", "data", "steps"]) -> None:
     """Refuse what is no algorithm, or one of the other kind."""
     named = type(algorithm).__name__
     require(isinstance(algorithm, Algorithm), f"{stage}: {named} is no algorithm; use one of penstock.algos")
-    advice = {"data": "generated samples; use an Online stage", "samples": "data; use an Offline stage"}
-    require(algorithm.learns_from == kind, f"{stage}: {named} learns from {advice[kind]}")
+    advice = {"samples": "generated samples; use an Online stage", "data": "data; use an Offline stage"}
+    advice |= {"steps": "steps of environments; use a Control stage"}
+    require(algorithm.learns_from == kind, f"{stage}: {named} learns from {advice[algorithm.learns_from]}")
 
 
 def require_media(stage: Any) -> None:

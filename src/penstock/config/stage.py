@@ -33,6 +33,8 @@ class Stage:
     """Whether it trains on its own samples, which go through a stream, so that other processes can generate and score."""
     pinned: ClassVar[bool] = True
     """Whether data that grows is pinned to what it was when the stage began."""
+    actors: int = 0
+    """Processes that step environments for it, where roles are processes."""
     asks: str = ""
     """The feedback store that the stage fills with votes; empty: none."""
     reference: ModelSpec | None = None

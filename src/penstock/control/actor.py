@@ -10,7 +10,7 @@ import torch
 from penstock.control.environments import Environments, Stepped
 from penstock.control.fragments import Ends, Fragment
 from penstock.core.seeds import seed_of
-from penstock.core.types import Version
+from penstock.core.types import FloatArray, Version
 from penstock.models.control import ControlPolicy
 
 
@@ -20,7 +20,8 @@ class Buffers:
     def __init__(self, steps: int, environments: Environments, policy: ControlPolicy) -> None:
         grid = (steps, environments.count)
         width, kind = policy.decisions.width, np.float32 if environments.continuous else np.int64
-        self.observation_TNF = np.empty((*grid, environments.numbers), np.float32)
+        shown_NF = environments.observation_NF
+        self.observation_TNF = np.empty((steps, *shown_NF.shape), shown_NF.dtype)
         self.output_TNW = np.empty((*grid, width + 1), np.float32)
         self.decision_TND = np.empty((*grid, environments.continuous or len(environments.choices)), kind)
         self.reward_TN = np.empty(grid, np.float32)
@@ -45,7 +46,7 @@ class Buffers:
 class Actor:
     """Acts with the policy as it is and gives one fragment after another.
 
-    What it draws follows from the seed and the version alone, so a fragment can be made again if its environments can.
+    What it draws follows from the seed and the fragment's number alone, so that no two fragments of a run draw the same.
     """
 
     def __init__(self, environments: Environments, policy: ControlPolicy, steps: int, seed: int) -> None:
@@ -53,11 +54,11 @@ class Actor:
         self.state_NS = policy.first_state(environments.count)
 
     @torch.inference_mode()
-    def collect(self, version: Version) -> Fragment:
-        """The next fragment, by weights of ``version``."""
+    def collect(self, version: Version, number: int | None = None) -> Fragment:
+        """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version."""
         environments, policy, device = self.environments, self.policy, self.policy.device
         buffers, first_NS = Buffers(self.steps, environments, policy), self.state_NS.cpu().numpy()
-        generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version}"))
+        generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version if number is None else number}"))
         noise_TNW = policy.decisions.noise(self.steps, environments.count, generator).to(device)
         observation_TNF = torch.from_numpy(buffers.observation_TNF)
         done_N: Any = None
@@ -86,16 +87,13 @@ class Actor:
         goes_on_K, following_K = ~ends.terminated_K, np.zeros(len(ends.step_K), np.float32)
         if goes_on_K.any():
             following_K[goes_on_K] = self.policy.values(ends.observation_KF[goes_on_K], ends.state_KS[goes_on_K])
-        grid, output_AW = buffers.reward_TN.shape, torch.from_numpy(buffers.output_TNW).flatten(0, 1)
-        decision_AD = torch.from_numpy(buffers.decision_TND).flatten(0, 1)
-        decisions = self.policy.decisions
-        logp_A = decisions.measured(output_AW[:, :-1].to(self.policy.device), decision_AD.to(self.policy.device), LOGP)["logp"]
+        logp_TN = self._logp(buffers) if self.policy.decisions.has_logp else np.zeros_like(buffers.reward_TN)
         return Fragment(
             observation_TNF=buffers.observation_TNF,
             decision_TND=buffers.decision_TND,
-            logp_TN=logp_A.cpu().numpy().reshape(grid),
+            logp_TN=logp_TN,
             value_TN=np.ascontiguousarray(buffers.output_TNW[..., -1]),
-            version_TN=np.full(grid, version, np.int32),
+            version_TN=np.full(logp_TN.shape, version, np.int32),
             reward_TN=buffers.reward_TN,
             start_TN=buffers.start_TN,
             acted_TN=buffers.acted_TN,
@@ -103,6 +101,13 @@ class Actor:
             ends=ends,
             following_K=following_K,
         )
+
+    def _logp(self, buffers: Buffers) -> FloatArray:
+        """Log-probs of all decisions."""
+        numbers_AW = torch.from_numpy(buffers.output_TNW).flatten(0, 1)[:, :-1].to(self.policy.device)
+        decision_AD = torch.from_numpy(buffers.decision_TND).flatten(0, 1).to(self.policy.device)
+        logp_A: Any = self.policy.decisions.measured(numbers_AW, decision_AD, LOGP)["logp"].cpu().numpy()
+        return logp_A.reshape(buffers.reward_TN.shape)
 
     def begin_anew(self, seed: int) -> None:
         """Begin new episodes everywhere, as after a resume, which brings the learner back but no living environment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ from penstock.data.resolve import is_reference, resolve
 
 try:
     import gymnasium
-    from gymnasium.spaces import Box, Discrete, MultiDiscrete
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 except ImportError as error:
     raise SpecError("a Control stage needs the gymnasium package; run: pip install 'penstock[control]'") from error
 
-FLATTEN = "wrap it in gymnasium.wrappers.FlattenObservation, in a function that makes it (environments.id=FILE.py:FUNCTION)"
+from penstock.control.games import Games
+from penstock.control.spaces import Decisions, Observations, stacked
 
 
 class Stepped(NamedTuple):
@@ -45,85 +45,114 @@ class Environments:
 
     gymnasium has three ways to go on after an episode, and each is followed: ``NEXT_STEP``, where the next step only resets
     and whatever was decided for it is void; ``SAME_STEP``, where the step that ends one gives the first observation of the
-    next, and the last one aside; ``DISABLED``, where what ended is reset here.
+    next, and the last one aside; ``DISABLED``, where what ended is reset here. EnvPool's is ``NEXT_STEP``.
     """
 
-    def __init__(self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0) -> None:
-        self.name, self.count = spec.id, count or spec.count
+    def __init__(
+        self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0, squashed: bool = False
+    ) -> None:
+        self.name, self.count, self.spec, self.base = spec.id, count or spec.count, spec, base
         with blame(SpecError, f"environments.id={spec.id}"):
-            self.vector = _made(spec, self.count, base)
+            self.vector = _made(spec, self.count, base, seeds_of(seed, self.count))
+        self.count = self.vector.num_envs
         self.mode = self.vector.metadata.get("autoreset_mode")
         if not isinstance(self.mode, AutoresetMode):
             self.vector.close()
             raise SpecError(f'{spec.id}: its metadata lacks "autoreset_mode"; set one of gymnasium.vector.AutoresetMode there')
-        self.one_hot = _one_hot(spec.id, self.vector.single_observation_space)
-        self.choices, self.continuous = _decisions(spec.id, self.vector.single_action_space)
-        self.reset(seed)
+        self.decisions = Decisions(spec.id, self.vector.single_action_space, squashed)
+        self.choices, self.continuous = self.decisions.choices, self.decisions.continuous
+        self._begin(seeds_of(seed, self.count))
 
     @property
     def numbers(self) -> int:
-        """Numbers of an observation."""
-        return int(self.observation_NF.shape[1])
+        """Numbers of an observation, without those of a mask."""
+        return int(self.observation_NF.shape[1]) - (self.seen.options if self.seen.masked else 0)
 
     def reset(self, seed: int) -> None:
         """Begin everywhere anew. Environments have seeds of their own, which no other seed of a run shares but by chance."""
-        seeds = [int(word) & 0x7FFFFFFF for word in np.random.SeedSequence(seed).generate_state(self.count)]
-        alone = isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)  # others sample for all from one stream
-        observation, infos = self.vector.reset(seed=seeds if alone else seeds[0])  # type: ignore[arg-type]
-        if "action_mask" in infos:
-            raise SpecError(f"{self.name}: it masks actions, which control does not know yet; use an environment without masks")
-        self.observation_NF = self._seen(observation)
+        seeds = seeds_of(seed, self.count)
+        if self.spec.vectorization == "envpool":  # which takes seeds as it is made, and never again
+            self.vector.close()
+            self.vector = _made(self.spec, self.count, self.base, seeds)
+        self._begin(seeds)
+
+    def _begin(self, seeds: list[int]) -> None:
+        several = isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv | Games)
+        given: Any = seeds if several else seeds[0]
+        observation, infos = self.vector.reset(seed=None if self.spec.vectorization == "envpool" else given)
+        space = self.vector.single_observation_space
+        self.seen = Observations(self.name, space, sum(self.choices), "action_mask" in infos)
+        self.observation_NF = self.seen.rows(observation, self._mask(infos))
         self.start_N = np.ones(self.count, bool)
         self._resetting = np.zeros(self.count, bool)
+        self._check_mask(self._resetting)
 
     def step(self, decision_ND: NDArray[Any]) -> Stepped:
         """Decide for every environment, one row each."""
-        found, reward_N, terminated_N, truncated_N, infos = self.vector.step(self._action(decision_ND))
-        observation_NF = self._seen(found)
+        found, reward_N, terminated_N, truncated_N, infos = self.vector.step(self.decisions.actions(decision_ND))
+        observation_NF = self.seen.rows(found, self._mask(infos))
         done_N = terminated_N | truncated_N
         ended_E = np.flatnonzero(done_N).astype(np.int32) if done_N.any() else None
         acted_N = last_EF = None
         if self.mode is AutoresetMode.NEXT_STEP:
+            idle_N = infos.get("idle", np.zeros(self.count, bool))  # agents that are done while their game goes on
             acted_N = ~self._resetting
-            self.start_N, self._resetting = self._resetting, done_N
+            self.start_N, self._resetting = self._resetting & ~idle_N, done_N | idle_N
         else:
             self.start_N = done_N
         if ended_E is not None and self.mode is AutoresetMode.SAME_STEP:
-            last_EF = self._seen(np.stack([infos["final_obs"][index] for index in ended_E]))
+            last_EF = self.seen.rows(stacked([infos["final_obs"][index] for index in ended_E]))
         elif ended_E is not None:
             last_EF = observation_NF[ended_E]
             if self.mode is AutoresetMode.DISABLED:
-                observation_NF = self._seen(self.vector.reset(options={"reset_mask": done_N})[0])
+                found, infos = self.vector.reset(options={"reset_mask": done_N})
+                observation_NF = self.seen.rows(found, self._mask(infos))
         self.observation_NF = observation_NF
+        self._check_mask(self._resetting)
         return Stepped(reward_N, terminated_N, truncated_N, acted_N, ended_E, last_EF)
 
-    def _seen(self, observation: Any) -> FloatArray:
-        if self.one_hot:
-            return np.eye(self.one_hot, dtype=np.float32)[observation - self.vector.single_observation_space.start]  # type: ignore[attr-defined]
-        return np.asarray(observation, np.float32)
+    def _mask(self, infos: Mapping[str, Any]) -> Any:
+        """The mask of an info, where there is to be one."""
+        if not self.seen.masked or self.seen.inside:
+            return None
+        if "action_mask" not in infos:
+            raise SpecError(f'{self.name}: the info of a reset has "action_mask", that of a step has not; give it with each')
+        return infos["action_mask"]
 
-    def _action(self, decision_ND: NDArray[Any]) -> NDArray[Any]:
-        space = self.vector.single_action_space
-        if isinstance(space, Discrete):
-            return decision_ND[:, 0] + space.start if space.start else decision_ND[:, 0]
-        if isinstance(space, MultiDiscrete):
-            return decision_ND + space.start
-        assert isinstance(space, Box)
-        cut_NX: NDArray[Any] = np.clip(decision_ND.reshape(self.count, *space.shape), space.low, space.high)
-        return cut_NX.astype(space.dtype)
+    def _check_mask(self, over_N: BoolArray) -> None:
+        """Refuse a mask that forbids every option of a part, where an episode goes on."""
+        if not self.seen.masked:
+            return
+        shown_NF: Any = self.observation_NF
+        mask_NW, first = shown_NF[~over_N, self.numbers :], 0
+        for options in self.choices:
+            if not mask_NW[:, first : first + options].any(1).all():
+                raise SpecError(f"{self.name}: a mask forbids every action, and the episode goes on; end it there")
+            first += options
 
     def close(self) -> None:
         """End what the environments hold, their processes among it."""
         self.vector.close()
 
 
-def _made(spec: EnvironmentsSpec, count: int, base: Path | None) -> Any:
+def seeds_of(seed: int, count: int) -> list[int]:
+    """A seed for each environment."""
+    return [int(word) & 0x7FFFFFFF for word in np.random.SeedSequence(seed).generate_state(count)]
+
+
+def _made(spec: EnvironmentsSpec, count: int, base: Path | None, seeds: list[int]) -> Any:
+    if spec.vectorization == "envpool":
+        from penstock.control.pool import pool
+
+        return pool(spec.id, seeds, spec.options)
     if not is_reference(spec.id):
         native = gymnasium.spec(spec.id).vector_entry_point is not None and spec.vectorization == "auto"
         mode = "vector_entry_point" if native else spec.vectorization.replace("auto", "sync")
         own: dict[str, Any] = {} if native else {"vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
         return gymnasium.make_vec(spec.id, count, vectorization_mode=mode, **own, **spec.options)
     function = resolve(spec.id, base)
+    if spec.vectorization == "parallel":
+        return Games(partial(function, **spec.options), count, spec.agents, base, spec.id)
     if "num_envs" in inspect.signature(function).parameters:
         made = function(num_envs=count, **spec.options)
         if not isinstance(made, VectorEnv):
@@ -132,23 +161,3 @@ def _made(spec: EnvironmentsSpec, count: int, base: Path | None) -> Any:
     copies: list[Callable[[], Any]] = [partial(function, **spec.options)] * count
     kind: Any = AsyncVectorEnv if spec.vectorization == "async" else SyncVectorEnv
     return kind(copies, autoreset_mode=AutoresetMode.SAME_STEP)
-
-
-def _one_hot(name: str, space: Any) -> int:
-    """The values of a discrete observation, which is shown as so many numbers; 0 for a vector. Raises SpecError for others."""
-    if isinstance(space, Discrete):
-        return int(space.n)
-    if isinstance(space, Box) and len(space.shape) == 1:
-        return 0
-    raise SpecError(f"{name}: observations of {space} need a policy that is not there yet; {FLATTEN}")
-
-
-def _decisions(name: str, space: Any) -> tuple[tuple[int, ...], int]:
-    """Options of each discrete part, and numbers of a continuous decision. Raises SpecError for mixed and other actions."""
-    if isinstance(space, Discrete):
-        return (int(space.n),), 0
-    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
-        return tuple(int(count) for count in space.nvec), 0
-    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
-        return (), int(np.prod(space.shape))
-    raise SpecError(f"{name}: actions of {space} are not known to control; it has Discrete, MultiDiscrete and Box of floats")

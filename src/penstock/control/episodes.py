@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,20 +27,29 @@ class EpisodeLog:
 
     def read(self, fragment: Fragment) -> Metrics:
         """Take a fragment; gives the metrics of the episodes that ended in it, where any did."""
+        return self.note(self.ended(fragment), fragment.steps)
+
+    def ended(self, fragment: Fragment) -> list[tuple[float, int]]:
+        """Returns and lengths of the episodes that ended in a fragment, which follows on the one before."""
         reward_TN, acted_TN = fragment.reward_TN.cumsum(0, np.float64), fragment.acted_TN.cumsum(0)
-        returns, lengths, ends = [], [], fragment.ends
+        found, ends = [], fragment.ends
         over_K = ends.terminated_K | ends.truncated_K
         for step, index in zip(ends.step_K[over_K].tolist(), ends.environment_K[over_K].tolist(), strict=True):
-            returns.append(float(self.return_N[index] + reward_TN[step, index]))
-            lengths.append(int(self.length_N[index] + acted_TN[step, index]))
+            total, length = self.return_N[index] + reward_TN[step, index], self.length_N[index] + acted_TN[step, index]
+            found.append((float(total), int(length)))
             self.return_N[index], self.length_N[index] = -reward_TN[step, index], -acted_TN[step, index]
         self.return_N += reward_TN[-1]
         self.length_N += acted_TN[-1]
+        return found
+
+    def note(self, ended: Sequence[tuple[float, int]], steps: int) -> Metrics:
+        """Count steps and the returns and lengths of episodes that ended; gives their metrics."""
+        returns = [total for total, _ in ended]
         self.recent.extend(returns)
-        self.episodes, self.steps = self.episodes + len(returns), self.steps + fragment.steps
+        self.episodes, self.steps = self.episodes + len(returns), self.steps + steps
         found: Metrics = {"environment/steps": float(self.steps), "environment/episodes": float(self.episodes)}
         if returns:
-            found |= {"reward/mean": float(np.mean(returns)), "episode/length": float(np.mean(lengths))}
+            found |= {"reward/mean": float(np.mean(returns)), "episode/length": float(np.mean([length for _, length in ended]))}
         if self.recent:
             found["episode/return"] = float(np.mean(self.recent))
         return found

@@ -34,7 +34,8 @@ class Ends:
 class Fragment:
     """T steps of N environments as arrays, without an object a step."""
 
-    observation_TNF: FloatArray
+    observation_TNF: NDArray[Any]
+    """float32, or the bytes of images; numbers of an action mask come last."""
     decision_TND: NDArray[Any]
     logp_TN: FloatArray
     """Log-probs under the policy that decided."""

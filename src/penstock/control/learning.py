@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,8 @@ from penstock.algos.advantages import Array, whiten
 from penstock.algos.fragment_advantages import generalised_advantages, vtrace
 from penstock.algos.ppo import PPO
 from penstock.control.fragments import Fragment
-from penstock.core.contracts import Learner
-from penstock.core.types import FloatArray, IntArray, Unit
+from penstock.core.contracts import Holder, Learner
+from penstock.core.types import FloatArray, IntArray, Metrics, Unit
 from penstock.models.control import ControlPolicy, StepsRow
 
 SCORED = frozenset({"logp", "value"})
@@ -44,6 +45,12 @@ class Labeller:
     passes: Passes
     budget: int = 65536
     """Steps of a micro-batch at most; a sequence of one environment stays whole."""
+
+    holders: ClassVar[Mapping[str, Holder]] = {}
+    metrics: ClassVar[Metrics] = {}
+
+    def before(self, version: int) -> None:
+        """There is nothing to set before a fragment."""
 
     def minibatches(self, fragment: Fragment, version: int) -> Iterator[list[Unit]]:
         """Steps in any order where each stands for itself; else whole sequences of some environments.

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal
 
 from penstock.algos.entropy import EntropyBonus
 from penstock.algos.objectives import PolicyGradient
+from penstock.algos.off_policy import DQN, SAC, FromReplay
 from penstock.algos.ppo import PPO
 from penstock.config.learner import LearnerSpec
 from penstock.config.parts import RewardSpec
 from penstock.config.run import require_kind
-from penstock.config.spec import AnySpec, Count, require, spec
+from penstock.config.spec import AnySpec, Count, Positive, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.config.strategies import OneDevice
 
@@ -26,19 +27,26 @@ class EnvironmentsSpec:
     ``gymnasium.Env``, or with an argument ``num_envs`` a whole ``gymnasium.vector.VectorEnv``."""
     count: Count = 64
     """Environments (N)."""
-    vectorization: Literal["auto", "sync", "async"] = "auto"
+    vectorization: Literal["auto", "sync", "async", "envpool", "parallel"] = "auto"
     """``auto``: all in one array step where the environment has one, else one after another in this process (``sync``);
-    ``async``: a process each, which pays where a step takes a millisecond or more."""
+    ``async``: a process each, which pays where a step takes a millisecond or more. ``envpool``: written in C++ and stepped by
+    threads, with the names and options of the EnvPool package; ``parallel``: games of several agents, one after another, which
+    ``MODULE:parallel_env`` of PettingZoo makes."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
+    agents: Mapping[str, str] = field(default_factory=dict)
+    """Who decides for the agents of a game, by patterns of their names, the first that matches: ``learner``, ``random``, or the
+    folder of a saved policy. Empty: one policy learns for all of them."""
 
     def __post_init__(self) -> None:
         require(bool(self.id), "environments.id is empty; name an environment, such as CartPole-v1")
+        parallel = self.vectorization == "parallel"
+        require(parallel or not self.agents, "environments.agents are those of a game; set environments.vectorization=parallel")
 
 
 @spec
 class PolicyNetwork:
-    """A policy of a vector of numbers: hidden layers, perhaps a memory, and heads for decision and value."""
+    """A policy of a vector of numbers or of an image: layers, perhaps a memory, and heads for decision and value."""
 
     path: str = ""
     """Folder of a policy that another run trained, or ``@stage``; empty: a new one."""
@@ -50,9 +58,20 @@ class PolicyNetwork:
     """Width of an LSTM between layers and heads; 0: none, for states that one observation tells whole."""
     critic: Literal["shared", "separate"] = "shared"
     """Whether the value has hidden layers of its own."""
+    deviation: Positive = 1.0
+    """First standard deviation of continuous decisions; it is learned from there."""
+    convolutions: tuple[tuple[int, int, int], ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    """Channels, kernel and stride of each convolution before the hidden layers, where observations are images (bytes with three
+    axes): those of Mnih et al. 2015, which want hidden=[512] after them."""
+    normalize: bool = False
+    """Shift and scale observations by their running moments, which belong to the policy and are saved with it."""
 
     def __post_init__(self) -> None:
         require(all(width >= 1 for width in self.hidden), f"model.hidden={list(self.hidden)}; widths are 1 or more")
+        require(
+            all(size >= 1 for layer in self.convolutions for size in layer),
+            f"model.convolutions={self.convolutions}; channels, kernel and stride are 1 or more",
+        )
         require(self.memory >= 0, f"model.memory={self.memory} is negative; 0 is none")
         require(
             not self.memory or self.critic == "shared",
@@ -89,13 +108,18 @@ class Control(Stage):
     """Learns to act in environments: fragments of all environments, each trained on and then thrown away."""
 
     pinned: ClassVar[bool] = False
+    on_stale: ClassVar[str] = "wait"
+    batch_selector: ClassVar[str] = "fifo"
+    oversample: ClassVar[int] = 0
+    dynamic_sampling: ClassVar[int] = 0
+    max_uses: ClassVar[int] = 1
     data: ClassVar[Any] = None  # type: ignore[misc]
 
     name: str
     environments: EnvironmentsSpec
     model: PolicyNetwork = PolicyNetwork()  # type: ignore[assignment]
     algorithm: AnySpec = PPO(discount=0.99, value_clip=0.0)
-    """PPO with ``estimator="gae"`` or ``"vtrace"``; :func:`impala` is the latter without a clip."""
+    """PPO with ``estimator="gae"`` or ``"vtrace"``, :func:`impala`, which is the latter without a clip, DQN or SAC."""
     learner: LearnerSpec = LearnerSpec(learning_rate=1e-3, clip_norm=0.5, token_budget=65536)
     fragment: Count = 32
     """Steps of each environment in a training batch (T), which has T × N steps."""
@@ -105,8 +129,14 @@ class Control(Stage):
     """Passes over the batch."""
     steps: Count = 100
     """Training batches at most."""
+    batch: Count = 1
+    """Fragments a training batch (B), of one actor or of several."""
+    actors: Count = 1
+    """Processes that act, each with environments of its own, where roles are processes (``runtime`` procs or ray)."""
     max_lag: int = 0
-    """Batches that actors may run ahead of learning; 0 is synchronous, the only one so far."""
+    """Batches that actors, in processes of their own, may run ahead of learning; 0 is synchronous."""
+    scale_rewards: bool = False
+    """Divide rewards by the running deviation of discounted returns, and cut them to ±10. Reported returns are as they were."""
     solved: float | None = None
     """The stage ends once the mean return of the latest 100 episodes is this much; None: after the last step."""
     evaluation: Episodes | None = Episodes()  # type: ignore[assignment]
@@ -114,19 +144,24 @@ class Control(Stage):
     def __post_init__(self) -> None:
         self._check_algorithm()
         here, learner, count = self.name, self.learner, self.environments.count
+        require(self.max_lag >= 0, f"{here}: max_lag={self.max_lag} is negative; 0 is synchronous")
+        slots = (self.max_lag + 1) * self.batch
         require(
-            self.max_lag == 0,
-            f"{here}: max_lag={self.max_lag} needs actors in processes of their own, which control does not have yet; set "
-            "max_lag=0",
+            self.actors <= slots,
+            f"{here}: actors={self.actors}, and (max_lag + 1) × batch = {slots} fragments may be under way; raise one of these",
         )
-        whole = bool(self.model.memory) or self.algorithm.estimator == "vtrace"
+        require(
+            self.max_lag == 0 or self.replays or self.algorithm.bounded or self.algorithm.estimator == "vtrace",
+            f"{here}: max_lag={self.max_lag} needs a clipped loss or V-trace; set algorithm.clip or max_lag=0",
+        )
+        whole = bool(self.model.memory) or (not self.replays and self.algorithm.estimator == "vtrace")
         require(
             not whole or count % self.minibatches == 0,
             f"{here}: {'a memory' if self.model.memory else 'V-trace'} needs whole sequences, and environments.count={count} "
             f"does not divide into minibatches={self.minibatches}",
         )
         require(
-            whole or self.minibatches * 2 <= count * self.fragment,
+            whole or self.replays or self.minibatches * 2 <= count * self.fragment,
             f"{here}: minibatches={self.minibatches} of {count * self.fragment} steps leave fewer than two steps each",
         )
         refused = {"dtype": learner.dtype != "float32", "strategy": not isinstance(learner.strategy, OneDevice)}
@@ -136,12 +171,41 @@ class Control(Stage):
         for name in (name for name, wrong in refused.items() if wrong):
             require(False, f"{here}: learner.{name} is for language models; leave it out (the critic is model.critic)")
 
+    @property
+    def replays(self) -> bool:
+        """Whether it learns from a replay buffer."""
+        return isinstance(self.algorithm, FromReplay)
+
+    @property
+    def kind(self) -> str:
+        """What the network's numbers are: see ``Shape.kind``."""
+        if isinstance(self.algorithm, DQN):
+            return "dueling" if self.algorithm.dueling else "q"
+        return "soft" if isinstance(self.algorithm, SAC) else "policy"
+
+    def _check_replay(self) -> None:
+        """Refuse what has no meaning with a replay buffer."""
+        wrong = {"model.memory": bool(self.model.memory), "scale_rewards": self.scale_rewards}
+        wrong |= {"batch": self.batch != 1, "max_lag": self.max_lag != 0}
+        wrong |= {"model.critic": self.model.critic != "shared", "model.deviation": self.model.deviation != 1.0}
+        for name in (name for name, given in wrong.items() if given):
+            require(False, f"{self.name}: {name} has no meaning for {type(self.algorithm).__name__}; leave it out")
+        steps = self.algorithm.n_steps
+        require(steps <= self.fragment, f"{self.name}: n_steps={steps} does not fit in fragment={self.fragment}; raise that")
+        batch = self.environments.count * self.fragment
+        require(
+            batch <= self.algorithm.capacity, f"{self.name}: capacity={self.algorithm.capacity} is below a fragment's {batch}"
+        )
+
     def _check_algorithm(self) -> None:
         """Refuse algorithms, and parts of them, that have no meaning for environment steps."""
         here, algorithm = self.name, self.algorithm
+        if self.replays:
+            self._check_replay()
+            return
         require_kind(here, algorithm, "samples")
         named = type(algorithm).__name__
-        require(type(algorithm) is PPO, f"{here}: {named} compares samples of a prompt or texts; use PPO, or impala()")
+        require(type(algorithm) is PPO, f"{here}: {named} compares samples of a prompt or texts; use PPO, impala(), DQN or SAC")
         require(algorithm.estimator != "n-step", f'{here}: estimator="n-step" is not there for control; use "gae" or "vtrace"')
         require(not algorithm.denoises, f"{here}: algorithm.objective is for diffusion policies; use ClippedRatio")
         wrong = {"kl": algorithm.kl.coefficient, "importance_weights": algorithm.importance_weights}
@@ -164,13 +228,14 @@ class Control(Stage):
 
     @property
     def facts(self) -> Sequence[tuple[str, str]]:
-        batch, found = self.environments.count * self.fragment, self.learner
+        batch, found = self.environments.count * self.fragment * self.batch, self.learner
+        parts = f"{self.batch} fragments of " if self.batch > 1 else ""
         network = f"{' × '.join(map(str, self.model.hidden))} {self.model.activation}"
         network += f", LSTM {self.model.memory}" if self.model.memory else ""
         return (
             ("environments", f"{self.environments.count} × {self.environments.id}, {self.environments.vectorization}"),
             ("model", self.model.path or f"{network}, {self.model.critic} critic"),
-            ("a training batch", f"{self.fragment} steps × {self.environments.count} environments = {batch:,} steps"),
+            ("a training batch", f"{parts}{self.fragment} steps × {self.environments.count} environments = {batch:,} steps"),
             (
                 "optimizer steps",
                 f"{self.steps} batches × {self.epochs * self.minibatches} at most; {self.steps * batch:,} steps",

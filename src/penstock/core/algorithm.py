@@ -48,7 +48,7 @@ class Algorithm(ABC):
     A subclass that misspells a member of the contract is refused where it is defined.
     """
 
-    learns_from: ClassVar[Literal["samples", "data"]]
+    learns_from: ClassVar[Literal["samples", "data", "steps"]]
     coupled: ClassVar[bool] = True
     """Whether ``compute_loss`` of a row depends on the other rows of its unit, as that of a pair does."""
 

@@ -32,7 +32,17 @@ from penstock.core.types import (
 
 
 @runtime_checkable
-class Generator(Protocol):
+class FollowsWeights(Protocol):
+    """What takes the learner's weights, version after version."""
+
+    async def load(self, update: WeightUpdate) -> Version:
+        """Take new weights between two steps, wholly or not at all (WeightError leaves the old ones)."""
+        ...
+
+    def stats(self) -> GeneratorStats: ...
+
+
+class Generator(FollowsWeights, Protocol):
     """The inference contract. Every verb may be called while others are in flight."""
 
     async def generate(self, request: Request) -> Sample:
@@ -50,15 +60,9 @@ class Generator(Protocol):
         """
         ...
 
-    async def load(self, update: WeightUpdate) -> Version:
-        """Take new weights between two decode steps, wholly or not at all (WeightError leaves the old ones)."""
-        ...
-
     async def abort(self, keys: Collection[SampleKey]) -> list[Sample]:
         """Stop the named samples; gives what was generated. Their ``generate`` returns the same, ``finish="abort"``."""
         ...
-
-    def stats(self) -> GeneratorStats: ...
 
 
 class StreamingGenerator(Generator, Protocol):

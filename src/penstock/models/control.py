@@ -1,4 +1,4 @@
-"""Control policies: feed-forward or with an LSTM, over a vector of numbers, with a value head.
+"""Control policies over networks of ``models/control_networks.py``: their rows and batches, saving and loading.
 
 A micro-batch is one :class:`StepsRow`: steps of several environments, time-major. What a network gives for a step is one row of
 numbers: those of the decision's distribution, then the value.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,32 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from penstock.core.contracts import Batch, Outputs, Policy
 from penstock.core.errors import ModelError, TrainingError
 from penstock.core.types import FloatArray, IntArray, Row, Unit
-from penstock.models.decisions import Categorical, Gaussian
+from penstock.models.control_networks import ControlNetwork, Shape
 from penstock.models.uploads import uploaded
 
 KIND = "penstock-control"
 """``model_type`` in the ``config.json`` of a saved policy."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a control network is built from: plain values, saved with its weights."""
-
-    observation: int
-    """Numbers of an observation."""
-    choices: tuple[int, ...] = ()
-    """Options of each discrete part of a decision; empty: decisions are continuous."""
-    continuous: int = 0
-    """Numbers of a continuous decision."""
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
-    memory: int = 0
-    critic: str = "shared"
 
 
 @dataclass(frozen=True)
@@ -83,61 +67,6 @@ class StepsBatch(Batch):
     state_NS: Tensor | None
 
 
-class ControlNetwork(nn.Module):
-    """Hidden layers, perhaps an LSTM cell, and one linear head for decision and value.
-
-    Orthogonal first weights: gain √2 in hidden layers, 0.01 for decisions and 1 for values (Andrychowicz et al. 2021,
-    arXiv 2006.05990: small first decisions matter).
-    """
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.decisions: Categorical | Gaussian = Gaussian(shape.continuous) if shape.continuous else Categorical(shape.choices)
-        self.trunk, width = layers(shape.observation, shape.hidden, shape.activation)
-        self.cell = nn.LSTMCell(width, shape.memory) if shape.memory else None
-        self.critic = layers(shape.observation, shape.hidden, shape.activation)[0] if shape.critic == "separate" else None
-        self.decide = head(shape.memory or width, self.decisions.width, 0.01)
-        self.judge = head(shape.memory or width, 1, 1.0)
-
-    def forward(self, observation_BF: Tensor, state_BS: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """``[B, width + 1]`` of the decision's distribution and the value, and what is remembered after the step."""
-        hidden_BH = self.trunk(observation_BF)
-        if self.cell is not None:
-            assert state_BS is not None
-            hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
-            state_BS = torch.cat((hidden_BH, cell_BH), -1)
-        judged_BH = hidden_BH if self.critic is None else self.critic(observation_BF)
-        return torch.cat((self.decide(hidden_BH), self.judge(judged_BH)), -1), state_BS
-
-    def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:
-        """``[T, N, width + 1]`` of sequences; the state is zero where an episode starts."""
-        found, state = [], state_NS
-        for observation_NF, goes_on_N1 in zip(observation_TNF, ~start_TN[..., None], strict=True):
-            out_NW, after = self(observation_NF, state * goes_on_N1)
-            assert after is not None
-            state = after
-            found.append(out_NW)
-        return torch.stack(found)
-
-
-def layers(width: int, hidden: Sequence[int], activation: str) -> tuple[nn.Sequential, int]:
-    """Linear layers, each followed by an activation, and the width of the last."""
-    found: list[nn.Module] = []
-    for size in hidden:
-        found += [head(width, size, 2**0.5), nn.Tanh() if activation == "tanh" else nn.ReLU()]
-        width = size
-    return nn.Sequential(*found), width
-
-
-def head(width: int, outputs: int, gain: float) -> nn.Linear:
-    """A linear layer with orthogonal first weights of a gain and no bias to begin with."""
-    made = nn.Linear(width, outputs)
-    nn.init.orthogonal_(made.weight, gain)
-    nn.init.zeros_(made.bias)
-    return made
-
-
 class ControlPolicy(Policy):
     """The ``Policy`` contract over a control network."""
 
@@ -150,8 +79,12 @@ class ControlPolicy(Policy):
     def module(self) -> ControlNetwork:
         return self.network
 
+    @property
+    def device(self) -> torch.device:
+        return self.network.decide.weight.device
+
     def first_state(self, environments: int) -> Tensor:
-        """Nothing remembered: ``[N, S]``, where S is 0 without a memory."""
+        """Nothing remembered: ``[N, S]``; S is 0 without memory."""
         return torch.zeros(environments, 2 * self.network.shape.memory, device=self.device)
 
     def step(self, observation_NF: Tensor, state_NS: Tensor, noise_NW: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,9 +96,12 @@ class ControlPolicy(Policy):
         decision_ND = self.decisions.sampled(out_NW[:, :-1], noise_NW)
         return out_NW, decision_ND, state_NS if after is None else after
 
-    def stepped(self, updates: int) -> None:
-        """Nothing follows the weights slowly."""
-        return None
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All that acting needs: what is trained, and the moments by which observations are normalised."""
+        yield from self.network.state_dict().items()
+
+    def slow(self) -> Sequence[tuple[str, Tensor]]:
+        return list(self.network.named_buffers())
 
     def lay_out(self, units: Sequence[Unit], budget: int, coupled: bool = True) -> list[StepsBatch]:
         """A micro-batch of every row: who makes rows cuts them to the budget."""
@@ -186,7 +122,7 @@ class ControlPolicy(Policy):
             unit_B=np.zeros(1, np.int32),
             fields=fields,
             row_ids=(number,),
-            observation_TF=uploaded(row.columns["observation_T"], device, torch.float32),
+            observation_TF=uploaded(row.columns["observation_T"], device),
             decision_AD=uploaded(decision, device),
             acted=None if acted is None else uploaded(acted, device),
             start_T=uploaded(row.columns["start_T"], device),
@@ -217,7 +153,7 @@ class ControlPolicy(Policy):
     def values(self, observation_KF: FloatArray, state_KS: FloatArray) -> FloatArray:
         """The value of each observation, seen with what was remembered: ``[K]``."""
         state = uploaded(state_KS, self.device, torch.float32) if self.remembers else None
-        out_KW, _ = self.network(uploaded(observation_KF, self.device, torch.float32), state)
+        out_KW, _ = self.network(uploaded(observation_KF, self.device), state)
         value_K: FloatArray = out_KW[:, -1].cpu().numpy()
         return value_K
 
@@ -255,7 +191,9 @@ def load_policy(folder: Path, device: Any = "cpu") -> ControlPolicy:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if config.pop("model_type", "") != KIND:
             raise ModelError(f"{folder}: this is no control policy; name the model folder of a run whose stage is Control")
-        shape = Shape(**config | {name: tuple(config[name]) for name in ("choices", "hidden")})
+        convolutions = tuple(tuple(layer) for layer in config.pop("convolutions"))
+        own = {name: tuple(config[name]) for name in ("choices", "hidden", "image")}
+        shape = Shape(**config | own | {"convolutions": convolutions})
         network = ControlNetwork(shape)
         network.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:

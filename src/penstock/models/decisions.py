@@ -12,6 +12,8 @@ from torch import Tensor, nn
 class Categorical(nn.Module):
     """Discrete parts, each sampled by itself; a decision is ``[D]`` of integers. One part is the usual case."""
 
+    has_logp = True
+
     def __init__(self, choices: Sequence[int]) -> None:
         super().__init__()
         self.choices, self.width = list(choices), sum(choices)
@@ -49,14 +51,16 @@ class Gaussian(nn.Module):
     Log-probs are of the decision before environments cut it to their bounds.
     """
 
-    def __init__(self, width: int) -> None:
+    has_logp = True
+
+    def __init__(self, width: int, deviation: float = 1.0) -> None:
         super().__init__()
-        self.width = width
-        self.log_deviation = nn.Parameter(torch.zeros(width))
+        self.width = self.numbers = width
+        self.log_deviation = nn.Parameter(torch.full((width,), math.log(deviation)))
 
     def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
         """Standard normal noise for a fragment, ``[T, N, W]``."""
-        return torch.randn(steps, environments, self.width, generator=generator)
+        return torch.randn(steps, environments, self.numbers, generator=generator)
 
     def sampled(self, numbers_NW: Tensor, noise_NW: Tensor | None) -> Tensor:
         """A sample, or the mean where there is no noise."""
@@ -72,3 +76,39 @@ class Gaussian(nn.Module):
         if "entropy" in needs:
             found["entropy"] = (scale + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(numbers_AW))
         return found
+
+
+class Greedy(Categorical):
+    """The option of the largest number, which is its value, or now and then any option. It has no log-probs."""
+
+    explore: float = 0.0
+    """Share of decisions at random."""
+    has_logp = False
+
+    def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
+        """Noise ``[T, N, W]``: far above any value where a decision is random, and else 0."""
+        random = torch.rand(steps, environments, 1, generator=generator) < self.explore
+        return torch.rand(steps, environments, self.width, generator=generator) * 1e6 * random
+
+
+class Squashed(Gaussian):
+    """Normals of mean and deviation by the state, through tanh: decisions between -1 and 1 (arXiv 1812.05905, appendix C)."""
+
+    has_logp = False
+
+    def __init__(self, numbers: int) -> None:
+        nn.Module.__init__(self)
+        self.width, self.numbers = 2 * numbers, numbers
+
+    def sampled(self, numbers_NW: Tensor, noise_ND: Tensor | None) -> Tensor:
+        return numbers_NW.chunk(2, -1)[0].tanh() if noise_ND is None else self.squashed(numbers_NW, noise_ND)[0]
+
+    def squashed(self, numbers_AW: Tensor, noise_AD: Tensor) -> tuple[Tensor, Tensor]:
+        """Decisions of given noise and their log-probs, both with gradient."""
+        mean_AD, log_AD = numbers_AW.chunk(2, -1)
+        log_AD = log_AD.clamp(-5, 2)
+        before_AD = mean_AD + log_AD.exp() * noise_AD
+        # log(1 - tanh²) without a difference of nearly equal numbers
+        slope_AD = 2 * (math.log(2) - before_AD - nn.functional.softplus(-2 * before_AD))
+        normal_AD = -0.5 * noise_AD.square() - log_AD - 0.5 * math.log(2 * math.pi)
+        return before_AD.tanh(), (normal_AD - slope_AD).sum(-1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from penstock.algos.moments import merged_moments
 from penstock.config.run import RewardScaling
 from penstock.core.algorithm import scored_samples
 from penstock.core.types import FloatArray, Group
@@ -27,12 +28,8 @@ class Moments:
 
     def seen(self, values: Sequence[float]) -> Moments:
         """The moments after more numbers."""
-        if not len(values):
-            return self
-        more = np.asarray(values, np.float64)
-        count, gap = self.count + len(more), more.mean() - self.mean
-        squares = self.squares + ((more - more.mean()) ** 2).sum() + gap**2 * self.count * len(more) / count
-        return Moments(count, float(self.mean + gap * len(more) / count), float(squares))
+        count, mean, squares = merged_moments(self.count, self.mean, self.squares, values)
+        return Moments(count, float(mean), float(squares))
 
     @property
     def deviation(self) -> float:

@@ -39,8 +39,8 @@ NOTICING = 20.0
 """Seconds in which the learner may notice by itself that one of its ranks is gone."""
 
 
-def rules_of(stage: Online, written: Sequence[str] = ()) -> Rules:
-    """What the stream of a stage enforces; ``written``: the columns that processes of their own write."""
+def rules_of(stage: Any, written: Sequence[str] = ()) -> Rules:
+    """What the stream of an ``Online`` or ``Control`` stage enforces; ``written``: columns that other processes write."""
     algorithm: FromSamples = stage.algorithm
     return Rules(
         stage.batch,
@@ -81,7 +81,7 @@ def threads_of(run: Run, name: str = "learner") -> int:
     if run.runtime == "ray":
         return run.threads or max(1, int(run.roles.placement.bundles(run).find(name)[1].cpus))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return run.threads or max(1, cores // (1 + run.roles.generators))
+    return run.threads or max(1, cores // (1 + max(run.roles.generators, len(roles()["actor"].names(run)))))
 
 
 class Supervised:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import Generator
+from penstock.core.contracts import FollowsWeights
 from penstock.core.errors import GenerationError, Superseded, WeightError
 from penstock.core.types import CachePolicy, Version
 
@@ -33,7 +33,7 @@ class VersionBarrier:
     All that wait for the same weights go on in the same turn of the event loop, so that they enter the same decode step.
     """
 
-    def __init__(self, generator: Generator, deadline: float = UNANNOUNCED) -> None:
+    def __init__(self, generator: FollowsWeights, deadline: float = UNANNOUNCED) -> None:
         """``deadline`` is how many seconds weights may take that are not announced yet, because the learner makes them."""
         self.generator, self.deadline = generator, deadline
         self._changed = asyncio.Event()
@@ -127,7 +127,7 @@ class DrainBarrier:
 
 
 async def follow(
-    generator: Generator,
+    generator: FollowsWeights,
     newest: Newest,
     subscriber: Subscriber,
     kv: CachePolicy,

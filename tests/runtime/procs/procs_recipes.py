@@ -14,6 +14,7 @@ from typing import Any
 from penstock.algos import GRPO, PPO, BradleyTerry, KLPenalty
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.control.stage import Control, EnvironmentsSpec, PolicyNetwork, impala
 from penstock.core.types import Sampling
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -85,6 +86,31 @@ def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float 
         steps=steps,
     )
     return Run(name="letters", seed=seed, stages=(grpo,), **SETTINGS)
+
+
+def acting(seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4) -> Run:
+    """PPO or IMPALA on CartPole, four fragments a batch.
+
+    Args:
+        seed: seed of everything.
+        steps: batches.
+        vtrace: IMPALA instead of PPO.
+        count: environments of an actor.
+    """
+    control = Control(
+        name="control",
+        environments=EnvironmentsSpec(id="CartPole-v1", count=count),
+        model=PolicyNetwork(hidden=(16,), normalize=True),
+        algorithm=impala() if vtrace else PPO(discount=0.99, value_clip=0.0),
+        fragment=8,
+        batch=4,
+        minibatches=2,
+        epochs=1,
+        steps=steps,
+        scale_rewards=not vtrace,
+        evaluation=None,
+    )
+    return Run(name="acting", seed=seed, stages=(control,), **SETTINGS)
 
 
 def anchored(seed: int = 0, steps: int = 6) -> Run:

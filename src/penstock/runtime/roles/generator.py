@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +76,7 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
         return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
 
     async with joined(bootstrap, name, "generator", counts, stage.name) as hub:
-        notes = UpdateNotes(hub, loaded, found)
+        notes = UpdateNotes(hub, loaded, engine, found.sums)
         groups = -(-(stage.max_lag + 1) * stage.batch // run.roles.generators) + stage.oversample
         apart = drained.update if stage.kv == "drain" else contextlib.nullcontext
         following = follow(engine, newest_of(hub.registry, loaded), subscriber, stage.kv, notes, apart)
@@ -88,8 +89,9 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
 class UpdateNotes:
     """What becomes of weight updates: wakes those who wait for a version, and tells the hub of refusals and of checksums."""
 
-    def __init__(self, hub: HubClient, barrier: VersionBarrier, found: Opened) -> None:
-        self.hub, self.barrier, self.engine, self.sums = hub, barrier, found.engine, found.sums
+    def __init__(self, hub: HubClient, barrier: VersionBarrier, engine: Any, sums: Callable[[], Awaitable[list[str]]]) -> None:
+        """``engine`` has ``version`` and ``learner_epoch``; ``sums`` gives the checksums of its weights."""
+        self.hub, self.barrier, self.engine, self.sums = hub, barrier, engine, sums
         self._waiting: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue(maxsize=1000)
         self._due: asyncio.Queue[tuple[int, int]] = asyncio.Queue(maxsize=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
-from penstock.control.learning import Labeller, Passes
+from penstock.control.learning import Labeller
+from penstock.control.normalizing import Normalizing
+from penstock.control.preparing import labeller_of, policy_of
+from penstock.control.replay_learning import ReplayLabeller
 from penstock.control.stage import Control
-from penstock.core.errors import SpecError
-from penstock.core.types import Metrics
+from penstock.control.travelling import Collected, side_by_side
+from penstock.core.types import Metrics, Version
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
-from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy, save_policy
+from penstock.models.control import save_policy
 from penstock.observe import breakers
 from penstock.observe.machine import seen
 from penstock.observe.sentinels import Sentinels
@@ -44,14 +47,17 @@ class ControlRuntime(StageRuntime):
     base: Path
     context: StageContext
     actor: Actor
-    labeller: Labeller
+    labeller: Labeller | ReplayLabeller
     trainer: Trainer
+    normalizing: Normalizing
     held_out: Environments | None = None
     """Those of the evaluation, once there was one."""
 
     def __post_init__(self) -> None:
         self.log = EpisodeLog(self.actor.environments.count)
         self.holders = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
+        self.holders["moments"] = self.normalizing
+        self.holders |= self.labeller.holders
         self.evaluate = self._evaluate if self.stage.evaluation else None
 
     @property
@@ -62,24 +68,42 @@ class ControlRuntime(StageRuntime):
         if start:
             self.actor.begin_anew(seed_of(self.seed, f"environments from {start}"))
             self.log.begun_anew()
+            self.normalizing.begun_anew()
         spans = self.context.recorder.role("learner")
         for index in range(start, self.stage.steps):
             if self.watcher.over:
                 return
             began = time.perf_counter()
+            self.labeller.before(index)
             with spans.span("generate", step=index):
-                fragment = self.actor.collect(index)
-            acted = time.perf_counter()
-            with self.trainer.watch(index) as watch, spans.span("train", step=index):
-                found = self._trained(fragment, index, watch)
-                # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
-                metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.read(fragment) | seen("learner")
-            ended = time.perf_counter()
-            metrics |= {"steps_per_second": fragment.steps / (ended - began), "seconds/acted": acted - began}
-            metrics |= {"seconds/trained": ended - acted, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
-            if self.stage.solved is not None and self.log.solved(self.stage.solved):
-                self.watcher.over = True
-            yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
+                collected = [self._collected(index, index * self.stage.batch + part) for part in range(self.stage.batch)]
+            yield self.learned(index, collected, time.perf_counter() - began)
+
+    def _collected(self, version: Version, number: int) -> Collected:
+        fragment = self.actor.collect(version, number)
+        return Collected(fragment, self.log.ended(fragment))
+
+    def learned(self, index: int, collected: Sequence[Collected], acted: float) -> Step:
+        """Train on a batch of fragments, which took ``acted`` seconds to come by."""
+        began = time.perf_counter()
+        spans = self.context.recorder.role("learner")
+        with self.trainer.watch(index, max_lag=self.stage.max_lag) as watch, spans.span("train", step=index):
+            fragment = side_by_side([self.normalizing.scaled(one.fragment, one.actor) for one in collected])
+            found = self._trained(fragment, index, watch)
+            self.normalizing.observe(fragment)
+            ended = [episode for one in collected for episode in one.episodes]
+            # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
+            metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, fragment.steps)
+        trained = time.perf_counter() - began
+        metrics |= (
+            seen("learner")
+            | self.labeller.metrics
+            | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
+        )
+        metrics |= {"seconds/trained": trained, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
+        if self.stage.solved is not None and self.log.solved(self.stage.solved):
+            self.watcher.over = True
+        return Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
 
     def _trained(self, fragment: Fragment, index: int, watch: Watch) -> Metrics:
         """All optimizer steps on one fragment."""
@@ -95,7 +119,9 @@ class ControlRuntime(StageRuntime):
         assert evaluation is not None
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
-            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes)
+            self.held_out = Environments(
+                self.stage.environments, seed, self.base, evaluation.episodes, self.stage.kind == "soft"
+            )
         else:
             self.held_out.reset(seed)
         return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
@@ -115,39 +141,30 @@ class ControlRuntime(StageRuntime):
             self.held_out.close()
 
 
-def policy_of(stage: Control, environments: Environments, models: Models, seed: int) -> ControlPolicy:
-    """The policy of a stage: a new one for its environments, or one that was trained.
-
-    Raises:
-        SpecError: that one observes or decides something else.
-    """
-    wanted, network = (environments.numbers, environments.choices, environments.continuous), stage.model
-    if not network.path:
-        own = {name: getattr(network, name) for name in ("hidden", "activation", "memory", "critic")}
-        shape = Shape(*wanted, **own)
-        return new_policy(shape, seed, models.device)
-    policy = load_policy(Path(models.path(network.path)).expanduser(), models.device)
-    shape = policy.network.shape
-    if (shape.observation, shape.choices, shape.continuous) != wanted:
-        raise SpecError(
-            f"model.path={network.path}: that policy was made for {shape.observation} numbers seen, options {shape.choices} and"
-            f" {shape.continuous} continuous numbers decided, {environments.name} has {wanted}; name another"
-        )
-    return policy
-
-
 def prepare(stage: Control, run: Run, models: Models, base: Path, context: StageContext) -> ControlRuntime:
     """Make environments, policy and learner."""
+    elsewhere = context.bootstrap is not None
     require(
-        run.runtime == "local",
-        f'runtime="{run.runtime}": actors in processes of their own are not there yet; set runtime="local"',
+        elsewhere or stage.max_lag == 0,
+        f"{stage.name}: max_lag={stage.max_lag} needs actors in processes of their own; set runtime=procs or ray, or max_lag=0",
+    )
+    require(
+        not (elsewhere and stage.replays),
+        f"{stage.name}: {type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
     )
     seed = seed_of(run.seed, stage.name)
-    environments = Environments(stage.environments, seed_of(seed, "environments"), base)
-    policy = policy_of(stage, environments, models, seed_of(run.seed, "model"))
+    environments = Environments(stage.environments, seed_of(seed, "environments"), base, squashed=stage.kind == "soft")
+    named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
+    policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
     trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
-    passes = Passes(stage.epochs, stage.minibatches, seed_of(seed, "minibatches"))
-    labeller = Labeller(stage.algorithm, policy, learner, passes, stage.learner.token_budget)
-    return ControlRuntime(stage, seed, base, context, Actor(environments, policy, stage.fragment, seed), labeller, trainer)
+    labeller = labeller_of(stage, policy, learner, seed_of(seed, "minibatches"))
+    normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
+    actor = Actor(environments, policy, stage.fragment, seed)
+    parts = (stage, seed, base, context, actor, labeller, trainer, normalizing)
+    if elsewhere:
+        from penstock.runtime.stages.remote_control import RemoteControl
+
+        return RemoteControl(*parts, run=run)
+    return ControlRuntime(*parts)

@@ -1,0 +1,145 @@
+"""What environments show and take, as arrays: observations become rows of numbers, decisions become actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from penstock.core.errors import SpecError
+
+OWN = "convert it in a function that makes the environment (environments.id=FILE.py:FUNCTION)"
+Column = Callable[[Any], NDArray[Any]]
+"""From observations of all environments to ``[N, F]``."""
+
+
+class Observations:
+    """Rows of numbers for observations of a space, ``[N, F]``.
+
+    A vector, grid or number is shown as it is, a discrete value as one number an option, a dictionary or tuple as its parts
+    in order; an image (bytes with three axes) stays bytes, channels first. With a mask of actions, its numbers come last: from
+    the entry ``action_mask`` of a dictionary, or from the info of that name.
+
+    Raises:
+        SpecError: a space that is not known, by name.
+    """
+
+    def __init__(self, name: str, space: Any, options: int, masked: bool) -> None:
+        self.name, self.options = name, options
+        self.image: tuple[int, ...] = ()
+        self.inside = isinstance(space, spaces.Dict) and "action_mask" in space.spaces
+        self.masked = masked or self.inside
+        if self.masked and not options:
+            raise SpecError(f"{name}: it masks actions that are not discrete; {OWN}")
+        if self.inside:
+            space = spaces.Dict({key: part for key, part in space.spaces.items() if key != "action_mask"})
+            space = next(iter(space.spaces.values())) if len(space.spaces) == 1 else space
+            self.alone = not isinstance(space, spaces.Dict)
+        if is_image(space):
+            self.image, self.column = pixels(space)
+        else:
+            self.column = column(name, space, name)
+        self.dtype: Any = np.uint8 if self.image else np.float32
+
+    def rows(self, observation: Any, mask_NW: Any = None) -> NDArray[Any]:
+        """``[N, F]``, with the mask if there is one; all is allowed where ``mask_NW`` is None.
+
+        Raises SpecError where a mask has not one number an option.
+        """
+        if not self.masked:
+            return self.column(observation)
+        if self.inside:
+            mask_NW = observation["action_mask"]
+            if self.alone:
+                observation = next(part for key, part in observation.items() if key != "action_mask")
+        shown_NF = self.column(observation)
+        mask_NW = np.ones((len(shown_NF), self.options)) if mask_NW is None else np.asarray(mask_NW)
+        if mask_NW.shape != (len(shown_NF), self.options):
+            raise SpecError(f"{self.name}: masks of {mask_NW.shape} for {self.options} options in all; {OWN}")
+        return np.concatenate((shown_NF, mask_NW.astype(self.dtype)), 1)
+
+
+def is_image(space: Any) -> bool:
+    """Whether a space holds pictures as bytes."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def pixels(space: Any) -> tuple[tuple[int, ...], Column]:
+    """Channels, height and width of an image, and its bytes in that order. A short last axis is that of the channels."""
+    if space.shape[-1] <= 4 < space.shape[0]:
+        height, width, channels = space.shape
+        return (channels, height, width), lambda seen: np.ascontiguousarray(np.moveaxis(seen, -1, 1)).reshape(len(seen), -1)
+    return tuple(space.shape), lambda seen: np.asarray(seen).reshape(len(seen), -1)
+
+
+def column(name: str, space: Any, path: str) -> Column:
+    """How observations of a space become rows of float32.
+
+    Raises SpecError for one that is not known.
+    """
+    if is_image(space):
+        raise SpecError(f"{name}: {path} is an image within a dictionary or tuple, which no network here reads; {OWN}")
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return lambda seen: np.asarray(seen, np.float32).reshape(len(seen), -1)
+    if isinstance(space, spaces.Discrete):
+        eye, first = np.eye(int(space.n), dtype=np.float32), int(space.start)
+        return lambda seen: eye[np.asarray(seen) - first]
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        eyes, starts = [np.eye(int(count), dtype=np.float32) for count in space.nvec], space.start
+        return lambda seen: np.concatenate([eye[seen[:, at] - starts[at]] for at, eye in enumerate(eyes)], 1)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        parts: list[tuple[Any, Column]] = [(key, column(name, part, f"{path}.{key}")) for key, part in inner]
+        return lambda seen: np.concatenate([part(seen[key]) for key, part in parts], 1)
+    raise SpecError(f"{name}: observations of {space} ({path}) are not known to control; {OWN}")
+
+
+def stacked(observations: Sequence[Any]) -> Any:
+    """Observations of single environments as those of several: arrays within the same dictionaries and tuples."""
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: stacked([seen[key] for seen in observations]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(stacked([seen[at] for seen in observations]) for at in range(len(first)))
+    return np.stack(observations)
+
+
+class Decisions:
+    """``choices``: options of each discrete part of a decision; ``continuous``: numbers of a continuous one, which
+    are given between -1 and 1 where they are ``squashed``.
+
+    Raises:
+        SpecError: actions that are neither, mixed ones among them; squashed ones that are not continuous and bounded.
+    """
+
+    def __init__(self, name: str, space: Any, squashed: bool = False) -> None:
+        self.space, self.continuous, self.squashed = space, 0, squashed
+        self.choices: tuple[int, ...] = ()
+        if isinstance(space, spaces.Discrete):
+            self.choices = (int(space.n),)
+        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            self.choices = tuple(int(count) for count in space.nvec)
+        elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            self.continuous = int(np.prod(space.shape))
+        else:
+            raise SpecError(
+                f"{name}: actions of {space} are not known to control; it has Discrete, MultiDiscrete and Box of floats"
+            )
+        bounded = self.continuous and np.isfinite(space.low).all() and np.isfinite(space.high).all()
+        if squashed and not bounded:
+            raise SpecError(f"{name}: actions of {space}; SAC decides in continuous and bounded ones")
+
+    def actions(self, decision_ND: NDArray[Any]) -> NDArray[Any]:
+        """What the environments take; continuous decisions are cut to their bounds."""
+        space = self.space
+        if isinstance(space, spaces.Discrete):
+            return decision_ND[:, 0] + space.start if space.start else decision_ND[:, 0]
+        if isinstance(space, spaces.MultiDiscrete):
+            return decision_ND + space.start
+        if self.squashed:
+            decision_ND = space.low.ravel() + (decision_ND + 1) / 2 * (space.high - space.low).ravel()
+        cut_NX: NDArray[Any] = np.clip(decision_ND.reshape(-1, *space.shape), space.low, space.high)
+        return cut_NX.astype(space.dtype)

@@ -1,0 +1,186 @@
+"""Networks of control policies: feed-forward, convolutional, or with an LSTM, with heads for decision and value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penstock.core.errors import ModelError
+from penstock.models.decisions import Categorical, Gaussian, Greedy, Squashed
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+FORBIDDEN = -1e9
+"""The logit of an option that a mask forbids."""
+LIMIT = 10.0
+"""Deviations that a normalised number may lie from the mean."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a control network is built from: plain values, saved with its weights."""
+
+    observation: int
+    """Numbers of an observation, without its mask."""
+    choices: tuple[int, ...] = ()
+    """Options of each discrete part of a decision; empty: decisions are continuous."""
+    continuous: int = 0
+    """Numbers of a continuous decision."""
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    memory: int = 0
+    critic: str = "shared"
+    image: tuple[int, ...] = ()  # channels, height and width, of an observation whose numbers are bytes of pixels
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """Channels, kernel and stride of each convolution of an image."""
+    masked: bool = False
+    """Whether further numbers follow an observation, one an option: 0 where that is forbidden."""
+    normalize: bool = False
+    deviation: float = 1.0
+    kind: str = "policy"  # or "q", "dueling" (numbers of a decision are values of its options), "soft" (a squashed normal)
+
+
+class Moments(nn.Module):
+    """Count, mean and sum of squared deviations of ``[F]`` numbers seen so far, in float64, and what follows from them.
+
+    Calling it subtracts the mean and divides by the deviation, cut to ±LIMIT; before anything was seen it changes nothing else.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        for name, first in (("count", torch.zeros(1)), ("mean", torch.zeros(width)), ("squares", torch.zeros(width))):
+            self.register_buffer(name, first.double())
+        self.register_buffer("shift", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, numbers_BF: Tensor) -> Tensor:
+        return ((numbers_BF - self.shift) * self.scale).clamp(-LIMIT, LIMIT)
+
+    def values(self) -> tuple[float, Any, Any]:
+        return float(self.count), self.mean.cpu().numpy(), self.squares.cpu().numpy()
+
+    @torch.no_grad()
+    def become(self, count: float, mean_F: Any, squares_F: Any) -> None:
+        """Take new moments."""
+        self.count.fill_(count)
+        self.mean.copy_(torch.from_numpy(np.asarray(mean_F)))
+        self.squares.copy_(torch.from_numpy(np.asarray(squares_F)))
+        self.shift.copy_(self.mean)
+        self.scale.copy_((self.squares / max(count, 1.0) + 1e-8).rsqrt())
+
+
+class Pixels(nn.Module):
+    """Bytes ``[B, C·H·W]`` as images of numbers between 0 and 1."""
+
+    def __init__(self, image: tuple[int, ...]) -> None:
+        super().__init__()
+        self.image = image
+
+    def forward(self, bytes_BF: Tensor) -> Tensor:
+        return bytes_BF.unflatten(1, self.image).to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
+
+
+class ControlNetwork(nn.Module):
+    """Perhaps convolutions, hidden layers, perhaps an LSTM cell, and one linear head for decision and value.
+
+    Orthogonal first weights: gain √2 in hidden layers, 0.01 for decisions and 1 for values (Andrychowicz et al. 2021,
+    arXiv 2006.05990).
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.decisions = decisions_of(shape)
+        self.normal = Moments(shape.observation) if shape.normalize else None
+        self.rewards = Moments(1)  # of discounted returns, where rewards are scaled
+        self.trunk, width = trunk(shape)
+        self.cell = nn.LSTMCell(width, shape.memory) if shape.memory else None
+        self.critic = trunk(shape)[0] if shape.critic == "separate" else None
+        self.decide = head(shape.memory or width, self.decisions.width, 0.01)
+        self.judge = head(shape.memory or width, 1, 1.0)
+
+    def forward(self, observation_BF: Tensor, state_BS: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """``[B, width + 1]`` of the decision's distribution and the value, and what is remembered after the step."""
+        mask_BW = None
+        if self.shape.masked:
+            observation_BF, mask_BW = observation_BF.tensor_split((self.shape.observation,), 1)
+        if self.normal is not None:
+            observation_BF = self.normal(observation_BF)
+        hidden_BH = self.trunk(observation_BF)
+        if self.cell is not None:
+            assert state_BS is not None
+            hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
+            state_BS = torch.cat((hidden_BH, cell_BH), -1)
+        judged_BH = hidden_BH if self.critic is None else self.critic(observation_BF)
+        numbers_BW, value_B1 = self.decide(hidden_BH), self.judge(judged_BH)
+        if self.shape.kind == "dueling":
+            numbers_BW = value_B1 + numbers_BW - numbers_BW.mean(-1, keepdim=True)
+        if mask_BW is not None:
+            numbers_BW = numbers_BW.masked_fill(mask_BW == 0, FORBIDDEN)
+        return torch.cat((numbers_BW, value_B1), -1), state_BS
+
+    def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:
+        """``[T, N, width + 1]`` of sequences; the state is zero where an episode starts."""
+        found, state = [], state_NS
+        for observation_NF, goes_on_N1 in zip(observation_TNF, ~start_TN[..., None], strict=True):
+            out_NW, after = self(observation_NF, state * goes_on_N1)
+            assert after is not None
+            state = after
+            found.append(out_NW)
+        return torch.stack(found)
+
+
+def decisions_of(shape: Shape) -> Categorical | Gaussian:
+    if shape.kind == "policy":
+        return Gaussian(shape.continuous, shape.deviation) if shape.continuous else Categorical(shape.choices)
+    return Squashed(shape.continuous) if shape.kind == "soft" else Greedy(shape.choices)
+
+
+def trunk(shape: Shape) -> tuple[nn.Sequential, int]:
+    """What leads from an observation to the heads: convolutions of an image, then linear layers; and the width of the last."""
+    found, width = convolutions(shape) if shape.image else ([], shape.observation)
+    for size in shape.hidden:
+        found += [head(width, size, 2**0.5), nn.Tanh() if shape.activation == "tanh" else nn.ReLU()]
+        width = size
+    return nn.Sequential(*found), width
+
+
+def convolutions(shape: Shape) -> tuple[list[nn.Module], int]:
+    """Convolutions with relu, as Mnih et al. 2015 have them for Atari, and how many numbers come out.
+
+    Raises ModelError where an image is smaller than a kernel.
+    """
+    channels, *sides = shape.image
+    found: list[nn.Module] = [Pixels(shape.image)]
+    for out, kernel, stride in shape.convolutions:
+        if min(sides) < kernel:
+            raise ModelError(
+                f"model.convolutions: a kernel of {kernel} on {sides[0]} × {sides[1]} of an image {shape.image}; give smaller "
+                "ones, such as [[16, 3, 1]] (channels, kernel, stride)"
+            )
+        layer = primed(nn.Conv2d(channels, out, kernel, stride), 2**0.5)
+        layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        found += [layer, nn.ReLU()]
+        channels, sides = out, [(side - kernel) // stride + 1 for side in sides]
+    return [*found, nn.Flatten()], channels * sides[0] * sides[1]
+
+
+def head(width: int, outputs: int, gain: float) -> nn.Linear:
+    return primed(nn.Linear(width, outputs), gain)
+
+
+def primed(layer: Layer, gain: float) -> Layer:
+    """The layer with orthogonal first weights of a gain and no bias."""
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
