@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +23,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import seeing
-from penstock.config.parts import RewardSpec
+from penstock.algos import GRPO
+from penstock.config.media import Vision
+from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Online, RewardSpec, Run
 from penstock.core.errors import ModelError, RewardError, SpecError
-from penstock.core.types import Group, Prompt
+from penstock.core.types import Group, Prompt, Sampling
+from penstock.data.resolve import register
 from penstock.models.clip import Clip
 from penstock.models.files import save_model
 from penstock.rewards.judge import question, read_number
+from penstock.runtime import launch
 from penstock.runtime.build import Models, StageRewards
 from penstock.runtime.check import check_rewards
 from penstock.serve.media import RequestMedia
@@ -347,6 +352,28 @@ def test_a_missing_head_and_a_head_of_another_width_fail_by_name(clip, tmp_path)
     ):
         found = scored((RewardSpec(function=function, name="clip", options=options),), group_of(generated(), prompt="a cat"))
         assert message in found.samples[0].error
+
+
+def pictures():
+    """Rows of a run."""
+    return [{"image": seeing.picture(seed=seed)} for seed in range(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gemma3", "smolvlm"])
+def test_a_folder_that_sees_learns_from_clip_and_its_ratio_begins_at_1(clip, kind, tmp_path):
+    save_model(seeing.of_kind(kind), tmp_path / "model")
+    stage = Online(
+        name="grpo", model=ModelSpec(path=str(tmp_path / "model"), media=Vision()), algorithm=GRPO(), samples=4, batch=4,
+        steps=2, data=DataSpec(source=register(pictures), prompt="<image>what?"), sampling=Sampling(max_new_tokens=6),
+        rewards=(RewardSpec(function=f"clip:{clip[0]}"),), learner=LearnerSpec(learning_rate=1e-3),
+    )  # fmt: skip
+    launch(Run(name="sees", stages=(stage,), device="cpu", threads=1), tmp_path / "run")
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    steps = [event["values"] for event in events if event["kind"] == "metrics" and "reward/clip" in event["values"]]
+    assert len(steps) == 2
+    assert all(-1 <= step["reward/clip"] <= 1 and step["samples/failed"] == 0 for step in steps)
+    assert max(step["max/ratio_deviation"] for step in steps) < 1e-4
 
 
 def test_several_pictures_are_not_compared(clip):
