@@ -159,3 +159,27 @@ class Chase:
 
 def chase(**options: Any) -> Chase:
     return Chase(**options)
+
+
+class Bright(gymnasium.Env[Any, Any]):
+    """Shows a bright or a dark image of 8 × 8; saying which is worth 1. An episode has LONG steps."""
+
+    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = Discrete(2)
+
+    def shown(self) -> Any:
+        self.bright = int(self.np_random.integers(2))
+        return self.np_random.integers(0, 100, (8, 8, 3)).astype(np.uint8) + np.uint8(150 * self.bright)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.shown(), {}
+
+    def step(self, action: Any) -> Any:
+        right, self.steps = float(action == self.bright), self.steps + 1
+        return self.shown(), right, False, self.steps >= LONG, {}
+
+
+def bright(**options: Any) -> Bright:
+    return Bright(**options)
