@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.columns import was_cut
 from penstock.core.contracts import Scores
 from penstock.core.types import TOKENS, FloatArray, IntArray, Stepwise, Unit
 from penstock.loops.learn import Step
