@@ -1,13 +1,14 @@
 """What a reward model reads of a policy of the same or of another family: its own rendering of the whole conversation."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import published
-from penstock.core.errors import ModelError
-from penstock.core.types import Prompt, PromptKey, Sample, SampleKey
+from penstock.core.errors import ModelError, RewardError
+from penstock.core.types import PART, Prompt, PromptKey, Sample, SampleKey
 from penstock.data.texts import prompt_tokens
 from penstock.models.text import Text
 from penstock.rewards.model import read_by, turns_of
@@ -126,3 +127,23 @@ def test_of_what_is_longer_than_its_context_a_model_reads_the_end(texts):
     text = texts["phi-4"]
     sample = sample_of(text, CHAT, "the sum is 7")
     assert read_by(text, text, 5)(sample, CHAT).tolist() == sample.tokens_T[-5:].tolist()
+
+
+def rendered_anew(text):
+    """A sample whose conversation was rendered twice: five tokens, then seven."""
+    sample = sample_of(text, CHAT, "seven", "and then", "ten")
+    length = len(sample.action_T)
+    part_T = (np.arange(length) >= length - 7).astype(np.int32)
+    return replace(sample, columns={**sample.columns, PART: part_T})
+
+
+def test_of_a_conversation_that_was_rendered_anew_the_last_rendering_is_read(texts):
+    text = texts["llama-3"]
+    sample = rendered_anew(text)
+    assert read_by(text, text, 1000)(sample, CHAT).tolist() == sample.tokens_T[-7:].tolist()
+
+
+def test_a_model_of_another_family_cannot_read_it(texts):
+    own, policy = (texts[name] for name in sorted(texts)[:2])
+    with pytest.raises(RewardError, match="was rendered anew"):
+        read_by(own, policy, 1000)(rendered_anew(policy), CHAT)

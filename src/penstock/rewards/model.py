@@ -12,7 +12,7 @@ import numpy as np
 from penstock.algos.completions import completed
 from penstock.core.contracts import Scorer
 from penstock.core.errors import RewardError
-from penstock.core.types import Group, IntArray, Prompt, Row, Sample, Unit
+from penstock.core.types import PART, Group, IntArray, Prompt, Row, Sample, Unit
 from penstock.data.render import Message, assistant
 from penstock.data.texts import answer_text, arguments_of, prompt_text, reader
 from penstock.models.text import PROBE, Text
@@ -38,6 +38,11 @@ def read_by(own: Text, policy: Text, context: int) -> Prepare:
 
     def prepare(sample: Sample, prompt: Prompt) -> IntArray:
         alike = same and (same_chat or not prompt.messages)
+        if PART in sample.columns and not alike:
+            raise RewardError(
+                f"{sample.key} was rendered anew; a reward model with another tokenizer or template cannot read it"
+            )
+        sample = last_rendering(sample)
         ends = len(sample.tokens_T) and int(sample.tokens_T[-1]) in own.ends
         if alike and ends:
             return sample.tokens_T[-context:]
@@ -51,6 +56,16 @@ def read_by(own: Text, policy: Text, context: int) -> Prepare:
         return (np.append(sample.tokens_T, tokens_T[-1]) if alike else tokens_T)[-context:]
 
     return prepare
+
+
+def last_rendering(sample: Sample) -> Sample:
+    """Of a sample of several sequences the last, which holds the whole conversation; any other as it is."""
+    if PART not in sample.columns:
+        return sample
+    last_T = sample.columns[PART] == sample.columns[PART][-1]
+    columns = {name: column[last_T] for name, column in sample.columns.items()}
+    steps: dict[str, Any] = {name: getattr(sample, name)[last_T] for name in ("action_T", "logp_T", "version_T")}
+    return replace(sample, columns=columns, reward_T=None, **steps)
 
 
 def turns_of(sample: Sample, prompt: Prompt, policy: Text) -> list[Message]:
