@@ -45,7 +45,7 @@ HOME = {
     "deepspeed": ("train/deepspeed.py",),
     "starlette": ("web/", "serve/", "feedback/service/", "product/", "ui/"),
     "uvicorn": ("web/",),
-    "httpx": ("serve/",),
+    "httpx": ("serve/", "sandbox/remote.py"),
     "peft": ("models/lora.py",),
     "diffusers": ("models/diffusion/published.py",),
     "torchao": ("train/adam8bit.py",),
@@ -90,12 +90,12 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
-TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 64_900, 130, 43
+TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 65_750, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all (decisions 69 and 70: what is beyond)."""
 FOLDER_LINES = {
-    "": 450, "core": 1_910, "config": 2_425, "algos": 5_065, "models": 7_040, "data": 1_555, "net": 1_240, "sandbox": 1_500,
-    "web": 850, "rewards": 1_250, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200,
+    "": 450, "core": 1_910, "config": 2_425, "algos": 5_065, "models": 7_040, "data": 1_555, "net": 1_240, "sandbox": 1_760,
+    "web": 850, "rewards": 1_400, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
     "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
     "observe": 3_478, "runtime": 5_950, "plan": 1_500, "recipes": 1_900, "ui": 3_500, "deploy": 1_000, "sweep": 970,

@@ -21,6 +21,8 @@ from penstock.sandbox.program import Limits
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 """All of the environment of a program, but HOME and TMPDIR. One hash seed, so that a program answers alike each time."""
+SLACK = 8
+"""So many times its limit of processes a program may have for a moment where the kernel does not count them apart."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Confinement:
         for name, value in fields.items():
             fields[name] = tuple(value) if isinstance(value, list) else value
         return cls(**fields)
+
+    @property
+    def own_count(self) -> bool:
+        """Whether the kernel counts a program's processes apart from the user's others."""
+        return self.namespaces or self.first_user > 0
 
     @property
     def plain(self) -> bool:
@@ -82,10 +89,18 @@ def _most_processes(confinement: Confinement, limits: Limits) -> int | None:
     """The limit of processes of the user; those of the program, where the user is the program's own. None: none is set."""
     if confinement.plain:
         return None
-    if confinement.namespaces or confinement.first_user:
+    if confinement.own_count:
         return limits.processes + 1
-    # The user's other processes count too, and what other programs start: its keeper counts its own.
-    return resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    # The user's other processes count too: this keeps a fork bomb small until the keeper, which counts its own, ends it.
+    return SLACK * limits.processes + sum(map(_tasks_of_user, filter(str.isdigit, os.listdir("/proc"))))
+
+
+def _tasks_of_user(pid: str) -> int:
+    try:
+        folder = f"/proc/{pid}/task"
+        return len(os.listdir(folder)) if os.stat(folder).st_uid == os.getuid() else 0
+    except OSError:
+        return 0
 
 
 def _limit(limits: Limits, processes: int | None) -> None:
@@ -123,8 +138,8 @@ def run_python(code: str, packages: tuple[str, ...]) -> None:
     except SystemExit as ending:
         status = _status(ending.code)
     except BaseException as error:
-        trace = error.__traceback__
-        sys.excepthook(type(error), error, trace.tb_next if trace else None)
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+        sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     try:
         threading._shutdown()  # type: ignore[attr-defined]

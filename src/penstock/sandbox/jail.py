@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.sandbox import attacks, kernel
-from penstock.sandbox.confined import ENVIRONMENT, Confinement
+from penstock.sandbox.confined import ENVIRONMENT, SLACK, Confinement
 from penstock.sandbox.keeper import children, request_of
 from penstock.sandbox.program import Limits, Outcome, Program, SandboxError
 
@@ -54,6 +54,9 @@ class Jail:
         Raises:
             SandboxError: none holds; says what got through.
         """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
         if sys.platform != "linux":
             raise SandboxError(f"the jail needs Linux; {_REMEDY}")
         if self._trusted:
@@ -62,8 +65,9 @@ class Jail:
         found = []
         for namespaces in (True, False) if self._layers is None else ("namespaces" in self._layers,):
             try:
-                await self._open(self._confine(namespaces, size))
-                broken = await self._attack(limits)
+                confinement = self._confine(namespaces, size)
+                await self._open(confinement)
+                broken = await self._attack(confinement, limits)
             except SandboxError as error:
                 broken = [str(error)]
             if not broken:
@@ -93,7 +97,8 @@ class Jail:
             start = f"import sys; sys.path.insert(0, {root!r}); from penstock.sandbox.keeper import main; main()"
             self._process = subprocess.Popen(
                 [PYTHON, "-s", "-P", "-c", start, str(theirs.fileno()), json.dumps(dataclasses.asdict(confinement))],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=ENVIRONMENT, cwd="/",
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
+                env={**ENVIRONMENT, "TMPDIR": tempfile.gettempdir()},
                 start_new_session=True,
             )  # fmt: skip
         self._control, self.confinement = ours, confinement
@@ -117,7 +122,7 @@ class Jail:
             except OSError as error:
                 ours.close()
                 raise SandboxError(
-                    f"the jail's warm process is gone ({error.strerror}); close the sandbox to start it again"
+                    f"the jail's warm process is gone ({error.strerror}); the next call starts it again"
                 ) from None
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=2**31)
         try:
@@ -140,12 +145,14 @@ class Jail:
         with contextlib.suppress(TimeoutError, OSError):
             await asyncio.wait_for(reader.read(), 5)
 
-    async def _attack(self, limits: Limits) -> list[str]:
+    async def _attack(self, confinement: Confinement, limits: Limits) -> list[str]:
         """Run the attacks of the self-test; names what got through."""
         with tempfile.TemporaryDirectory() as folder, attacks.Victim(Path(folder)) as victim:
             program = Program(code=attacks.CODE, stdin=json.dumps(victim.facts(limits)))
             outcome = await self.run(program, limits, 0)
             broken = victim.broken(outcome)
+            most = limits.processes * (1 if confinement.own_count else SLACK)
+            broken += victim.many(await self.run(Program(code=attacks.FORKS, stdin=str(most)), limits, 0), most)
             assert self._process is not None
             if any(children(each) for each in children(self._process.pid)):
                 broken.append("a process outlived its program")

@@ -41,6 +41,9 @@ def serve(control: socket.socket, confinement: Confinement) -> None:
     gc.collect()
     gc.freeze()
     keepers: set[int] = set()
+    scratch = "" if confinement.namespaces else tempfile.mkdtemp(prefix="penstock-sandbox-")
+    if scratch:
+        os.chmod(scratch, 0o711)
     control.sendall(b"ready")
     while True:
         readable, _, _ = select.select([control], [], [], 0.1 if keepers else None)
@@ -50,14 +53,15 @@ def serve(control: socket.socket, confinement: Confinement) -> None:
         message, fds, _, _ = socket.recv_fds(control, 16, 1)
         if not message:
             break
-        mother = os.getpid()
-        pid = os.fork()
+        mother, pid = os.getpid(), os.fork()
         if pid == 0:
             control.close()
-            _keep_and_end(socket.socket(fileno=fds[0]), int(message), confinement, mother)
+            _keep_and_end(socket.socket(fileno=fds[0]), int(message), confinement, scratch, mother)
         keepers.add(pid)
         os.close(fds[0])
     _end_keepers(keepers)
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _end_keepers(keepers: set[int]) -> None:
@@ -81,7 +85,7 @@ def _reap(keepers: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, mother: int) -> NoReturn:
+def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, scratch: str, mother: int) -> NoReturn:
     def stop(*_: object) -> NoReturn:
         raise SystemExit
 
@@ -90,7 +94,7 @@ def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, moth
         kernel.adopt_orphans()
         kernel.die_with_parent(signal.SIGTERM, mother)
         with job:
-            _Keeper(job, place, confinement).keep()
+            _Keeper(job, place, confinement, scratch).keep()
     except BaseException:
         with contextlib.suppress(BaseException):
             end_descendants()
@@ -101,8 +105,8 @@ def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, moth
 class _Keeper:
     """Keeps one program."""
 
-    def __init__(self, job: socket.socket, place: int, confinement: Confinement) -> None:
-        self.job, self.confinement = job, confinement
+    def __init__(self, job: socket.socket, place: int, confinement: Confinement, scratch: str) -> None:
+        self.job, self.place, self.confinement, self.scratch = job, place, confinement, scratch
         self.user = confinement.first_user + place if confinement.first_user else 0
         self.leaves = [f"{leaf}/{place}" for leaf in confinement.leaves]
         self.folder = -1
@@ -113,12 +117,15 @@ class _Keeper:
         with self.job.makefile("rb") as lines:
             request = json.loads(lines.readline())
         self.limits = Limits(**request["limits"])
-        temporary = "" if self.confinement.namespaces else tempfile.mkdtemp(prefix="penstock-program-")
+        temporary = f"{self.scratch}/{self.place}" if self.scratch else ""
         try:
+            if temporary:
+                shutil.rmtree(temporary, ignore_errors=True)  # where the keeper before this one was killed
+                os.mkdir(temporary, 0o700)
             if temporary and self.user:
                 os.chown(temporary, self.user, self.user)
             outputs = self._run(request, temporary)
-            if self.answer.pop("cpu", 0) >= self.limits.cpu_seconds:
+            if self.answer.pop("cpu", 0) >= self.limits.cpu_seconds or self.answer["exit"] == -signal.SIGXCPU:
                 self.answer["stopped"] = self.answer["stopped"] or "cpu"
             files = self._collect(request["collect"])
         finally:
@@ -137,12 +144,11 @@ class _Keeper:
             file.write(base64.b64decode(request["stdin"]))
         if self.confinement.namespaces:
             namespaces.own_processes(own_user=not self.confinement.first_user)
-        mother = os.getpid()
         self.init = os.fork()
         if self.init == 0:
             ours.close()
             reader = os.open(f"/proc/self/fd/{stdin}", os.O_RDONLY)
-            _Init(self, theirs, [reader, pipes[0][1], pipes[1][1]], temporary).run(request, mother)
+            _Init(self, theirs, [reader, pipes[0][1], pipes[1][1]], temporary).run(request)
         theirs.close()
         os.close(stdin)
         for _, end in pipes:
@@ -213,10 +219,10 @@ class _Keeper:
             counts = _status_of(pid)
             tasks += counts.get("Threads", 0)
             held += 1024 * (counts.get("RssAnon", 0) + counts.get("RssShmem", 0))
-        if held > self.limits.memory_bytes:
-            return "memory"
         if tasks > self.limits.processes + 1 and not self.confinement.plain:
             return "processes"
+        if held > self.limits.memory_bytes:
+            return "memory"
         return "files" if not self.confinement.namespaces and self._too_many_files() else ""
 
     def _too_many_files(self) -> bool:
@@ -249,10 +255,10 @@ class _Init:
     def __init__(self, keeper: _Keeper, status: socket.socket, streams: list[int], temporary: str) -> None:
         self.keeper, self.status, self.streams, self.temporary = keeper, status, streams, temporary
 
-    def run(self, request: dict[str, Any], mother: int) -> NoReturn:
+    def run(self, request: dict[str, Any]) -> NoReturn:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._run(request, mother)
+            self._run(request)
         except BaseException as error:
             self._say(error=f"{type(error).__name__}: {error}")
         finally:
@@ -261,9 +267,9 @@ class _Init:
     def _say(self, **what: object) -> None:
         self.status.sendall(json.dumps(what).encode() + b"\n")
 
-    def _run(self, request: dict[str, Any], mother: int) -> None:
+    def _run(self, request: dict[str, Any]) -> None:
         keeper = self.keeper
-        kernel.prctl(1, signal.SIGKILL)
+        kernel.die_with_parent(signal.SIGKILL, None)  # had it died before, there would be nobody to send the folder to
         for leaf in keeper.leaves:
             Path(leaf, "cgroup.procs").write_text(str(os.getpid()))
         if keeper.confinement.namespaces:
@@ -369,9 +375,9 @@ def end_descendants() -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        time.sleep(0.001)
 
 
 def request_of(program: Any, limits: Limits) -> bytes:

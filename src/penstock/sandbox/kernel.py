@@ -41,10 +41,13 @@ def prctl(option: int, *arguments: int | bytes) -> None:
     syscall(167 if ARM else 157, option, *arguments, *[0] * (4 - len(arguments)))
 
 
-def die_with_parent(signal: int, parent: int) -> None:
-    """Get ``signal`` when the parent dies; changing user or capabilities takes it back. Ends here if it is gone already."""
+def die_with_parent(signal: int, parent: int | None) -> None:
+    """Get ``signal`` when the parent dies; changing user or capabilities takes it back.
+
+    Ends here if ``parent``, a process in sight, is gone already.
+    """
     prctl(_PR_SET_PDEATHSIG, signal)
-    if os.getppid() != parent:
+    if parent is not None and os.getppid() != parent:
         os._exit(1)
 
 

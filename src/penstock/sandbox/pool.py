@@ -16,7 +16,10 @@ class Backend(Protocol):
     """Where programs run. ``start`` and ``run`` raise SandboxError for what is not the program's doing."""
 
     async def start(self, limits: Limits, size: int) -> None:
-        """Make ready for ``size`` programs at once, and try whether the backend holds what it promises; may be called again."""
+        """Make ready for ``size`` programs at once, and try whether the backend holds what it promises.
+
+        Called before each program; does nothing where all is ready, and starts again what has died.
+        """
 
     async def run(self, program: Program, limits: Limits, place: int) -> Outcome:
         """Run one program in a place (0 … size - 1) that nobody else uses meanwhile. Cancelling ends the program."""
@@ -42,11 +45,10 @@ class Sandbox:
         """Programs that ran to an outcome."""
         self._backend = backend
         self._most_waiting, self._patience = waiting, patience
-        self._waiting = 0
+        self._inside = 0
         self._free = list(range(self.size))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._places, self._starting = asyncio.Semaphore(self.size), asyncio.Lock()
-        self._started = False
 
     async def run(self, program: Program) -> Outcome:
         """Run one program to its end.
@@ -57,44 +59,39 @@ class Sandbox:
         """
         limits = (program.limits or self.limits).within(self.limits)
         async with self._place() as place:
-            await self._start()
+            async with self._starting:
+                await self._backend.start(self.limits, self.size)
             outcome = await self._backend.run(program, limits, place)
         self.ran += 1
         return outcome
-
-    async def _start(self) -> None:
-        async with self._starting:
-            if not self._started:
-                await self._backend.start(self.limits, self.size)
-                self._started = True
 
     @contextlib.asynccontextmanager
     async def _place(self) -> AsyncIterator[int]:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._places, self._starting = loop, asyncio.Semaphore(self.size), asyncio.Lock()
-            self._free, self._waiting = list(range(self.size)), 0
-        if self._waiting >= self._most_waiting:
-            raise SandboxError(
-                f"{self._waiting} programs wait for the sandbox already; ask for fewer at once, or raise waiting"
-            )
-        self._waiting += 1
+            self._free, self._inside = list(range(self.size)), 0
+        waiting = self._inside - self.size
+        if waiting >= self._most_waiting:
+            raise SandboxError(f"{waiting} programs wait for the sandbox already; ask for fewer at once, or raise waiting")
+        self._inside += 1
         try:
-            await asyncio.wait_for(self._places.acquire(), self._patience)
-        except TimeoutError:
-            raise SandboxError(f"no place came free in {self._patience:g} s, {self.size} programs run at once") from None
+            try:
+                async with asyncio.timeout(self._patience):
+                    await self._places.acquire()
+            except TimeoutError:
+                raise SandboxError(f"no place came free in {self._patience:g} s, {self.size} programs run at once") from None
+            place = self._free.pop()
+            try:
+                yield place
+            finally:
+                self._free.append(place)
+                self._places.release()
         finally:
-            self._waiting -= 1
-        place = self._free.pop()
-        try:
-            yield place
-        finally:
-            self._free.append(place)
-            self._places.release()
+            self._inside -= 1
 
     def close(self) -> None:
         """End what runs, and the backend's processes; the next call starts it again."""
-        self._started = False
         self._backend.close()
 
 
@@ -112,6 +109,15 @@ def open_sandbox(
 
     if where in ("jail", "trusted"):
         return Sandbox(Jail(trusted=where == "trusted", packages=packages), size=size, limits=limits)
+    if where.startswith(("http://", "https://")):
+        from penstock.sandbox.remote import Remote
+
+        return Sandbox(Remote(where), size=size, limits=limits)
+    engine, _, image = where.partition(":")
+    if image and engine.partition("+")[0] == "docker":
+        from penstock.sandbox.docker import Docker
+
+        return Sandbox(Docker(image, engine.partition("+")[2]), size=size, limits=limits)
     raise SpecError(f'sandbox "{where}" is unknown; use jail, docker:IMAGE, http://HOST:PORT or trusted')
 
 
