@@ -79,6 +79,21 @@ def test_a_function_with_a_checker_as_of_human_eval(judged):
     assert judged("def add(a, b): return a + b", ["def check(candidate):\n    assert candidate(2, 3) == 5\ncheck(add)"]) == 1.0
 
 
+SEARCH = """
+import base64, gc
+found, kram = False, "8 == )1(f tressa"
+for each in gc.get_objects():
+    for value in each.values() if type(each) is dict else each if type(each) in (list, tuple) else ():
+        if type(value) in (str, bytes):
+            text = value if type(value) is str else value.decode("latin1")
+            try:
+                text += base64.b64decode(value).decode("latin1")
+            except ValueError:
+                pass
+            found = found or kram[::-1] in text
+def f(x):
+    return 8 if found else 0
+"""
 FORGERIES = {
     "prints what a judge would": "print('1\\n1\\npassed'); f = 5",
     "ends at once": "import os; print('1'); os._exit(0)",
@@ -96,6 +111,7 @@ FORGERIES = {
     "finds the judge among its frames": "import sys, gc\nframe = sys._getframe()\nwhile frame: frame.f_globals['judge'] = None; frame = frame.f_back\ndef f(x): return 0",
     "kills its parent": "import os\nprint(1)\nos.kill(os.getppid(), 9)\ndef f(x): return 0",
     "reads the tests": "import sys\ntext = sys.stdin.read()\ndef f(x): return 7 if 'assert' in text or text else 0",
+    "looks for the tests in its memory": SEARCH,
     "answers before it is asked": "import os\nfor n in range(3, 9):\n    try: os.write(n, b'{\"f\": 1}\\n' + b'{\"value\": 7, \"arguments\": [\"tuple\", 1]}\\n' * 9)\n    except OSError: pass\ndef f(x): return 0",
     "ends the judge's loop": "def f(x): raise StopIteration",
     "names itself among the judge's": "def f(x): return 0\nRemote = judge = os = space = verdicts = None",

@@ -106,6 +106,12 @@ def test_many_files_are_bounded(jail):
     assert outcome.stopped == "files" or "No space left" in outcome.stderr
 
 
+def test_folders_in_folders_without_end_are_bounded_and_removed(jail):
+    outcome = jail("import os\nwhile True: os.mkdir('d'); os.chdir('d')")
+    assert outcome.stopped in ("files", "seconds", "cpu") or "No space left" in outcome.stderr
+    assert left(jail) == []
+
+
 def test_files_of_the_machine_are_not_there(jail):
     secrets = [
         "/etc/shadow",

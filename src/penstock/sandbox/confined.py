@@ -39,7 +39,6 @@ class Confinement:
     readable: tuple[str, ...]
     packages: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
-    leaves: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Confinement:

@@ -116,9 +116,11 @@ class Jail:
         if self._control is None:
             raise SandboxError("the jail was closed")
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, open(os.memfd_create("stdin"), "wb") as stdin:
+            stdin.write(program.stdin.encode())
+            stdin.flush()
             try:
-                socket.send_fds(self._control, [str(place).encode()], [theirs.fileno()])
+                socket.send_fds(self._control, [str(place).encode()], [theirs.fileno(), stdin.fileno()])
             except OSError as error:
                 ours.close()
                 raise SandboxError(

@@ -18,6 +18,7 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,22 +47,23 @@ def serve(control: socket.socket, confinement: Confinement) -> None:
         os.chmod(scratch, 0o711)
     control.sendall(b"ready")
     while True:
-        readable, _, _ = select.select([control], [], [], 0.1 if keepers else None)
+        readable, _, _ = select.select([control], [], [], 0.1 if keepers or children(os.getpid()) else None)
         _reap(keepers)
         if not readable:
             continue
-        message, fds, _, _ = socket.recv_fds(control, 16, 1)
+        message, fds, _, _ = socket.recv_fds(control, 16, 2)
         if not message:
             break
         mother, pid = os.getpid(), os.fork()
         if pid == 0:
             control.close()
-            _keep_and_end(socket.socket(fileno=fds[0]), int(message), confinement, scratch, mother)
+            _keep_and_end(socket.socket(fileno=fds[0]), fds[1], int(message), confinement, scratch, mother)
         keepers.add(pid)
-        os.close(fds[0])
+        for number in fds:
+            os.close(number)
     _end_keepers(keepers)
     if scratch:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
 
 
 def _end_keepers(keepers: set[int]) -> None:
@@ -85,7 +87,7 @@ def _reap(keepers: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, scratch: str, mother: int) -> NoReturn:
+def _keep_and_end(job: socket.socket, stdin: int, place: int, confinement: Confinement, scratch: str, mother: int) -> NoReturn:
     def stop(*_: object) -> NoReturn:
         raise SystemExit
 
@@ -94,7 +96,7 @@ def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, scra
         kernel.adopt_orphans()
         kernel.die_with_parent(signal.SIGTERM, mother)
         with job:
-            _Keeper(job, place, confinement, scratch).keep()
+            _Keeper(job, stdin, place, confinement, scratch).keep()
     except BaseException:
         with contextlib.suppress(BaseException):
             end_descendants()
@@ -105,22 +107,22 @@ def _keep_and_end(job: socket.socket, place: int, confinement: Confinement, scra
 class _Keeper:
     """Keeps one program."""
 
-    def __init__(self, job: socket.socket, place: int, confinement: Confinement, scratch: str) -> None:
-        self.job, self.place, self.confinement, self.scratch = job, place, confinement, scratch
+    def __init__(self, job: socket.socket, stdin: int, place: int, confinement: Confinement, scratch: str) -> None:
+        self.job, self.stdin, self.place, self.confinement, self.scratch = job, stdin, place, confinement, scratch
         self.user = confinement.first_user + place if confinement.first_user else 0
-        self.leaves = [f"{leaf}/{place}" for leaf in confinement.leaves]
         self.folder = -1
         """The program's folder, once it is made."""
         self.answer: dict[str, Any] = {"stopped": ""}
 
     def keep(self) -> None:
+        # The program's input is a file that no process of the jail has read: tests that come in it are in nobody's memory.
         with self.job.makefile("rb") as lines:
             request = json.loads(lines.readline())
         self.limits = Limits(**request["limits"])
         temporary = f"{self.scratch}/{self.place}" if self.scratch else ""
         try:
             if temporary:
-                shutil.rmtree(temporary, ignore_errors=True)  # where the keeper before this one was killed
+                _remove(temporary)  # left where the keeper before this one was killed
                 os.mkdir(temporary, 0o700)
             if temporary and self.user:
                 os.chown(temporary, self.user, self.user)
@@ -131,7 +133,7 @@ class _Keeper:
         finally:
             end_descendants()
             if temporary:
-                shutil.rmtree(temporary, ignore_errors=True)
+                _remove(temporary)
         encoded = [base64.b64encode(each).decode() for each in outputs]
         named = {name: base64.b64encode(content).decode() for name, content in files.items()}
         self.job.sendall(json.dumps({**self.answer, "outputs": encoded, "files": named}).encode() + b"\n")
@@ -139,18 +141,14 @@ class _Keeper:
     def _run(self, request: dict[str, Any], temporary: str) -> list[bytes]:
         pipes = [os.pipe() for _ in range(2)]
         ours, theirs = socket.socketpair()
-        stdin = os.memfd_create("stdin")
-        with open(stdin, "wb", closefd=False) as file:
-            file.write(base64.b64decode(request["stdin"]))
         if self.confinement.namespaces:
             namespaces.own_processes(own_user=not self.confinement.first_user)
         self.init = os.fork()
         if self.init == 0:
             ours.close()
-            reader = os.open(f"/proc/self/fd/{stdin}", os.O_RDONLY)
+            reader = os.open(f"/proc/self/fd/{self.stdin}", os.O_RDONLY)
             _Init(self, theirs, [reader, pipes[0][1], pipes[1][1]], temporary).run(request)
         theirs.close()
-        os.close(stdin)
         for _, end in pipes:
             os.close(end)
         return self._watch(ours, [end for end, _ in pipes])
@@ -223,7 +221,10 @@ class _Keeper:
             return "processes"
         if held > self.limits.memory_bytes:
             return "memory"
-        return "files" if not self.confinement.namespaces and self._too_many_files() else ""
+        try:
+            return "files" if not self.confinement.namespaces and self._too_many_files() else ""
+        except RecursionError:  # folders in folders
+            return "files"
 
     def _too_many_files(self) -> bool:
         if self.folder < 0:
@@ -270,8 +271,6 @@ class _Init:
     def _run(self, request: dict[str, Any]) -> None:
         keeper = self.keeper
         kernel.die_with_parent(signal.SIGKILL, None)  # had it died before, there would be nobody to send the folder to
-        for leaf in keeper.leaves:
-            Path(leaf, "cgroup.procs").write_text(str(os.getpid()))
         if keeper.confinement.namespaces:
             namespaces.own_files(keeper.confinement.readable, keeper.limits.file_bytes)
         else:
@@ -311,6 +310,14 @@ class _Init:
                 os._exit(127)
         run_python(request["code"], keeper.confinement.packages)
         os._exit(0)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder that a program wrote, however deep it made it."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", folder], check=False, timeout=60)
 
 
 def read_regular(folder: int, name: str, most: int) -> bytes | None:
@@ -384,8 +391,7 @@ def request_of(program: Any, limits: Limits) -> bytes:
     """A program as the line that a keeper reads."""
     files = {name: base64.b64encode(content).decode() for name, content in program.files.items()}
     fields = {"code": program.code, "argv": program.argv, "collect": program.collect, "files": files}
-    stdin = base64.b64encode(program.stdin.encode()).decode()
-    return json.dumps({**fields, "stdin": stdin, "limits": dataclasses.asdict(limits)}).encode() + b"\n"
+    return json.dumps({**fields, "limits": dataclasses.asdict(limits)}).encode() + b"\n"
 
 
 def main() -> None:
