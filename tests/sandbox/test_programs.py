@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from jails import LIMITS
 
@@ -112,12 +114,20 @@ def test_limits_are_positive_and_finite(value):
 
 
 def test_trusted_programs_run_with_limits_alone(monkeypatch):
-    import asyncio
-
     sandbox = open_sandbox("trusted", limits=LIMITS)
     outcome = asyncio.run(sandbox.run(Program(code="import os; print(os.path.isdir('/proc'))")))
     sandbox.close()
     assert outcome.stdout == "True\n"
+
+
+def test_packages_are_read_and_imported_and_nothing_else_of_their_folder_is_written(tmp_path):
+    tmp_path.chmod(0o755)  # root's programs are another user's
+    (tmp_path / "given.py").write_text("value = 9")
+    code = f"import given; print(given.value); open({str(tmp_path / 'given.py')!r}, 'w')"
+    sandbox = open_sandbox("jail", limits=LIMITS, packages=(str(tmp_path),))
+    outcome = asyncio.run(sandbox.run(Program(code=code)))
+    sandbox.close()
+    assert (outcome.stdout, outcome.exit) == ("9\n", 1)
 
 
 def test_the_python_tool_gives_what_is_printed_and_errors_as_text(jail):

@@ -41,7 +41,7 @@ class Jail:
     """
 
     def __init__(self, *, trusted: bool = False, packages: tuple[str, ...] = (), layers: Sequence[str] | None = None) -> None:
-        self._trusted, self._packages = trusted, packages
+        self._trusted, self._packages = trusted, tuple(map(os.path.realpath, packages))
         self._layers = layers
         self.confinement: Confinement | None = None
         """What was chosen; None before the first program."""
@@ -59,6 +59,8 @@ class Jail:
         self.close()
         if sys.platform != "linux":
             raise SandboxError(f"the jail needs Linux; {_REMEDY}")
+        if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # else what outlives a program could not be found
+            raise SandboxError(f"the jail needs a /proc that lists children (CONFIG_PROC_CHILDREN); {_REMEDY}")
         if self._trusted:
             await self._open(self._confine(namespaces=False, size=size))
             return
@@ -77,7 +79,7 @@ class Jail:
         raise SandboxError(f"no jail of this machine holds ({' | '.join(found)}); {_REMEDY}")
 
     def _confine(self, namespaces: bool, size: int) -> Confinement:
-        readable = [os.path.realpath(sys.base_prefix), *map(os.path.realpath, self._packages)]
+        readable = [os.path.realpath(sys.base_prefix), *self._packages]
         system = [path for path in _SYSTEM if os.path.exists(path)]
         readable = [path for path in readable if not any(path.startswith(each + "/") or path == each for each in system)]
         return Confinement(

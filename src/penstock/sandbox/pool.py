@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
@@ -110,6 +111,8 @@ def open_sandbox(
     if where in ("jail", "trusted"):
         return Sandbox(Jail(trusted=where == "trusted", packages=packages), size=size, limits=limits)
     if where.startswith(("http://", "https://")):
+        if importlib.util.find_spec("httpx") is None:
+            raise SpecError("a remote sandbox needs the httpx package; run: pip install penstock[serve]")
         from penstock.sandbox.remote import Remote
 
         return Sandbox(Remote(where), size=size, limits=limits)
