@@ -45,7 +45,7 @@ HOME = {
     "deepspeed": ("train/deepspeed.py",),
     "starlette": ("web/", "serve/", "feedback/service/", "product/", "ui/"),
     "uvicorn": ("web/",),
-    "httpx": ("serve/",),
+    "httpx": ("serve/", "sandbox/remote.py"),
     "peft": ("models/lora.py",),
     "diffusers": ("models/diffusion/published.py",),
     "torchao": ("train/adam8bit.py",),
@@ -106,7 +106,7 @@ FOLDER_LINES = {
 """Lines of a folder at most: the design's table, with room for what is to come. What stands above it may only be lowered:
 ``feedback`` and ``product`` (to 6,000 and 1,600), ``runtime`` (4,200), ``net`` (700; decision 34), ``cli`` (1,500), ``observe``
 (2,500; decision 66), ``ckpt`` (800; decision 65), ``sweep`` (900; decision 64), ``models`` (4,500) and ``config`` (2,200;
-decisions 69 and 70)."""
+decisions 69 and 70), ``sandbox`` (800; decision 74)."""
 
 EXCEPTIONS: set[str] = set()
 """Places over budget, as the budget test names them. May only shrink: an entry that is not needed any more fails."""

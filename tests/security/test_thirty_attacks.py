@@ -133,7 +133,7 @@ def test_every_attack_has_its_row() -> None:
 
 @pytest.mark.parametrize(("number", "held"), attacks())
 def test_what_is_said_to_hold_an_attack_is_there(number: int, held: str) -> None:
-    """Attacks 8 to 12 wait for the sandbox of their own issue, 30 for federated learning: they are named and not faked."""
+    """Attack 30 waits for federated learning: it is named and not faked."""
     named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", held)
     assert bool(named) != held.strip().startswith("open:"), f"attack {number}"
     for file, test in named:

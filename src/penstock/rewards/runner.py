@@ -9,6 +9,7 @@ the solution ends, which process supervision tells from a step rewarded with 0. 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -35,8 +36,13 @@ BUILT_IN: Mapping[str, RewardFunction] = {
     "compressible": pictures.compressible,
     "environment": episode.environment,
 }
-"""Rewards a spec may name without saying where they are; ``math`` is one more, with processes of its own."""
+"""Rewards a spec may name without saying where they are; those of ``_WITH_PROCESSES`` too, which keep their own deadlines."""
 
+_WITH_PROCESSES = {
+    "math": ("penstock.rewards.math", "MathReward", "column, limit or processes"),
+    "code": ("penstock.rewards.code", "CodeReward", "column, sandbox, give, limit, memory_mb, packages or processes"),
+}
+"""Module, class and options of rewards that own processes."""
 
 _Outcome = float | NDArray[np.float64] | None | RewardError
 """What one reward gave a sample: a number, one per action token, nothing that applies, or a failure."""
@@ -85,9 +91,9 @@ class Mixture:
     def _part(self, spec: RewardSpec, provided: Mapping[str, RewardFunction], base: Path | None) -> _Part:
         scheme = spec.function.partition(":")[0]
         name = spec.name or (scheme if scheme in ("judge", "clip") else spec.function.rpartition(":")[2].removeprefix("@"))
-        if spec.function == "math" and spec.function not in provided:
-            function: RewardFunction = self._math(spec)
-            return _Part(name, function, spec.weight, None, {}, False, False)
+        if spec.function in _WITH_PROCESSES and spec.function not in provided:
+            function: RewardFunction = self._with_processes(spec)
+            return _Part(name, function, spec.weight, None, {}, False, is_asynchronous(function))
         if spec.function in provided:
             function = provided[spec.function]
         elif spec.function in BUILT_IN:
@@ -95,7 +101,7 @@ class Mixture:
         elif scheme in ("model", "judge", "clip"):
             raise SpecError(f'reward "{spec.function}": the model behind it was not loaded; pass it to Mixture as provided')
         elif ":" not in spec.function:
-            known = ", ".join([*BUILT_IN, "math"])
+            known = ", ".join([*BUILT_IN, *_WITH_PROCESSES])
             raise SpecError(f'reward "{spec.function}" is unknown; known are: {known}; or write FILE.py:FUNCTION')
         else:
             function = resolve(spec.function, base)
@@ -103,13 +109,12 @@ class Mixture:
         options, asynchronous = dict(spec.options), is_asynchronous(function)
         return _Part(name, function, spec.weight, spec.deadline, options, whole_group, asynchronous)
 
-    def _math(self, spec: RewardSpec) -> RewardFunction:
-        from penstock.rewards.math import MathReward
-
+    def _with_processes(self, spec: RewardSpec) -> RewardFunction:
+        module, name, options = _WITH_PROCESSES[spec.function]
         try:
-            made = MathReward(spec.deadline, **spec.options)
+            made = getattr(importlib.import_module(module), name)(spec.deadline, **spec.options)
         except TypeError as error:
-            raise SpecError(f"reward math with options {dict(spec.options)}: use column, limit or processes") from error
+            raise SpecError(f"reward {spec.function} with options {dict(spec.options)}: use {options}") from error
         self._owned.append(made)
         return made
 
