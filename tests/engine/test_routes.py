@@ -12,6 +12,7 @@ from penstock.core.errors import ModelError
 from penstock.core.types import Prompt, Sampling, WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.episode import Episode
 from penstock.loops.rollout import Rollout
 from penstock.models.experts import ROUTES
 from route_examples import assert_routes_are_those_of, chosen, mixture, sets
@@ -87,22 +88,20 @@ def test_routes_are_those_of_the_version_that_drew_the_next_token(kv, text):
     assert mixed
 
 
-class Interview:
+class Interview(Episode):
     """Asks for three answers in all."""
 
     def __init__(self, prompt):
+        super().__init__(np.arange(20, 27, dtype=np.int32))
         self.turns = 0
 
     @property
     def more(self):
         return self.turns < 2
 
-    def reset(self):
-        return np.arange(20, 27, dtype=np.int32)
-
     async def step(self, sample):
         self.turns += 1
-        return np.array([50, 51], np.int32) if self.turns < 3 else None
+        return np.append(sample.tokens_T, np.array([50, 51], np.int32)) if self.turns < 3 else None
 
 
 class Unscored:
