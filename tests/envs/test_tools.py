@@ -246,3 +246,25 @@ def test_results_are_turns_of_tools_where_the_template_has_them(threads):
 
 def test_results_are_one_turn_of_the_user_where_it_has_none(threads):
     assert heard_in_chat(threads, "gemma") == "\n<start_of_turn>user\n3\n4<end_of_turn>\n<start_of_turn>model\n"
+
+
+@pytest.mark.slow
+def test_python_runs_in_a_jail(threads):
+    episode = conversation(ToolEnv, threads, options={"tools": ["python"]})
+    code = "import os; print(6 * 7); print(os.listdir('/root'))"
+    _, heard = played(episode, [call("python", code="print(6 * 7)"), call("python", code=code), "42"])
+    assert heard[0] == "42\n"
+    assert heard[1].startswith("42\n")
+    assert "Error" in heard[1]
+    assert heard[2] is None
+
+
+def test_the_tool_python_has_a_schema_and_starts_nothing():
+    given = ToolEnv.prepared({"tools": ["python"]}, None)
+    (tool,) = given["tools"]
+    assert tool.schema["function"]["parameters"]["required"] == ["code"]
+
+
+def test_an_unknown_sandbox_of_python_is_refused():
+    with pytest.raises(SpecError, match='sandbox "moon" is unknown'):
+        ToolEnv.prepared({"tools": ["python:moon"]}, None)

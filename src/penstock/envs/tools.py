@@ -15,10 +15,17 @@ from penstock.envs.calls import Call, parsed
 from penstock.envs.env import Env, Said, Turn
 from penstock.envs.mcp import PREFIX, McpSession, target_of
 from penstock.envs.schemas import STATE, Tool, tool_of
+from penstock.sandbox import open_sandbox, python_tool
 from penstock.sandbox.threads import DeadlineError, StuckError, bounded, is_asynchronous
 
 CALL_ID = "call00000"
 """Some templates want an id of nine letters and digits; results come in the order of the calls."""
+
+
+def _function(name: str, base: Path | None) -> Any:
+    """The function behind a tool's name; the sandbox of ``python`` is started by its first call and ends with this process."""
+    kind, _, where = name.partition(":")
+    return python_tool(open_sandbox(where or "jail")) if kind == "python" else resolve(name, base)
 
 
 class ToolEnv(Env):
@@ -28,7 +35,8 @@ class ToolEnv(Env):
 
     Args:
         tools: in specs ``MODULE:NAME`` or ``FILE.py:NAME`` of typed functions, plain or ``async``; or ``mcp:COMMAND`` or
-            ``mcp:URL`` of an MCP server. A parameter ``state`` is given the episode's own dict, whose values are closed at the
+            ``mcp:URL`` of an MCP server; or ``python``, which runs code in ``penstock.sandbox``'s jail (``python:WHERE`` in
+            another sandbox). A parameter ``state`` is given the episode's own dict, whose values are closed at the
             end if they have a ``close``.
         calls: format of calls: hermes (Qwen, too), llama, mistral or json.
         corrections: turns in a row whose calls cannot be read or do not fit that are answered; one more ends the episode.
@@ -56,7 +64,7 @@ class ToolEnv(Env):
         parsed("", options.get("calls", "hermes"))
         given = options.get("tools", ())
         servers = [name for name in given if name.startswith(PREFIX)]
-        found = [tool_of(resolve(name, base)) for name in given if name not in servers]
+        found = [tool_of(_function(name, base)) for name in given if name not in servers]
         names = Counter(tool.name for tool in found)
         if not given or max(names.values(), default=1) > 1:
             raise SpecError(f"the environment tools needs tools of different names, got {', '.join(names) or 'none'}")
