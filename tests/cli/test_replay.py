@@ -105,7 +105,7 @@ def test_a_run_that_was_killed_after_its_checkpoint_is_replayed_as_it_went_on(
 def test_a_sample_whose_environment_was_too_slow_fails_again_where_it_is_quick(
     server: Server, tmp_path: Path, penstock: Penstock
 ) -> None:
-    dialogue = json.dumps({"function": f"{RECIPES}:hesitant", "turns": 3, "deadline": 0.3})
+    dialogue = json.dumps({"kind": "EnvironmentSpec", "function": f"{RECIPES}:hesitant", "turns": 3, "deadline": 0.3})
     assert train(server, tmp_path, "--grpo.environment", dialogue) == 0
     failed = [json.loads(line)["failed"] for line in (tmp_path / SCHEDULE / "leases.jsonl").read_text().splitlines()]
     assert any(failed)

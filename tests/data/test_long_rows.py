@@ -121,5 +121,5 @@ def test_prompts_are_not_truncated_and_dropped_by_a_length_only(rule, tmp_path):
 def test_only_a_rule_for_long_rows_is_one():
     with pytest.raises(SpecError, match="SFT is no rule for long rows; use Refuse, Drop or Truncate"):
         DataSpec(source="x.jsonl", too_long=SFT())
-    with pytest.raises(SpecError, match="negative"):
+    with pytest.raises(SpecError, match="must be 0 or more"):
         Drop(tokens=-1)
