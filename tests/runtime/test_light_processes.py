@@ -1,5 +1,6 @@
 """Processes that compute nothing start at once and stay small: torch takes seconds to import and hundreds of megabytes."""
 
+import signal
 import subprocess
 import sys
 
@@ -10,3 +11,24 @@ import pytest
 def test_the_hub_its_clients_and_the_keeper_of_a_rank_import_no_torch(module: str) -> None:
     code = f"import sys, {module}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_learner_that_is_interrupted_outside_of_a_session_ends_by_the_signal() -> None:
+    """So that its supervisor says that the run was stopped, and not that the learner failed."""
+    code = """
+import types
+import penstock.runtime.role as role
+import penstock.runtime.roles.learner as learner
+
+def interrupted(bootstrap):
+    raise KeyboardInterrupt
+
+learner.train = interrupted
+role._first_line = lambda: b""
+role._end_with_parent = lambda at_once: None
+role.Bootstrap.read = lambda line: types.SimpleNamespace(role="learner", die_with_parent=False)
+role.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == -signal.SIGTERM, ended.stderr
+    assert ended.stderr == ""

@@ -53,7 +53,7 @@ def programs(seed: int = 0, imitation: int = 150, steps: int = 20) -> Run:
         steps: GRPO steps.
     """
 
-    def data(size: int, number: int, **more: str) -> DataSpec:
+    def data(size: int, number: int, **more: Any) -> DataSpec:
         name = "tasks" if number else "held-out"
         options = {"size": size, "seed": number}
         return DataSpec(source="penstock.recipes.programs:tasks", name=name, prompt="{{ task }}\n", options=options, **more)

@@ -41,7 +41,11 @@ def main() -> int:
     if bootstrap.role == "learner":
         from penstock.runtime.roles.learner import train
 
-        return train(bootstrap)
+        try:
+            return train(bootstrap)
+        except KeyboardInterrupt:  # a second signal while no session could say so: end by it, as the supervisor expects
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
     try:
         asyncio.run(_until_stopped(program_of(bootstrap)(bootstrap)))
     except PenstockError as error:
