@@ -146,11 +146,11 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     elsewhere = context.bootstrap is not None
     require(
         elsewhere or stage.max_lag == 0,
-        f"{stage.name}: max_lag={stage.max_lag} needs actors in processes of their own; set runtime=procs or ray, or max_lag=0",
+        f"max_lag={stage.max_lag} needs actors in processes of their own; set runtime=procs or ray, or max_lag=0",
     )
     require(
         not (elsewhere and stage.replays),
-        f"{stage.name}: {type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
+        f"{type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
     )
     seed = seed_of(run.seed, stage.name)
     environments = Environments(stage.environments, seed_of(seed, "environments"), base, squashed=stage.kind == "soft")
