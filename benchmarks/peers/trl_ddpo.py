@@ -154,6 +154,18 @@ def prompts(samples: int) -> Any:
             yield from [digit] * samples
 
 
+def settings(given: argparse.Namespace, steps: int) -> DDPOConfig:
+    """16 prompts x 16 samples, four updates a batch of nine transitions; gradients are as they are, as ours."""
+    return DDPOConfig(
+        seed=given.seed, sample_num_steps=steps, sample_eta=1.0, sample_guidance_scale=1.0, sample_batch_size=256,
+        sample_num_batches_per_epoch=1, train_batch_size=64, train_gradient_accumulation_steps=1, train_num_inner_epochs=1,
+        train_cfg=False, train_learning_rate=3e-4, train_clip_range=1e-3, train_timestep_fraction=0.9 if given.last else 1.0,
+        train_adv_clip_max=5.0,
+        per_prompt_stat_tracking=True, train_max_grad_norm=1e9, train_adam_weight_decay=0.0, mixed_precision="no",
+        log_with=None, num_epochs=given.steps, save_freq=10**9,
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -175,16 +187,7 @@ def main() -> None:
         return seen[np.arange(len(wanted)), [int(digit) for digit in wanted]], {}
 
     steps = 10 if given.last else 9
-    # 16 prompts x 16 samples, four updates a batch of nine transitions; gradients are as they are, as ours.
-    config = DDPOConfig(
-        seed=given.seed, sample_num_steps=steps, sample_eta=1.0, sample_guidance_scale=1.0, sample_batch_size=256,
-        sample_num_batches_per_epoch=1, train_batch_size=64, train_gradient_accumulation_steps=1, train_num_inner_epochs=1,
-        train_cfg=False, train_learning_rate=3e-4, train_clip_range=1e-3, train_timestep_fraction=0.9 if given.last else 1.0,
-        train_adv_clip_max=5.0,
-        per_prompt_stat_tracking=True, train_max_grad_norm=1e9, train_adam_weight_decay=0.0, mixed_precision="no",
-        log_with=None, num_epochs=given.steps, save_freq=10**9,
-    )  # fmt: skip
-    trainer = DDPOTrainer(config, rewards, lambda: (next(asked), {}), pipeline)
+    trainer = DDPOTrainer(settings(given, steps), rewards, lambda: (next(asked), {}), pipeline)
     generated: list[float] = []
     generating = trainer._generate_samples
 

@@ -11,6 +11,7 @@ from env_examples import PROMPT, after, conversation, played
 
 from penstock.core.columns import was_cut
 from penstock.core.errors import EnvError, SpecError
+from penstock.data.resolve import register
 from penstock.envs.env import Env, Turn
 from penstock.envs.episode import Episode
 from penstock.envs.making import env_class
@@ -229,6 +230,9 @@ def test_an_environment_that_cannot_be_made_fails_its_episode(threads):
         def __init__(self, columns):
             raise ValueError("no database")
 
+        def step(self, said):
+            return Turn(terminated=True)
+
     with pytest.raises(EnvError, match="raised ValueError in turn 1: no database"):
         played(conversation(Broken, threads), ["a"])
 
@@ -326,3 +330,11 @@ def test_options_that_do_not_fit_are_refused_before_anything_starts(tmp_path):
     (tmp_path / "mine.py").write_text("def answer(sample, columns, turn, *, patience): ...\n")
     with pytest.raises(SpecError, match=r"cannot be called as \(sample, columns, turn, \*\*options\)"):
         EnvironmentSpec(function="mine.py:answer").check(tmp_path)
+
+
+def test_an_environment_without_a_step_is_refused_before_the_run():
+    class Mute(Env):
+        """Never answers."""
+
+    with pytest.raises(SpecError, match=r"has no step; write: async def step\(self, said\)"):
+        env_class(EnvironmentSpec(function=register(Mute)), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.core.errors import EnvError
 from penstock.core.types import FinishReason, IntArray, Sample
 from penstock.data.render import Message
 from penstock.sandbox.threads import is_asynchronous
@@ -86,7 +87,7 @@ class Env:
 
     def step(self, said: Said) -> Any:
         """The :class:`Turn` after the policy's; one without an observation that is not the end is refused."""
-        raise NotImplementedError
+        raise EnvError(f"{type(self).__name__} has no step; write: async def step(self, said)")
 
     def close(self) -> Any:
         """Give back what the episode holds."""

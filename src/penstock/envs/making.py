@@ -33,6 +33,8 @@ def env_class(spec: EnvironmentSpec, base: Path | None) -> MakeEnv:
             raise SpecError(f'environment "{spec.function}" is unknown; known are: {known}; or write FILE.py:NAME')
         found = resolve(found, base)
     whole = isinstance(found, type) and issubclass(found, Env)
+    if whole and found.step is Env.step:
+        raise SpecError(f'environment "{spec.function}" has no step; write: async def step(self, said)')
     takes = "(columns, **options)" if whole else "(sample, columns, turn, **options)"
     try:
         inspect.signature(found).bind(*([{}] if whole else [None, {}, 0]), **spec.options)
