@@ -15,8 +15,8 @@ KINDS = {"namespaces": ("namespaces",), "landlock": ()}
 class Running:
     """A sandbox and the loop that it runs in, for tests that are no coroutines."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.sandbox, self._runner = sandbox, asyncio.Runner()
+    def __init__(self, sandbox: Sandbox, kind: str) -> None:
+        self.sandbox, self.kind, self._runner = sandbox, kind, asyncio.Runner()
 
     def __call__(self, code: str = "", **fields: object) -> Outcome:
         return self._runner.run(self.sandbox.run(Program(code=code, **fields)))  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def running(kind: str, **fields: object) -> Running:
         SandboxError: this machine, user and interpreter cannot have it.
     """
     limits = replace(LIMITS, **fields)  # type: ignore[arg-type]
-    made = Running(Sandbox(Jail(layers=KINDS[kind]), size=4, limits=limits))
+    made = Running(Sandbox(Jail(layers=KINDS[kind]), size=4, limits=limits), kind)
     try:
         made("pass")
     except SandboxError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from jails import LIMITS
+from jails import LIMITS, running
 
 from penstock.core.errors import SpecError
 from penstock.sandbox import Limits, Program, SandboxError, open_sandbox, python_tool
@@ -71,7 +71,23 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 print(subprocess.check_output(["echo", "x"]), list(ThreadPoolExecutor(4).map(abs, [-1])))
 """
-    assert jail(code).stdout == "b'x\\n' [1]\n"
+    outcome = jail(code)
+    assert (outcome.stdout, outcome.stderr, outcome.stopped) == ("b'x\\n' [1]\n", "", "")
+
+
+def test_programs_of_another_sandbox_do_not_count(jail):
+    threads = f"[threading.Thread(target=time.sleep, args=(1,)) for _ in range({LIMITS.processes - 1})]"
+    full = f"import threading, time\nthreading.stack_size(65536)\nfor each in {threads}:\n    each.start()"
+    other = running(jail.kind)
+
+    async def side_by_side():
+        return await asyncio.gather(jail.sandbox.run(Program(code=full)), other.sandbox.run(Program(code=full)))
+
+    try:
+        outcomes = jail.await_(side_by_side())
+    finally:
+        other.close()
+    assert [(each.exit, each.stderr) for each in outcomes] == [(0, "")] * 2
 
 
 def test_bytes_that_are_no_text_are_replaced(jail):

@@ -27,7 +27,7 @@ SLACK = 8
 
 @dataclass(frozen=True)
 class Confinement:
-    """How programs are confined: which layers, first user id (0: programs keep the user), and what they may read.
+    """How programs are confined: which layers, how many own users for programs (0: they keep the user), and what they may read.
 
     ``packages`` are added to the import path of Python code; ``preload`` is imported once for all of it.
     """
@@ -35,7 +35,7 @@ class Confinement:
     namespaces: bool
     landlock: bool
     filtered: bool
-    first_user: int
+    users: int
     readable: tuple[str, ...]
     packages: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Confinement:
     @property
     def own_count(self) -> bool:
         """Whether the kernel counts a program's processes apart from the user's others."""
-        return self.namespaces or self.first_user > 0
+        return self.namespaces or self.users > 0
 
     @property
     def plain(self) -> bool:

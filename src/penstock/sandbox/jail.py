@@ -86,7 +86,7 @@ class Jail:
             namespaces=namespaces,
             landlock=kernel.landlock_abi() > 0 and not self._trusted,
             filtered=not self._trusted,
-            first_user=0 if self._trusted or os.geteuid() else _free_users(size),
+            users=0 if self._trusted or os.geteuid() else size,
             readable=(*system, *readable),
             packages=self._packages,
             preload=tuple(_PRELOAD.split()),
@@ -172,12 +172,6 @@ class Jail:
                 process.wait(10)
             process.send_signal(signal.SIGKILL)
             process.wait()
-
-
-def _free_users(size: int) -> int:
-    """The first of so many user ids at the end of those that exist here, where no account is expected."""
-    first, _, count = map(int, Path("/proc/self/uid_map").read_text().splitlines()[-1].split())
-    return first + count - size - 1024
 
 
 def _outcome(answer: dict[str, Any]) -> Outcome:

@@ -109,7 +109,7 @@ class _Keeper:
 
     def __init__(self, job: socket.socket, stdin: int, place: int, confinement: Confinement, scratch: str) -> None:
         self.job, self.stdin, self.place, self.confinement, self.scratch = job, stdin, place, confinement, scratch
-        self.user = confinement.first_user + place if confinement.first_user else 0
+        self.user = free_users(confinement.users, os.getppid()) + place if confinement.users else 0
         self.folder = -1
         """The program's folder, once it is made."""
         self.answer: dict[str, Any] = {"stopped": ""}
@@ -142,7 +142,7 @@ class _Keeper:
         pipes = [os.pipe() for _ in range(2)]
         ours, theirs = socket.socketpair()
         if self.confinement.namespaces:
-            namespaces.own_processes(own_user=not self.confinement.first_user)
+            namespaces.own_processes(own_user=not self.confinement.users)
         self.init = os.fork()
         if self.init == 0:
             ours.close()
@@ -310,6 +310,17 @@ class _Init:
                 os._exit(127)
         run_python(request["code"], keeper.confinement.packages)
         os._exit(0)
+
+
+def free_users(size: int, pid: int) -> int:
+    """The first of ``size`` user ids that no account is expected to have and no other sandbox uses: one block a warm process.
+
+    The kernel counts processes by user, so two sandboxes with the same users would stop each other's programs. Where few ids
+    exist, as in some containers, blocks come around again.
+    """
+    first, _, count = map(int, Path("/proc/self/uid_map").read_text().splitlines()[-1].split())
+    blocks = max(1, count // 2 // size)
+    return first + count - 1024 - size * (1 + pid % blocks)
 
 
 def _remove(folder: str) -> None:
