@@ -92,11 +92,11 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
-TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 69_650, 130, 43
+TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 69_760, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all (decisions 69 and 70: what is beyond)."""
 FOLDER_LINES = {
-    "": 450, "core": 1_910, "config": 2_425, "algos": 5_520, "models": 7_580, "data": 1_555, "net": 1_240, "sandbox": 1_780,
+    "": 450, "core": 1_910, "config": 2_425, "algos": 5_520, "models": 7_580, "data": 1_555, "net": 1_240, "sandbox": 1_800,
     "web": 850, "rewards": 1_550, "envs": 1_250, "engine": 2_000, "serve": 3_000, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
     "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 2_500, "federated": 1_000,
