@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.errors import EnvError
-from penstock.core.types import FinishReason, IntArray, Sample
+from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
 from penstock.data.render import Message
+from penstock.envs.spec import History
 from penstock.sandbox.threads import is_asynchronous
 
 if TYPE_CHECKING:
     from penstock.sandbox.threads import Threads
 
-Observation = str | Sequence[Message] | IntArray | None
+
+@dataclass(frozen=True)
+class Context:
+    """An observation that is the whole next request, in tokens: what it begins with need not be what was read before."""
+
+    tokens_T: IntArray
+
+
+Observation = str | Sequence[Message] | IntArray | Context | None
 
 
 @dataclass(frozen=True)
@@ -65,11 +74,20 @@ class Env:
     """Whether the episode is a chat; set before ``reset``."""
     judges_last: ClassVar[bool] = True
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
+    own_prompts: ClassVar[bool] = False
+    """Whether its first observation is no prompt of the data: one that does not fit fails its sample, and not the run."""
     threads: Threads
-    """Where plain functions run; set before ``reset``."""
+    """Where plain functions run; set before ``reset``, as are the three that follow."""
+    text: Any
+    """The tokenizer."""
+    prompt: Prompt
+    history: History
+    """What the spec says of templates that rewrite earlier turns."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self.columns = columns
+        self.unheard: set[int] = set()
+        """Turns of the policy that nobody took: they are not trained."""
 
     @classmethod
     def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
@@ -88,6 +106,10 @@ class Env:
     def step(self, said: Said) -> Any:
         """The :class:`Turn` after the policy's; one without an observation that is not the end is refused."""
         raise EnvError(f"{type(self).__name__} has no step; write: async def step(self, said)")
+
+    def sampling(self, given: Sampling) -> Sampling:
+        """How the next turn is generated, by default as the stage says."""
+        return given
 
     def close(self) -> Any:
         """Give back what the episode holds."""
@@ -118,7 +140,7 @@ def _turn_of(text: Any) -> Any:
     return Turn(text) if isinstance(text, str) else text
 
 
-ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv"}
+ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv", "agent": "penstock.envs.agents:AgentEnv"}
 """Environments by name; one that is named ``MODULE:CLASS`` is imported when it is needed."""
 
 

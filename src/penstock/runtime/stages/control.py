@@ -153,8 +153,8 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
         f"{type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
     )
     seed = seed_of(run.seed, stage.name)
-    acting = {"squashed": stage.kind == "soft", "ring": ring_of(stage.environments)}
-    environments = Environments(stage.environments, seed_of(seed, "environments"), base, **acting)
+    acting, ring = stage.environments, ring_of(stage.environments)
+    environments = Environments(acting, seed_of(seed, "environments"), base, squashed=stage.kind == "soft", ring=ring)
     named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
