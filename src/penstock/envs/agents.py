@@ -108,7 +108,8 @@ class AgentEnv(Env):
     async def step(self, said: Said) -> Turn:
         asked, node = self._asked, self._node
         assert asked is not None
-        problems, calls = (), ()
+        problems: tuple[str, ...] = ()
+        calls: tuple[Call, ...] = ()
         if asked.asked.tools and said.finish != "length":
             found = parsed(said.raw, self.calls)
             calls, problems = found.calls, found.problems
@@ -152,7 +153,8 @@ class AgentEnv(Env):
             try:
                 tokens_T = self._context(asked.asked)
             except EnvError as error:
-                asked.answer.done() or asked.answer.set_exception(Refusal(400, str(error)))
+                if not asked.answer.done():
+                    asked.answer.set_exception(Refusal(400, str(error)))
                 continue
             self._asked, self._read = asked, len(tokens_T)
             return tokens_T
@@ -177,7 +179,7 @@ class AgentEnv(Env):
 
     def _written(self, messages: Any, rendering: Rendering) -> list[Message]:
         """Messages as the template takes them: results of tools are the user's where it has no such role."""
-        said = [dict(message) for message in messages]
+        said: list[Message] = [dict(message) for message in messages]
         if any(message["role"] == "tool" for message in said) and not takes(
             self.text, ({"role": "user", "content": "?"},), "tool", rendering.arguments
         ):

@@ -77,7 +77,8 @@ def responses_asked(body: dict[str, Any]) -> AgentRequest:
     fields = Fields(body)
     if fields.has("previous_response_id"):
         raise Refusal(400, "previous_response_id: give the conversation in input", param="previous_response_id")
-    given, messages = fields.take("input"), []
+    given = fields.take("input")
+    messages: list[Message] = []
     if instructions := fields.text("instructions", ""):
         messages.append({"role": "system", "content": instructions})
     for at, item in enumerate([{"role": "user", "content": given}] if isinstance(given, str) else given or ()):
@@ -163,7 +164,7 @@ def _function(where: str, name: Any, arguments: Any, id: Any) -> dict[str, Any]:
 def _openai_message(where: str, one: Any) -> Message:
     if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant", "tool"):
         raise Refusal(400, f"{where}.role must be system, developer, user, assistant or tool", param=where)
-    found: Message = {"role": one["role"], "content": _texts(f"{where}.content", one.get("content"))}
+    found: dict[str, Any] = {"role": one["role"], "content": _texts(f"{where}.content", one.get("content"))}
     if one.get("tool_calls"):
         calls = [(call.get("function", {}), call.get("id")) for call in one["tool_calls"]]
         found["tool_calls"] = [_function(where, call.get("name"), call.get("arguments"), id) for call, id in calls]

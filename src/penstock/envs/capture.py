@@ -77,7 +77,8 @@ class Session:
         pending.clients += 1
         gone = asyncio.ensure_future(_gone(request))
         try:
-            await asyncio.wait({gone, pending.answer}, return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Future[Any]] = {gone, pending.answer}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if not pending.answer.done():
                 pending.clients -= 1
                 raise ClientDisconnect

@@ -132,6 +132,7 @@ class Conversation(Episode):
         if first is None and not self.rendering.chat:
             first = self.tokens_T
         try:
+            first = first.tokens_T if isinstance(first, Context) else first
             context_T = first if isinstance(first, np.ndarray) else self.rendering.open(() if first is None else first)
         except EnvError as error:
             raise self._failure("crashed", "cannot begin", str(error)) from error
