@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -16,6 +17,7 @@ from penstock.control.episodes import EpisodeLog, played  # noqa: E402
 from penstock.control.fragments import Fragment  # noqa: E402
 from penstock.control.stage import EnvironmentsSpec  # noqa: E402
 from penstock.core.errors import SpecError  # noqa: E402
+from penstock.data.resolve import register  # noqa: E402
 from penstock.models.control import Shape, new_policy  # noqa: E402
 
 MODES = ("NextStep", "SameStep", "Disabled")
@@ -149,3 +151,21 @@ def test_an_unknown_environment_is_refused_in_one_line() -> None:
     with pytest.raises(SpecError, match=r"environments.id=CartPolle-v1") as caught:
         Environments(EnvironmentsSpec(id="CartPolle-v1"), 0)
     assert "\n" not in str(caught.value)
+
+
+class Training(examples.Counting):
+    """Trains a number of its own at each step."""
+
+    def step(self, action: Any) -> Any:
+        weight = torch.ones(1, requires_grad=True)
+        (weight * 2).sum().backward()
+        assert weight.grad is not None
+        return super().step(action)
+
+
+def test_an_environment_may_train_a_network_of_its_own() -> None:
+    made = Environments(EnvironmentsSpec(id=register(Training), count=2), 0)
+    actor = an_actor(made, 6)
+    assert actor.collect(0).reward_TN.shape == (6, 2)
+    return_N, _ = played(actor.policy, made, 10)
+    assert return_N.shape == (2,)

@@ -60,7 +60,6 @@ class Actor:
         self.environments, self.policy, self.steps, self.seed = environments, policy, steps, seed
         self.state_NS = policy.first_state(environments.count)
 
-    @torch.inference_mode()
     def collect(self, version: Version, number: int | None = None) -> Fragment:
         """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version."""
         environments, policy = self.environments, self.policy
@@ -77,6 +76,7 @@ class Actor:
         buffers.note_running(environments.observation_NF, self.state_NS.cpu().numpy())
         return self._fragment(buffers, first_NS, version)
 
+    @torch.inference_mode()  # the network alone: an environment may train one of its own
     def _decided(self, buffers: Buffers, step: int, at: slice, block: Block, noise_NW: torch.Tensor) -> Any:
         """The decisions of a block, kept with what they follow from."""
         buffers.observation_TNF[step, at], buffers.start_TN[step, at] = block.observation_NF, block.start_N
@@ -89,6 +89,7 @@ class Actor:
         buffers.decision_TND[step, at] = decided_ND = decision_ND.cpu().numpy()
         return decided_ND
 
+    @torch.inference_mode()
     def _fragment(self, buffers: Buffers, first_NS: Any, version: Version) -> Fragment:
         """What follows from the numbers of all steps at once: log-probs, and the values of what episodes ended with."""
         ends = Ends(*(np.concatenate(parts) for parts in zip(*buffers.ends, strict=True)))

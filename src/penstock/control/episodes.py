@@ -76,15 +76,15 @@ def played(policy: ControlPolicy, environments: Environments, longest: int) -> t
 
     count = environments.count
     return_N, length_N, running_N = np.zeros(count, np.float32), np.zeros(count, np.int32), np.ones(count, bool)
-    with torch.inference_mode():
-        state_NS = policy.first_state(count)
-        for _ in range(longest):
-            observation_NF = torch.from_numpy(environments.observation_NF).to(policy.device)
+    state_NS = policy.first_state(count)
+    for _ in range(longest):
+        observation_NF = torch.from_numpy(environments.observation_NF).to(policy.device)
+        with torch.inference_mode():
             _, decision_ND, state_NS = policy.step(observation_NF, state_NS, None)
-            stepped = environments.step(decision_ND.cpu().numpy())
-            return_N += np.where(running_N, stepped.reward_N, 0)
-            length_N += running_N
-            running_N &= ~(stepped.terminated_N | stepped.truncated_N)
-            if not running_N.any():
-                break
+        stepped = environments.step(decision_ND.cpu().numpy())
+        return_N += np.where(running_N, stepped.reward_N, 0)
+        length_N += running_N
+        running_N &= ~(stepped.terminated_N | stepped.truncated_N)
+        if not running_N.any():
+            break
     return return_N, length_N
