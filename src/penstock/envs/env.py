@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from penstock.core.errors import EnvError
 from penstock.core.types import FinishReason, IntArray, Sample
 from penstock.data.render import Message
@@ -33,6 +35,8 @@ class Said:
     """Counts from 0."""
     sample: Sample
     """The trajectory so far (since its last rendering)."""
+    last: bool = False
+    """Whether the limits allow no turn after it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,9 @@ class Env:
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
     threads: Threads
     """Where plain functions run; set before ``reset``."""
+    repeatable: bool = True
+    """Whether the episode may begin anew in a fresh environment if this one crashes. Set it to False where something has been
+    changed that outlives the episode: a mail that was sent is not to be sent twice."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self.columns = columns
@@ -75,6 +82,13 @@ class Env:
     def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
         """A spec's options as they are passed to each episode; what is looked up is looked up here, once. Raises SpecError."""
         return options
+
+    @property
+    def seed(self) -> int:
+        """The row's column ``seed``: what an environment draws follows from it, the same for all samples of a prompt."""
+        if not isinstance(seed := self.columns.get("seed"), int | np.integer):
+            raise EnvError(f'{type(self).__name__} begins with the row\'s column "seed", a whole number; give each row one')
+        return int(seed)
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -120,6 +134,15 @@ def _turn_of(text: Any) -> Any:
 
 ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv"}
 """Environments by name; one that is named ``MODULE:CLASS`` is imported when it is needed."""
+
+
+LIBRARIES = {
+    "gymnasium": "penstock.envs.gymnasium_text:GymnasiumText",
+    "textarena": "penstock.envs.textarena:TextArena",
+    "openenv": "penstock.envs.openenv:OpenEnv",
+    "reasoning_gym": "penstock.envs.reasoning_gym:ReasoningGym",
+}
+"""Environments of other packages, named ``PACKAGE:NAME``."""
 
 
 def register_env(name: str, env: type[Env]) -> None:
