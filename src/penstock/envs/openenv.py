@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from penstock.envs.env import Env, Said, Turn
 
 PATIENCE = 86_400.0
 """Seconds that the client waits for an answer: the environment's own ``deadline`` is to end before."""
+PAUSE = 0.25
+"""Seconds before a server that was full is asked again."""
 
 
 class OpenEnv(Env):
@@ -22,14 +25,16 @@ class OpenEnv(Env):
     Args:
         action: the field of an action that holds what the policy wrote.
         shown: the field of an observation that is shown to it.
+        wait: seconds that an episode waits for one of the server's places; then it fails.
         options: what is passed to the server's ``reset``, next to the row's seed.
     """
 
     def __init__(
-        self, columns: Mapping[str, Any], *, name: str, action: str = "message", shown: str = "message", **options: Any
-    ) -> None:
+        self, columns: Mapping[str, Any], *, name: str, action: str = "message", shown: str = "message", wait: float = 30.0,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(columns)
-        self.url, self.action, self.shown, self.options = name, action, shown, options
+        self.url, self.action, self.shown, self.wait, self.options = name, action, shown, wait, options
         self.client: Any = None
 
     @classmethod
@@ -40,8 +45,16 @@ class OpenEnv(Env):
         return options
 
     async def reset(self) -> str:
-        self.client = _client_class()(self.url, message_timeout_s=PATIENCE)
-        return self._text((await self.client.reset(seed=self.seed, **self.options)).observation)
+        for _ in range(max(1, round(self.wait / PAUSE))):
+            self.client = _client_class()(self.url, message_timeout_s=PATIENCE)
+            try:
+                return self._text((await self.client.reset(seed=self.seed, **self.options)).observation)
+            except Exception as error:
+                if not _full(error):
+                    raise
+            await self.client.disconnect()
+            await asyncio.sleep(PAUSE)
+        raise EnvError(f"{self.url} had no free place for {self.wait:g} s; raise max_concurrent_envs of the server")
 
     async def step(self, said: Said) -> Turn:
         found = await self.client.step({self.action: said.text})
@@ -56,6 +69,11 @@ class OpenEnv(Env):
     async def close(self) -> None:
         if self.client is not None:
             await self.client.disconnect()
+
+
+def _full(error: Exception) -> bool:
+    """Whether a server has refused a session for want of a place: it says so, and hangs up, which may be seen first."""
+    return "CAPACITY_REACHED" in str(error) or type(error).__name__ == "ConnectionClosedOK"
 
 
 def _client_class() -> Any:
