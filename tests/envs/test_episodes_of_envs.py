@@ -14,7 +14,7 @@ from penstock.core.errors import EnvError, SpecError
 from penstock.data.resolve import register
 from penstock.envs.env import Env, Turn
 from penstock.envs.episode import Episode
-from penstock.envs.making import env_class
+from penstock.envs.making import EPISODES, STUCK, env_class
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import StuckError, Threads
 
@@ -303,6 +303,28 @@ def test_plain_functions_that_never_come_back_hold_no_place():
 
     try:
         assert asyncio.run(play())[-4:].tolist() == [ord(letter) for letter in "free"]
+    finally:
+        release.set()
+
+
+def test_after_257_plain_functions_that_hang_the_next_episode_is_answered():
+    """One more than may work at a time, all at once, with the limits of a run."""
+    threads, release = Threads("environment", EPISODES, STUCK), threading.Event()
+
+    async def play():
+        async def hung():
+            episode = conversation(lambda *_: release.wait(60) and None, threads, deadline=0.01)
+            with pytest.raises(EnvError, match="took longer"):
+                await episode.step(after(await episode.reset(), "a"))
+
+        await asyncio.gather(*(hung() for _ in range(257)))
+        stuck, episode = threads.abandoned, conversation(lambda *_: "free", threads, deadline=60.0)
+        return stuck, await episode.step(after(await episode.reset(), "a"))
+
+    try:
+        stuck, context_T = asyncio.run(play())
+        assert stuck == 257
+        assert context_T[-4:].tolist() == [ord(letter) for letter in "free"]
     finally:
         release.set()
 
