@@ -1,7 +1,10 @@
-"""What a generator remembers, under one budget in bytes: the pool of prefixes, the pool of running rows, kept conversations."""
+"""What a generator remembers, under one budget in bytes: the pool of prefixes, the pool of running rows, kept conversations; and
+where in it a request finds its beginning.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,13 +13,15 @@ import torch
 from torch import Tensor
 
 from penstock.core.blobs import Blob
-from penstock.core.types import IntArray, Request, SampleKey
+from penstock.core.types import IntArray, Request, SampleKey, Version
 from penstock.engine.cache import STEP, CachePool, Size, round_up
 
 USUAL_GB = 4.0
 """Budget on a processor, in gigabytes, as of vLLM there."""
 USUAL_SHARE = 0.5
 """Budget on an accelerator, as a share of its memory that is free when the generator is made: a learner may need the rest."""
+LEAST = 32
+"""Tokens that a request must begin with in common with what others have read for these to be copied."""
 
 
 def budget_of(cache_gb: float, device: torch.device) -> int:
@@ -35,6 +40,31 @@ class Kept:
     """The media that its tokens show: the same tokens of others are another conversation."""
     states: list[Tensor]
     bytes: int
+    since: Version
+    """The oldest weights that have read any of it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The beginning of a request that need not be read again: of something kept, or of another prefix row."""
+
+    length: int = 0
+    since: Version = -1
+    source: Kept | int | None = None
+    own: bool = False
+    """Whether it is the conversation's own."""
+
+
+def common(one: IntArray, other: IntArray) -> int:
+    """Tokens that two sequences begin with in common."""
+    length = min(len(one), len(other))
+    unlike = np.flatnonzero(one[:length] != other[:length])
+    return int(unlike[0]) if len(unlike) else length
+
+
+def begins(tokens: IntArray) -> bytes:
+    """Under what a sequence is found by others: equal for those with at least :data:`LEAST` tokens in common."""
+    return np.ascontiguousarray(tokens[:LEAST], np.int32).tobytes() if len(tokens) >= LEAST else b""
 
 
 class Memory:
@@ -43,7 +73,9 @@ class Memory:
     def __init__(self, prefixes: CachePool, own: CachePool, budget: int, most_rows: int) -> None:
         self.prefixes, self.own, self.budget, self.most_rows = prefixes, own, budget, most_rows
         self._kept: dict[SampleKey, Kept] = {}
-        """The conversation that was kept last comes last."""
+        """The conversation that was kept or read last comes last."""
+        self._found: dict[bytes, set[SampleKey]] = {}
+        """Keys by :func:`begins`."""
 
     @property
     def bytes(self) -> int:
@@ -92,12 +124,15 @@ class Memory:
 
     def _evict(self, room: int) -> None:
         while self._kept and self._kept_bytes > room:
-            del self._kept[next(iter(self._kept))]
+            self.forget(next(iter(self._kept)))
 
     # ---- conversations
 
-    def keep(self, request: Request, tokens: IntArray, prefix: tuple[int, int], own: tuple[int, int]) -> None:
-        """Copy what a sequence that has ended read of a prefix and has in its own cache, (row, tokens) each: ``tokens`` in all.
+    def keep(
+        self, request: Request, tokens: IntArray, prefix: tuple[int, int], own: tuple[int, int], since: Version
+    ) -> None:  # fmt: skip
+        """Copy what a sequence that has ended read of a prefix and has in its own cache, (row, tokens) each: ``tokens`` in all,
+        read by weights of version ``since`` and later.
 
         Older conversations make room; one that does not fit even so is not kept.
         """
@@ -108,27 +143,57 @@ class Memory:
         self._evict(room - size)
         parts = zip((*self.prefixes.keys, *self.prefixes.values), (*self.own.keys, *self.own.values), strict=True)
         states = [torch.cat([read[prefix[0], :, : prefix[1]], made[own[0], :, : own[1]]], 1) for read, made in parts]
-        self._kept[request.key] = Kept(tokens, request.blobs, states, size)
+        self._kept[request.key] = Kept(tokens, request.blobs, states, size, since)
+        self._found.setdefault(begins(tokens), set()).add(request.key)
 
-    def restore(self, request: Request, tokens: IntArray, row: int) -> int:
-        """Copy what is kept of a conversation to a prefix row, so far as ``tokens`` begin with it; gives how many it
-        holds then."""
-        kept = self._kept.pop(request.key, None)
-        if kept is None or kept.blobs != request.blobs[: len(kept.blobs)]:
-            return 0
-        length = min(len(kept.tokens), len(tokens) - 1)
-        other = np.flatnonzero(kept.tokens[:length] != tokens[:length])
-        length = int(other[0]) if len(other) else length
-        for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), kept.states, strict=True):
-            pool[row, :, :length] = state[:, :length]
-        return length
+    def find(
+        self, request: Request, tokens: IntArray, version: Version | None, rows: Mapping[int, IntArray]
+    ) -> Found:  # fmt: skip
+        """The longest beginning of ``tokens``, but for the last one, that is known: of what is kept of the conversation itself, by
+        whatever weights it was read; or, at least :data:`LEAST` tokens that ``version`` alone has read (None: nothing), of what is
+        kept of others, or of ``rows`` of the prefix pool that it has read, with their tokens. The first of equals."""
+        best, most = Found(), tokens[:-1]
+        mine = self._kept.get(request.key)
+        if mine is not None and self._shows(mine, request):
+            best = Found(common(mine.tokens, most), mine.since, mine, own=True)
+        if version is None or not (begin := begins(most)):
+            return best
+        others = (self._kept[key] for key in sorted(self._found.get(begin, ()), key=repr) if key != request.key)
+        kept = [(one.tokens, one) for one in others if one.since == version and self._shows(one, request)]
+        sources: list[tuple[IntArray, Kept | int]] = [*kept, *((read, row) for row, read in rows.items())]
+        for read, source in sources:
+            if len(read) > best.length and (length := common(read, most)) >= max(LEAST, best.length + 1):
+                best = Found(length, version, source)
+        return best
+
+    @staticmethod
+    def _shows(kept: Kept, request: Request) -> bool:
+        return kept.blobs == request.blobs[: len(kept.blobs)]
+
+    def restore(self, request: Request, found: Found, row: int) -> None:
+        """Copy what was found to a prefix row. What was kept of the request's own conversation is given up: it goes on now."""
+        if isinstance(found.source, Kept):
+            for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), found.source.states, strict=True):
+                pool[row, :, : found.length] = state[:, : found.length]
+            read = [key for key, one in self._kept.items() if one is found.source]
+            self._kept |= {key: self._kept.pop(key) for key in read}
+        elif found.source is not None:
+            self.prefixes.copy(found.source, row, found.length)
+        self.forget(request.key)
 
     def forget(self, key: SampleKey) -> bool:
         """Give a kept conversation up; whether there was one."""
-        return self._kept.pop(key, None) is not None
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            keys = self._found[begins(kept.tokens)]
+            keys.discard(key)
+            if not keys:
+                del self._found[begins(kept.tokens)]
+        return kept is not None
 
     def forget_all(self) -> None:
         self._kept.clear()
+        self._found.clear()
 
 
 def _rounded(size: Size) -> Size:
