@@ -62,7 +62,7 @@ async def second_turn_with_draws_of(model, ordinal):
     (kept,) = generator.memory._kept.values()
     generator.memory.forget(key(0))
     generator.memory._kept[key(ordinal)] = kept
-    generator.memory._found[first.tokens_T[:LEAST].tobytes()] = {key(ordinal)}
+    generator.memory._alike[first.tokens_T[:LEAST].tobytes()] = {key(ordinal): None}
     return await generator.generate(request(np.append(first.tokens_T, [50, 51]).astype(np.int32), ordinal, seed=1))
 
 
@@ -167,7 +167,7 @@ def test_what_is_kept_stays_within_the_budget_and_what_was_read_last_stays_longe
     assert costs == [2] * 12
     kept = generator.memory._kept
     assert 1 < len(kept) < 12
-    assert set().union(*generator.memory._found.values()) == set(kept)
+    assert set().union(*generator.memory._alike.values()) == set(kept)
 
 
 def test_all_of_a_group_still_share_one_prefix(tiny):

@@ -74,8 +74,8 @@ class Memory:
         self.prefixes, self.own, self.budget, self.most_rows = prefixes, own, budget, most_rows
         self._kept: dict[SampleKey, Kept] = {}
         """The conversation that was kept or read last comes last."""
-        self._found: dict[bytes, set[SampleKey]] = {}
-        """Keys by :func:`begins`."""
+        self._alike: dict[bytes, dict[SampleKey, None]] = {}
+        """Keys by :func:`begins`, in the order in which they were kept."""
 
     @property
     def bytes(self) -> int:
@@ -144,26 +144,27 @@ class Memory:
         parts = zip((*self.prefixes.keys, *self.prefixes.values), (*self.own.keys, *self.own.values), strict=True)
         states = [torch.cat([read[prefix[0], :, : prefix[1]], made[own[0], :, : own[1]]], 1) for read, made in parts]
         self._kept[request.key] = Kept(tokens, request.blobs, states, size, since)
-        self._found.setdefault(begins(tokens), set()).add(request.key)
+        self._alike.setdefault(begins(tokens), {})[request.key] = None
 
     def find(
         self, request: Request, tokens: IntArray, version: Version | None, rows: Mapping[int, IntArray]
     ) -> Found:  # fmt: skip
         """The longest beginning of ``tokens``, but for the last one, that is known: of what is kept of the conversation itself, by
         whatever weights it was read; or, at least :data:`LEAST` tokens that ``version`` alone has read (None: nothing), of what is
-        kept of others, or of ``rows`` of the prefix pool that it has read, with their tokens. The first of equals."""
+        kept of others, or of ``rows`` of the prefix pool that it has read, with their tokens. Of equals the one kept last."""
         best, most = Found(), tokens[:-1]
         mine = self._kept.get(request.key)
         if mine is not None and self._shows(mine, request):
             best = Found(common(mine.tokens, most), mine.since, mine, own=True)
         if version is None or not (begin := begins(most)):
             return best
-        others = (self._kept[key] for key in sorted(self._found.get(begin, ()), key=repr) if key != request.key)
+        others = (self._kept[key] for key in reversed(self._alike.get(begin, {})) if key != request.key)
         kept = [(one.tokens, one) for one in others if one.since == version and self._shows(one, request)]
         sources: list[tuple[IntArray, Kept | int]] = [*kept, *((read, row) for row, read in rows.items())]
         for read, source in sources:
-            if len(read) > best.length and (length := common(read, most)) >= max(LEAST, best.length + 1):
-                best = Found(length, version, source)
+            if best.length < min(len(read), len(most)) and read[best.length] == most[best.length]:  # or it is no longer one
+                if (length := common(read, most)) >= max(LEAST, best.length + 1):
+                    best = Found(length, version, source)
         return best
 
     @staticmethod
@@ -185,15 +186,15 @@ class Memory:
         """Give a kept conversation up; whether there was one."""
         kept = self._kept.pop(key, None)
         if kept is not None:
-            keys = self._found[begins(kept.tokens)]
-            keys.discard(key)
-            if not keys:
-                del self._found[begins(kept.tokens)]
+            alike = self._alike[begins(kept.tokens)]
+            del alike[key]
+            if not alike:
+                del self._alike[begins(kept.tokens)]
         return kept is not None
 
     def forget_all(self) -> None:
         self._kept.clear()
-        self._found.clear()
+        self._alike.clear()
 
 
 def _rounded(size: Size) -> Size:
