@@ -102,6 +102,17 @@ def test_an_episode_that_ended_in_a_turn_of_the_longest_length_was_not_cut(threa
     assert not was_cut(sample)
 
 
+def test_an_episode_without_any_reward_has_earned_0_and_a_function_earns_nothing(threads):
+    class Silent(Env):
+        async def step(self, said):
+            return Turn("on")
+
+    sample, _ = played(conversation(Silent, threads, turns=2), ["a", "b"])
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, 0.0]
+    sample, _ = played(conversation(lambda *_: "on", threads, turns=2), ["a", "b"])
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, None]
+
+
 def test_tokens_limit_an_episode(threads):
     """Each turn is 2 tokens and each observation 3: the second observation would be the tenth token."""
     sample, heard = played(conversation(Countdown, threads, tokens=10), ["a", "b"])

@@ -69,6 +69,8 @@ class Env:
     """Whether the episode is a chat; set before ``reset``."""
     judges_last: ClassVar[bool] = True
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
+    rewards: ClassVar[bool] = True
+    """Whether it rewards: then an episode that ended without any reward has earned 0, and its sample is one to learn from."""
     threads: Threads
     """Where plain functions run; set before ``reset``."""
     repeatable: bool = True
@@ -111,7 +113,7 @@ class Env:
 class TextFunction(Env):
     """A function ``(sample, columns, turn) -> text or None`` as an environment; it gives no rewards."""
 
-    judges_last = False
+    judges_last = rewards = False
 
     def __init__(self, function: Callable[..., Any], columns: Mapping[str, Any]) -> None:
         super().__init__(columns)

@@ -243,6 +243,8 @@ class Conversation(Episode):
 
     def annotated(self, sample: Sample) -> Sample:
         ended = self._over and sample.error is None
+        if ended and self.turns and self.env.rewards and all(turn[2] is None for turn in self.turns):
+            self.turns[-1][2] = 0.0
         facts = {"turns": float(len(self.turns)), **self.facts, "truncated": float(ended and self.truncated)}
         extras = {**sample.extras, "turns": self.turns, "episode": {k: float(v) for k, v in facts.items()}}
         if ended:

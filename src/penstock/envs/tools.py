@@ -49,6 +49,7 @@ class ToolEnv(Env):
     """
 
     role = "tool"
+    rewards = False
 
     def __init__(
         self, columns: Mapping[str, Any], *, tools: Sequence[Tool], calls: str = "hermes", corrections: int = 2,

@@ -273,6 +273,8 @@ async def learn(
         metrics["batch/left_out"] = float(len(groups) - len(units))
         metrics |= {"batch/replaced": float(len(lease.filtered))} if stream.rules.dynamic_sampling else {}
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
+        if ended := sum("episode" in sample.extras for group in groups for sample in group.samples):
+            metrics["episode/per_second"] = ended / (time.perf_counter() - waited)
         with spans.span("publish", version=index + 1):
             await channel.publish(index + 1)
         yield Step(index, index + 1, metrics, groups, tuple(watch.alarms), seen)
