@@ -326,11 +326,14 @@ def sample_metrics(groups: Sequence[Group]) -> Metrics:
     return metrics | {f"reward/{name}": float(np.mean(values)) for name, values in named.items()} | episode_metrics(samples)
 
 
+FAILURES = ("crashed", "timed_out", "tried_again")
+
+
 def episode_metrics(samples: Sequence[Sample]) -> Metrics:
     """The facts of environments, ``episode/…``: means over episodes, failed ones included, so that ``crashed``, ``timed_out``
-    and what an environment counts are rates. A fact that an episode does not have is 0 in it."""
+    and what an environment counts are rates. A fact that an episode does not have is 0 in it; failures are there without any."""
     facts = [sample.extras["episode"] for sample in samples if "episode" in sample.extras]
     return {
         f"episode/{name}": sum(one.get(name, 0.0) for one in facts) / len(facts)
-        for name in sorted({n for f in facts for n in f})
+        for name in sorted({n for f in facts for n in (*f, *FAILURES)})
     }

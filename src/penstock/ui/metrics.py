@@ -48,16 +48,16 @@ KNOWN = {
     "episode/return": Shown("return of 100 episodes"),
     "episode/length": Shown("episode", "steps"),
     "episode/per_second": Shown("episodes", "episodes/s"),
-    "episode/turns": Shown("turns of an episode"),
+    "episode/turns": Shown("turns"),
     "episode/crashed": Shown("environment crashed", share=True),
     "episode/timed_out": Shown("environment hung", share=True),
     "episode/tried_again": Shown("tried a second time", share=True),
-    "episode/malformed_calls": Shown("malformed calls of an episode"),
+    "episode/malformed_calls": Shown("malformed calls"),
     "episode/truncated": Shown("episodes cut", share=True),
     "generation/tokens_per_second": Shown("generated", "tokens/s"),
     "tokens/prefilled": Shown("prefilled", "tokens"),
-    "tokens/reused": Shown("read from the cache", "tokens"),
-    "tokens/reused_share": Shown("read from the cache", share=True),
+    "tokens/reused": Shown("cached", "tokens"),
+    "tokens/reused_share": Shown("cached share", share=True),
 }
 """Metrics with a label of their own, in the order in which they are shown."""
 
