@@ -13,6 +13,7 @@ from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import Threads
 
+pytest.importorskip("openenv", reason="needs the extra openenv")
 pytestmark = pytest.mark.slow
 
 SERVER = """

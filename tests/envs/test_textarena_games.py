@@ -13,6 +13,9 @@ from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import Threads
 
 
+pytest.importorskip("textarena", reason="needs the extra textarena")
+
+
 @pytest.fixture
 def threads():
     made = Threads("environment", 8)

@@ -143,6 +143,7 @@ LIBRARIES = {
     "textarena": "penstock.envs.textarena:TextArena",
     "openenv": "penstock.envs.openenv:OpenEnv",
     "reasoning_gym": "penstock.envs.reasoning_gym:ReasoningGym",
+    "verifiers": "penstock.envs.verifiers:Verifiers",
 }
 """Environments of other packages, named ``PACKAGE:NAME``."""
 
