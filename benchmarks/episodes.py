@@ -1,9 +1,10 @@
-"""What episodes of several turns cost and whether any is lost: ``python benchmarks/episodes.py templates|beginnings|faults|waiting``.
+"""What episodes of several turns cost and whether any is lost: ``python benchmarks/episodes.py WHAT``, one of
+
 
 ``templates``: random conversations under the template of each family. Tokens trained must be the tokens generated, each once;
 of what the cache could have kept between turns, how much was read from it.
-``beginnings``: tokens prefilled a turn where prompts begin alike, where the cache is too small for the conversations that wait, and
-where each turn comes under another key; with what others have read, and with a conversation's own cache alone.
+``beginnings``: tokens prefilled a turn where prompts begin alike, where the cache is too small for the conversations that wait,
+and where each turn comes under another key; with what others have read, and with a conversation's own cache alone.
 ``faults``: episodes of which some crash, some hang, some write what is no call. None may be lost or come twice, and siblings of
 those that fail must be what they are without them.
 ``waiting``: tools take twice as long as generating, lognormally. Samples a second through the real gate, synchronous and in
@@ -209,10 +210,8 @@ def beginnings(count: int) -> None:
             turns = sum(map(len, generator.asked.values()))
             read = sum(len(context_T) for asked in generator.asked.values() for context_T, _ in asked)
             whose = "anyone's" if shared else "its own"
-            print(
-                f"| {name} | {whose} | {turns} | {read / turns:.1f} | {generator.engine.prefilled_tokens / turns:.1f} | {took:.1f} |",
-                flush=True,
-            )
+            prefilled = generator.engine.prefilled_tokens / turns
+            print(f"| {name} | {whose} | {turns} | {read / turns:.1f} | {prefilled:.1f} | {took:.1f} |", flush=True)
 
 
 class Faulty(Chatter):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import tiny_models
 from engine_examples import assert_same_draws, drawn, learner_logp, run
 from penstock.core.types import WeightUpdate
 from penstock.engine.cache import CachePool
@@ -38,16 +37,15 @@ async def second_turn(model, asked_by, **options):
     generator = EmbeddedGenerator(model, **options)
     first = await generator.generate(keeping(prompt(80), 0))
     tokens = np.append(first.tokens_T, [50, 51]).astype(np.int32)
-    found, cost = await counted(generator, request(tokens, asked_by, seed=1))
-    return generator, found, cost
+    return await counted(generator, request(tokens, asked_by, seed=1))
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
 def test_another_key_continues_a_conversation_bit_for_bit(architecture, tiny):
-    """The cache is found by tokens: a branch, or a call that names no conversation, reads what the conversation itself would."""
+    """The cache is found by tokens: a branch, or a call that names no conversation, reads what the conversation would."""
     model = tiny(architecture)
-    _, own, cost = asyncio.run(second_turn(model, 0))
-    _, others, same = asyncio.run(second_turn(model, 7))
+    _, cost = asyncio.run(second_turn(model, 0))
+    others, same = asyncio.run(second_turn(model, 7))
     assert cost == same == 3
     forced = asyncio.run(second_turn_with_draws_of(model, 7))
     assert forced.tokens_T.tolist() == others.tokens_T.tolist()
@@ -85,9 +83,9 @@ def test_an_episode_whose_cache_was_dropped_reads_what_its_sibling_kept(tiny):
         await generator.generate(keeping(prompt(80), 1))
         generator.forget(key(0))
         tokens = np.append(first.tokens_T, 50).astype(np.int32)
-        return first, await counted(generator, request(tokens, 0, seed=2)), tokens
+        return await counted(generator, request(tokens, 0, seed=2)), tokens
 
-    first, (sample, cost), tokens = asyncio.run(dropped())
+    (sample, cost), tokens = asyncio.run(dropped())
     assert cost == len(tokens) - len(prompt(80))
     np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(tiny(), sample), atol=1e-4)
 

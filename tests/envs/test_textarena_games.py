@@ -12,7 +12,6 @@ from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import Threads
 
-
 pytest.importorskip("textarena", reason="needs the extra textarena")
 
 
@@ -99,7 +98,7 @@ def test_moves_that_are_none_are_answered_once_and_then_lose(threads):
 
 
 def test_games_draw_from_their_own_seeds_though_the_package_has_one_stream_for_all(threads):
-    """The dice of PigDice are rolled at every move: games side by side are what each is alone, and nobody else's draws change."""
+    """PigDice rolls at every move: games side by side are what each is alone, and nobody else's draws change."""
 
     def rolls(text):
         return "[roll]"

@@ -197,7 +197,7 @@ def extended(sample, tokens):
 
 
 class Sometimes(Words):
-    """The second sample of each prompt fails in its first turn, the third before; so do their second tries, the fourth and the sixth made."""
+    """The second sample fails in its first turn, the third before; so do their second tries, the sixth and fourth made."""
 
     made = 0
 

@@ -1,6 +1,7 @@
 """An episode whose environment was lost is tried once more in a fresh one; not where something outside was changed."""
 
 import asyncio
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ PROMPT = Prompt(PromptKey("test", 0, 0), "what is the sum", columns={})
 class Flaky(Env):
     """Three turns; those that ``lost`` names are lost in their second turn. Counts what it is made and closed."""
 
-    lost: dict[int, int] = {}
+    lost: ClassVar[dict[int, int]] = {}
     made = closed = 0
     world = False
 
@@ -80,7 +81,7 @@ def test_a_sample_whose_environment_was_lost_is_what_it_would_have_been(model):
     metrics = sample_metrics([group])
     assert metrics["episode/tried_again"] == 0.5
     assert metrics["episode/crashed"] == 0.0
-    assert generator.memory.bytes == generator.prefix_cache.bytes + generator.own_cache.bytes, "nothing is kept of the first try"
+    assert generator.memory.bytes == generator.prefix_cache.bytes + generator.own_cache.bytes  # nothing is kept of first tries
 
 
 def test_it_is_tried_once_and_then_fails(model):

@@ -1,5 +1,5 @@
-"""What a generator remembers, under one budget in bytes: the pool of prefixes, the pool of running rows, kept conversations; and
-where in it a request finds its beginning.
+"""What a generator remembers, under one budget in bytes: the pool of prefixes, the pool of running rows, kept conversations;
+and where in it a request finds its beginning.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ class Memory:
     def find(
         self, request: Request, tokens: IntArray, version: Version | None, rows: Mapping[int, IntArray]
     ) -> Found:  # fmt: skip
-        """The longest beginning of ``tokens``, but for the last one, that is known: of what is kept of the conversation itself, by
-        whatever weights it was read; or, at least :data:`LEAST` tokens that ``version`` alone has read (None: nothing), of what is
-        kept of others, or of ``rows`` of the prefix pool that it has read, with their tokens. Of equals the one kept last."""
+        """The longest beginning of ``tokens``, but for the last one, that is known. It is kept of the conversation itself, by
+        whatever weights it was read; or it is at least :data:`LEAST` tokens that ``version`` alone has read (None: nothing),
+        kept of others or in ``rows`` of the prefix pool, given with the tokens read. Of equals the one kept last."""
         best, most = Found(), tokens[:-1]
         mine = self._kept.get(request.key)
         if mine is not None and self._shows(mine, request):
@@ -162,9 +162,9 @@ class Memory:
         kept = [(one.tokens, one) for one in others if one.since == version and self._shows(one, request)]
         sources: list[tuple[IntArray, Kept | int]] = [*kept, *((read, row) for row, read in rows.items())]
         for read, source in sources:
-            if best.length < min(len(read), len(most)) and read[best.length] == most[best.length]:  # or it is no longer one
-                if (length := common(read, most)) >= max(LEAST, best.length + 1):
-                    best = Found(length, version, source)
+            longer = best.length < min(len(read), len(most)) and read[best.length] == most[best.length]  # or it cannot be
+            if longer and (length := common(read, most)) >= max(LEAST, best.length + 1):
+                best = Found(length, version, source)
         return best
 
     @staticmethod

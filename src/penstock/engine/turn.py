@@ -186,9 +186,9 @@ class Engine(Driver):
         return self.model.hidden(tokens_N[None], plan.position_N[None], plan)[0]
 
     def _begin(self, prefix: Prefix, reading: list[tuple[Prefix, int]]) -> bool:
-        """Begin a prefix with the longest beginning that is known of it. Gives False where one of those that are ``reading`` (so
-        many tokens next) will know a longer one after this turn: it waits, and all tokens that several have in common are read
-        once. Experts are noted where tokens are read, so with routes nothing is taken over from others."""
+        """Begin a prefix with the longest beginning that is known of it. Gives False where one of those that are ``reading``
+        (so many tokens next) will know a longer one after this turn: it waits, so that tokens which several have in common are
+        read once. Experts are noted where tokens are read: with routes nothing is taken over from others."""
         request, tokens, version = prefix.members[0].request, prefix.tokens, None if self.routers else self.version
         mine, known = begins(tokens), [p for p in self.prefixes if p.done >= LEAST and p.since == version and not request.blobs]
         found = self.memory.find(request, tokens, version, {p.row: p.tokens[: p.done] for p in known})

@@ -11,7 +11,7 @@ from penstock.envs.env import Env, Said, Turn
 
 
 class GymnasiumText(Env):
-    """One episode of an environment that ``gymnasium.make`` knows by ``name`` (``MODULE:ID`` imports a module that registers it).
+    """One episode of an environment that ``gymnasium.make`` knows by ``name`` (``MODULE:ID`` imports a module that brings it).
 
     Its five-tuple is the contract here, too. What the policy wrote is its action as it is; a text outside the action space ends
     the episode with ``-penalty`` and is counted (``outside_actions``), because an environment need not say what it does then.

@@ -63,7 +63,8 @@ class OpenEnv(Env):
 
     def _text(self, observation: Mapping[str, Any]) -> str:
         if self.shown not in observation:
-            raise EnvError(f'an observation has no field "{self.shown}"; set the option shown to one of {", ".join(observation)}')
+            known = ", ".join(observation)
+            raise EnvError(f'an observation has no field "{self.shown}"; set the option shown to one of {known}')
         return str(observation[self.shown])
 
     async def close(self) -> None:

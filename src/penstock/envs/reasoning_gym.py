@@ -23,8 +23,9 @@ class ReasoningGym(Env):
     """
 
     def __init__(
-        self, columns: Mapping[str, Any], *, name: str, tries: int = 1, wrong: str = "That is wrong. Try again.\n", **options: Any
-    ) -> None:
+        self, columns: Mapping[str, Any], *, name: str, tries: int = 1, wrong: str = "That is wrong. Try again.\n",
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(columns)
         self.name, self.tries, self.wrong, self.options = name, tries, wrong, options
 

@@ -24,8 +24,8 @@ class TextArena(Env):
     next to it, each has a state of its own, which is put in for the time of a move, one game at a time.
 
     Args:
-        opponent: who plays the other seats: a function of what is new to that player as a text, or a class, of which each episode
-            makes one with the row's seed. In specs ``MODULE:NAME`` or ``FILE.py:NAME``. None: a game of one player.
+        opponent: who plays the other seats: a function of what is new to that player as a text, or a class, of which each
+            episode makes one with the row's seed. In specs ``MODULE:NAME`` or ``FILE.py:NAME``. None: a game of one player.
         players: how many play, with an opponent.
         player: the policy's seat.
         options: keyword arguments of the game.
@@ -59,8 +59,8 @@ class TextArena(Env):
         with self._drawing():
             self.game = textarena.make(f"{self.name}-raw", **self.options)
             self.game.reset(num_players=self.players, seed=self.seed)
-        made = isinstance(self.opponent, type)
-        self.others = [self.opponent(self.seed) if made else self.opponent for _ in range(self.players)]  # type: ignore[misc]
+        plays: Any = self.opponent
+        self.others = [plays(self.seed) if isinstance(plays, type) else plays for _ in range(self.players)]
 
     def reset(self) -> str:
         self.begin()

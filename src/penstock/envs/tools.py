@@ -43,8 +43,8 @@ class ToolEnv(Env):
         penalty: what is taken off for an episode that ends so.
         seconds: deadline of one call.
         longest: characters of a result that are given.
-        world: names of tools that change something outside the episode: after a call of one the episode is never tried again. Of
-            an MCP server all are such whose annotations say neither that they only read nor that they keep to a closed world.
+        world: names of tools that change something outside the episode: after a call of one it is never tried again. Of an
+            MCP server all are such whose annotations say neither that they only read nor that they keep to a closed world.
         servers: the MCP servers among the tools.
     """
 
@@ -53,7 +53,8 @@ class ToolEnv(Env):
 
     def __init__(
         self, columns: Mapping[str, Any], *, tools: Sequence[Tool], calls: str = "hermes", corrections: int = 2,
-        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, servers: Sequence[str] = (), world: Collection[str] = (),
+        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, servers: Sequence[str] = (),
+        world: Collection[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(columns)
         self.known, self.world = {tool.name: tool for tool in tools}, world

@@ -1,8 +1,8 @@
 """Tasks of the package verifiers: ``verifiers:TASKSET``. The policy answers here; setup, tools and scoring are the task's own.
 
 verifiers 0.4 has no environment that is stepped: a harness, a program, plays and calls a model over HTTP. What a task defines
-without one is used as it is (prompt, toolsets, ``setup``, ``finalize``, rewards and metrics over a trace), and the turns between are
-those of the environment ``tools``. Harnesses, users that a program plays and environments of several agents need that program.
+without one is used as it is (prompt, toolsets, ``setup``, ``finalize``, rewards and metrics over a trace); the turns between are
+those of the environment ``tools``. Users that a program plays and environments of several agents need a harness.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.core.errors import EnvError, SpecError, blame
 from penstock.envs.env import Said, Turn
 from penstock.envs.mcp import PREFIX, McpSession
@@ -22,13 +24,13 @@ OURS = ("calls", "corrections", "penalty", "seconds", "longest", "world")
 
 
 class Verifiers(ToolEnv):
-    """One task: the row's seed is its number in the taskset. It ends with the first turn that calls none of the task's tools, and
+    """One task: the row's seed is its number in the taskset. It ends with the first turn that calls none of the task's tools;
     then, or after the last turn that the limits allow, the task scores what was said (``trace.reward``, metrics by name).
 
     Args:
         tasks: the taskset's tasks.
-        options: of :class:`~penstock.envs.tools.ToolEnv`; in specs all others are the taskset's configuration, and ``take`` bounds a
-            taskset without an end.
+        options: of :class:`~penstock.envs.tools.ToolEnv`; in specs all others are the taskset's configuration, and ``take``
+            bounds a taskset without an end.
     """
 
     rewards = True
@@ -71,8 +73,9 @@ class Verifiers(ToolEnv):
             self.sessions = [McpSession(f"{PREFIX}{url}") for url in urls.values()]
         await super().reset()
         system, prompt = self.task.data.system_prompt, self.task.data.prompt
-        said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [m.model_dump(exclude_none=True) for m in prompt]
-        messages = [*([{"role": "system", "content": system}] if system else []), *said]
+        messages = [{"role": "system", "content": system}] if system else []
+        one = isinstance(prompt, str)
+        messages += [{"role": "user", "content": prompt}] if one else [said.model_dump(exclude_none=True) for said in prompt]
         self._note(messages)
         return messages if self.chat else "\n".join(str(message["content"]) for message in messages)
 
@@ -81,8 +84,8 @@ class Verifiers(ToolEnv):
         self._note([{"role": "assistant", "content": said.text}], sampled=True)
         if isinstance(turn.observation, str):
             self._note([{"role": "user", "content": turn.observation}])
-        elif turn.observation is not None:
-            self._note(list(turn.observation))  # type: ignore[call-overload]
+        elif turn.observation is not None and not isinstance(turn.observation, np.ndarray):
+            self._note([dict(message) for message in turn.observation])
         if not (turn.terminated or turn.truncated or said.last):
             return turn
         await _package("utils.decorators").invoke(self.task.finalize, {"trace": self.trace, "runtime": self.runtime})
@@ -124,8 +127,8 @@ def _package(module: str) -> Any:
         import verifiers.v1
     except ImportError as error:
         raise SpecError(
-            "tasksets of verifiers need that package (0.4), in an environment of its own: its versions of mcp and openai are not "
-            "those of the other extras; run: pip install 'penstock[verifiers]'"
+            "tasksets of verifiers need that package (0.4), in an environment of its own, because it wants other versions of "
+            "mcp and openai than the other extras; run: pip install 'penstock[verifiers]'"
         ) from error
     import importlib
 

@@ -331,7 +331,7 @@ FAILURES = ("crashed", "timed_out", "tried_again")
 
 def episode_metrics(samples: Sequence[Sample]) -> Metrics:
     """The facts of environments, ``episode/…``: means over episodes, failed ones included, so that ``crashed``, ``timed_out``
-    and what an environment counts are rates. A fact that an episode does not have is 0 in it; failures are there without any."""
+    and what an environment counts are rates. A fact that an episode does not have is 0 in it; failures are always named."""
     facts = [sample.extras["episode"] for sample in samples if "episode" in sample.extras]
     return {
         f"episode/{name}": sum(one.get(name, 0.0) for one in facts) / len(facts)

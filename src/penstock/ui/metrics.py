@@ -78,7 +78,10 @@ GROUPS = (
 
 OTHER = "Other"
 
-_UNITS = {"kl": "nats", "mismatch": "nats", "length": "tokens", "seconds": "s", "entropy": "nats", "lag": "versions", "tokens": "tokens"}
+_UNITS = {
+    "kl": "nats", "mismatch": "nats", "entropy": "nats", "length": "tokens", "tokens": "tokens", "seconds": "s",
+    "lag": "versions",
+}  # fmt: skip
 
 
 def shown(name: str) -> Shown:
