@@ -149,7 +149,7 @@ class Engine(Driver):
         if all(p.done == len(p.tokens) for p in self.prefixes):
             return
         self._make_room()
-        room, parts = self.chunk, []
+        room, parts = self.chunk, list[tuple[Prefix, int]]()
         for prefix in self.prefixes:
             if not prefix.done and not self._begin(prefix, parts):
                 continue

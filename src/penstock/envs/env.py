@@ -87,7 +87,7 @@ class Env:
 
     @property
     def seed(self) -> int:
-        """The row's column ``seed``: what an environment draws follows from it, the same for all samples of a prompt."""
+        """The row's column ``seed``: what is random in an environment follows from it, the same for all samples of a prompt."""
         if not isinstance(seed := self.columns.get("seed"), int | np.integer):
             raise EnvError(f'{type(self).__name__} begins with the row\'s column "seed", a whole number; give each row one')
         return int(seed)

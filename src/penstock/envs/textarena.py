@@ -53,7 +53,7 @@ class TextArena(Env):
         return given
 
     def begin(self) -> None:
-        """Set the board up. Whatever the game raises passes: another number of players, words that it would download."""
+        """Set the game up. Whatever the game raises passes: another number of players, words that it would download."""
         textarena = _package()
         self._random = random.Random(self.seed).getstate()
         with self._drawing():

@@ -45,21 +45,19 @@ class ToolEnv(Env):
         longest: characters of a result that are given.
         world: names of tools that change something outside the episode: after a call of one it is never tried again. Of an
             MCP server all are such whose annotations say neither that they only read nor that they keep to a closed world.
-        servers: the MCP servers among the tools.
     """
 
     role = "tool"
     rewards = False
 
     def __init__(
-        self, columns: Mapping[str, Any], *, tools: Sequence[Tool], calls: str = "hermes", corrections: int = 2,
-        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, servers: Sequence[str] = (),
-        world: Collection[str] = (),
+        self, columns: Mapping[str, Any], *, tools: Sequence[Tool | str], calls: str = "hermes", corrections: int = 2,
+        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, world: Collection[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(columns)
-        self.known, self.world = {tool.name: tool for tool in tools}, world
+        self.known, self.world = {tool.name: tool for tool in tools if isinstance(tool, Tool)}, world
         self.calls, self.corrections, self.penalty, self.seconds, self.longest = calls, corrections, penalty, seconds, longest
-        self.sessions = [McpSession(name) for name in servers]
+        self.sessions = [McpSession(name) for name in tools if isinstance(name, str)]
         self.state: dict[str, Any] = dict(columns)
         self._mistakes = 0
 
@@ -76,7 +74,7 @@ class ToolEnv(Env):
             raise SpecError(f'the option world names "{unknown[0]}"; the tools are {", ".join(names)}')
         for name in servers:
             target_of(name)
-        return {**options, "tools": found, "servers": servers}
+        return {**options, "tools": [*found, *servers]}
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:

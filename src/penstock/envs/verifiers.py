@@ -1,7 +1,7 @@
 """Tasks of the package verifiers: ``verifiers:TASKSET``. The policy answers here; setup, tools and scoring are the task's own.
 
 verifiers 0.4 has no environment that is stepped: a harness, a program, plays and calls a model over HTTP. What a task defines
-without one is used as it is (prompt, toolsets, ``setup``, ``finalize``, rewards and metrics over a trace); the turns between are
+without one is used as it is (prompt, toolsets, ``setup``, ``finalize``, rewards and metrics over a trace); turns between are
 those of the environment ``tools``. Users that a program plays and environments of several agents need a harness.
 """
 

@@ -109,7 +109,7 @@ def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
 
 
 def read_tokens(prefilled: float, reused: float) -> Metrics:
-    """Tokens that were read before others were drawn: those that went through the model, and those that a cache had."""
+    """Tokens that were read before others were generated: those that went through the model, and those that a cache had."""
     share = {"tokens/reused_share": reused / (prefilled + reused)} if prefilled + reused else {}
     return {"tokens/prefilled": float(prefilled), "tokens/reused": float(reused), **share}
 
