@@ -1,10 +1,12 @@
-"""Control next to Stable-Baselines3: CartPole until the mean return of 100 episodes is 475, seed by seed in turn.
+"""Control next to Stable-Baselines3 and PufferLib: CartPole until the mean return of 100 episodes is 475, seed by seed in turn.
 
-    python benchmarks/control.py --seeds 5 --peer /path/to/python
+    python benchmarks/control.py --seeds 5 --peer /path/to/python --puffer /path/to/python
 
-``--peer`` is a Python that has stable-baselines3 (``benchmarks/peers/sb3_cartpole.py``); without it only ours runs. Every run
-is a process of its own with one thread; seconds begin after its imports and include environments, training, and for ours the
-event log, two evaluations and the saved model. CPU seconds say more where others use the machine.
+``--peer`` is a Python that has stable-baselines3 (``benchmarks/peers/sb3_cartpole.py``), ``--puffer`` one that has PufferLib
+(``benchmarks/peers/pufferlib_cartpole.py``); without them only ours runs. ``ours, wide`` are 8 batches of PufferLib's size:
+4,096 environments, 64 steps, 128 units, one pass in 8 minibatches. Every run is a process of its own with one thread; seconds
+begin after its imports and include environments, training, and for ours the event log, two evaluations and the saved model.
+CPU seconds say more where others use the machine.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
 PEER = HERE.parent / "peers" / "sb3_cartpole.py"
+PUFFER = HERE.parent / "peers" / "pufferlib_cartpole.py"
 
 
 def ours(seed: int, algorithm: str) -> dict[str, Any]:
@@ -32,7 +36,12 @@ def ours(seed: int, algorithm: str) -> dict[str, Any]:
     from penstock.recipes.cartpole import cartpole
     from penstock.runtime import launch
 
-    run = cartpole(seed=seed, algorithm=algorithm)
+    run = cartpole(seed=seed, algorithm="ppo" if algorithm == "wide" else algorithm)
+    if algorithm == "wide":
+        stage: Any = run.stages[0]
+        environments, model = replace(stage.environments, count=4096), replace(stage.model, hidden=(128,))
+        wide = replace(stage, environments=environments, model=model, fragment=64, epochs=1, minibatches=8, steps=8)
+        run = replace(run, stages=(wide,))
     with tempfile.TemporaryDirectory() as folder:
         began, used = time.perf_counter(), time.process_time()
         result = launch(run, Path(folder) / "run")
@@ -78,13 +87,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--peer", default="")
+    parser.add_argument("--puffer", default="")
     parser.add_argument("--one", type=int, default=-1, help="run ours with this seed in this process, and print it")
-    parser.add_argument("--algorithm", default="ppo")
+    parser.add_argument("--most", type=int, default=20_000_000, help="PufferLib's steps at most")
+    parser.add_argument("--algorithm", default="ppo", choices=("ppo", "impala", "wide"))
     given = parser.parse_args()
     if given.one >= 0:
         print(json.dumps(ours(given.one, given.algorithm)))
         return
-    commands = {f"ours, {name}": [sys.executable, str(HERE), "--algorithm", name, "--one"] for name in ("ppo", "impala")}
+    commands = {
+        f"ours, {name}": [sys.executable, str(HERE), "--algorithm", name, "--one"] for name in ("ppo", "impala", "wide")
+    }
+    if given.puffer:
+        puffer = [given.puffer, str(PUFFER), "--most", str(given.most), "--settings"]
+        commands |= {f"PufferLib, {name}": [*puffer, name, "--seed"] for name in ("theirs", "plain")}
     if given.peer:
         commands |= {f"SB3, {name}": [given.peer, str(PEER), "--settings", name, "--seed"] for name in ("zoo", "same")}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}

@@ -185,7 +185,8 @@ def test_a_target_network_follows_by_its_share_of_the_way() -> None:
 def test_a_squashed_log_prob_is_the_density_of_the_decision() -> None:
     """Against torch's transformed normal."""
     policy = new_policy(Shape(3, continuous=2, hidden=(4,), kind="soft"), 0, "cpu")
-    numbers, noise = torch.randn(5, 4), torch.randn(5, 2)
+    generator = torch.Generator().manual_seed(0)
+    numbers, noise = (torch.randn(5, width, generator=generator, dtype=torch.float64) for width in (4, 2))
     decision, logp = policy.decisions.squashed(numbers, noise)
     mean, log = numbers.chunk(2, -1)
     squash = torch.distributions.transforms.TanhTransform(cache_size=1)

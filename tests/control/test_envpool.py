@@ -73,3 +73,14 @@ def test_frames_of_a_game_are_bytes_of_four_pictures() -> None:
 def test_a_name_that_envpool_does_not_know_is_refused() -> None:
     with pytest.raises(SpecError, match="EnvPool has no ALE/Pong-v5"):
         environments("ALE/Pong-v5")
+
+
+def test_a_ring_of_two_blocks_sees_and_decides_what_one_block_does() -> None:
+    spec = EnvironmentsSpec(id="CartPole-v1", count=6, vectorization="envpool")
+    one, two = (collected(Environments(spec, 3, ring=ring), 80) for ring in (1, 2))
+    assert np.array_equal(one.decision_TND, two.decision_TND)
+    for name in ("observation_TNF", "reward_TN", "start_TN", "acted_TN", "logp_TN", "value_TN"):
+        assert np.allclose(getattr(one, name), getattr(two, name), atol=1e-5), name
+    order = np.lexsort((two.ends.environment_K, two.ends.step_K))
+    assert np.array_equal(np.sort(one.ends.step_K), two.ends.step_K[order])
+    assert np.allclose(np.sort(one.following_K), np.sort(two.following_K), atol=1e-5)

@@ -10,7 +10,7 @@ from engine_examples import assert_same_draws, drawn, learner_logp, run
 from penstock.core.types import WeightUpdate
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.engine.memory import LEAST
+from penstock.engine.memory import BRANCHES, LEAST
 from tiny_models import key, request
 
 SYSTEM = np.arange(20, 70, dtype=np.int32)
@@ -57,10 +57,9 @@ async def second_turn_with_draws_of(model, ordinal):
     """The second turn of a conversation that bears the key all along, after a first one of the same tokens."""
     generator = EmbeddedGenerator(model)
     first = await generator.generate(keeping(prompt(80), 0))
-    (kept,) = generator.memory._kept.values()
+    ((kept,),) = generator.memory._kept.values()
     generator.memory.forget(key(0))
-    generator.memory._kept[key(ordinal)] = kept
-    generator.memory._alike[first.tokens_T[:LEAST].tobytes()] = {key(ordinal): None}
+    generator.memory._hold(key(ordinal), (kept,))
     return await generator.generate(request(np.append(first.tokens_T, [50, 51]).astype(np.int32), ordinal, seed=1))
 
 
@@ -74,6 +73,37 @@ def test_the_longest_of_several_is_taken_and_stays(tiny):
         return costs
 
     assert asyncio.run(branches()) == [2] * 6
+
+
+def test_a_conversation_that_goes_two_ways_keeps_both(tiny):
+    """As a program with a sub-agent: calls of one episode that do not go on from one another, in turns."""
+
+    async def two_ways():
+        generator, costs = EmbeddedGenerator(tiny()), []
+        ways = [np.arange(20, 60, dtype=np.int32), np.arange(120, 150, dtype=np.int32)]
+        for turn in range(6):
+            sample, cost = await counted(generator, keeping(ways[turn % 2], 0, seed=turn))
+            ways[turn % 2] = np.append(sample.tokens_T, [50, 51]).astype(np.int32)
+            costs.append(cost)
+        held = generator.memory.bytes
+        await generator.generate(request(ways[0], 0, seed=9))
+        return costs, held, generator
+
+    costs, held, generator = asyncio.run(two_ways())
+    assert costs == [40, 30, 3, 3, 3, 3]
+    assert generator.memory.bytes < held
+    assert not generator.memory._kept, "after the last turn nothing is kept"
+    assert not generator.memory._alike
+
+
+def test_a_conversation_keeps_a_few_ways_at_most(tiny):
+    async def many():
+        generator = EmbeddedGenerator(tiny())
+        for way in range(2 * BRANCHES):
+            await generator.generate(keeping(np.arange(20, 60) + way, 0))
+        return generator.memory._kept
+
+    assert [len(kept) for kept in asyncio.run(many()).values()] == [BRANCHES]
 
 
 def test_an_episode_whose_cache_was_dropped_reads_what_its_sibling_kept(tiny):

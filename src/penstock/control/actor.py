@@ -1,4 +1,4 @@
-"""The actor: environments and policy in one process, with one call of the network and one of the environments a step."""
+"""The actor: environments and policy in one process, with one call of the network and one of a block of environments a step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.control.environments import Environments, Stepped
+from penstock.control.environments import Block, Environments, Stepped
 from penstock.control.fragments import Ends, Fragment
 from penstock.core.seeds import seed_of
 from penstock.core.types import FloatArray, Version
@@ -26,19 +26,26 @@ class Buffers:
         self.decision_TND = np.empty((*grid, environments.continuous or len(environments.choices)), kind)
         self.reward_TN = np.empty(grid, np.float32)
         self.start_TN, self.acted_TN = np.empty(grid, bool), np.ones(grid, bool)
+        self.running_N = np.ones(environments.count, bool)
         self.ends: list[tuple[Any, ...]] = []
 
-    def note_ends(self, step: int, stepped: Stepped, state_NS: Any) -> None:
-        """Keep the episodes that are over after a step: how they ended, and their last observations."""
-        ended_E = stepped.ended_E
-        assert ended_E is not None
-        at = np.full(len(ended_E), step, np.int32)
+    def note(self, step: int, at: slice, stepped: Stepped, state_NS: Any) -> None:
+        """Keep what came of a step of a block: rewards, and how episodes ended, with their last observations."""
+        self.reward_TN[step, at] = stepped.reward_N
+        if stepped.acted_N is not None:
+            self.acted_TN[step, at] = stepped.acted_N
+        if stepped.ended_E is None:
+            return
+        ended_E, when = stepped.ended_E, np.full(len(stepped.ended_E), step, np.int32)
         how = stepped.terminated_N[ended_E], stepped.truncated_N[ended_E] & ~stepped.terminated_N[ended_E]
-        self.ends.append((at, ended_E, *how, stepped.last_EF, state_NS[ended_E]))
+        states = state_NS[at].cpu().numpy()[ended_E]
+        self.ends.append((when, ended_E + np.int32(at.start), *how, stepped.last_EF, states))
+        if step == len(self.reward_TN) - 1:
+            self.running_N[at][ended_E] = False
 
-    def note_running(self, done_N: Any, observation_NF: Any, state_NS: Any) -> None:
+    def note_running(self, observation_NF: Any, state_NS: Any) -> None:
         """Keep where episodes go on after the last step."""
-        running_E = np.flatnonzero(~done_N).astype(np.int32)
+        running_E = np.flatnonzero(self.running_N).astype(np.int32)
         at, neither = np.full(len(running_E), len(self.reward_TN) - 1, np.int32), np.zeros(len(running_E), bool)
         self.ends.append((at, running_E, neither, neither, observation_NF[running_E], state_NS[running_E]))
 
@@ -56,30 +63,31 @@ class Actor:
     @torch.inference_mode()
     def collect(self, version: Version, number: int | None = None) -> Fragment:
         """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version."""
-        environments, policy, device = self.environments, self.policy, self.policy.device
+        environments, policy = self.environments, self.policy
         buffers, first_NS = Buffers(self.steps, environments, policy), self.state_NS.cpu().numpy()
+        self.state_NS = self.state_NS.clone()  # it is written in place, block by block
         generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version if number is None else number}"))
-        noise_TNW = policy.decisions.noise(self.steps, environments.count, generator).to(device)
-        observation_TNF = torch.from_numpy(buffers.observation_TNF)
-        done_N: Any = None
-        for step in range(self.steps):
-            buffers.observation_TNF[step], buffers.start_TN[step] = environments.observation_NF, environments.start_N
-            if policy.remembers:
-                self.state_NS = self.state_NS * torch.from_numpy(~environments.start_N).to(device)[:, None]
-            out_NW, decision_ND, self.state_NS = policy.step(observation_TNF[step].to(device), self.state_NS, noise_TNW[step])
-            buffers.output_TNW[step], decided_ND = out_NW.cpu().numpy(), decision_ND.cpu().numpy()
-            buffers.decision_TND[step] = decided_ND
-            stepped = environments.step(decided_ND)
-            buffers.reward_TN[step] = stepped.reward_N
-            if stepped.acted_N is not None:
-                buffers.acted_TN[step] = stepped.acted_N
-            if stepped.ended_E is not None:
-                buffers.note_ends(step, stepped, self.state_NS.cpu().numpy())
-            done_N = stepped
-        done_N = done_N.terminated_N | done_N.truncated_N
-        last_NF = environments.observation_NF
-        buffers.note_running(done_N, last_NF, self.state_NS.cpu().numpy())
+        noise_TNW = policy.decisions.noise(self.steps, environments.count, generator).to(policy.device)
+        for step in range(self.steps + 1):
+            for at, block in environments.parts:
+                if step:
+                    buffers.note(step - 1, at, block.receive(), self.state_NS)
+                if step < self.steps:
+                    block.send(self._decided(buffers, step, at, block, noise_TNW[step, at]))
+        buffers.note_running(environments.observation_NF, self.state_NS.cpu().numpy())
         return self._fragment(buffers, first_NS, version)
+
+    def _decided(self, buffers: Buffers, step: int, at: slice, block: Block, noise_NW: torch.Tensor) -> Any:
+        """The decisions of a block, kept with what they follow from."""
+        buffers.observation_TNF[step, at], buffers.start_TN[step, at] = block.observation_NF, block.start_N
+        state_NS, device = self.state_NS[at], self.policy.device
+        if self.policy.remembers:
+            state_NS = state_NS * torch.from_numpy(~block.start_N).to(device)[:, None]
+        observation_NF = torch.from_numpy(buffers.observation_TNF[step, at]).to(device)
+        out_NW, decision_ND, self.state_NS[at] = self.policy.step(observation_NF, state_NS, noise_NW)
+        buffers.output_TNW[step, at] = out_NW.cpu().numpy()
+        buffers.decision_TND[step, at] = decided_ND = decision_ND.cpu().numpy()
+        return decided_ND
 
     def _fragment(self, buffers: Buffers, first_NS: Any, version: Version) -> Fragment:
         """What follows from the numbers of all steps at once: log-probs, and the values of what episodes ended with."""

@@ -40,56 +40,67 @@ class Stepped(NamedTuple):
     """Their true last observations."""
 
 
-class Environments:
-    """N copies of an environment. ``observation_NF`` is what they show, ``start_N`` where an episode begins with it.
+class Block:
+    """Copies of an environment in lockstep. ``observation_NF`` is what they show, ``start_N`` where an episode begins with it.
 
-    gymnasium has three ways to go on after an episode, and each is followed: ``NEXT_STEP``, where the next step only resets
-    and whatever was decided for it is void; ``SAME_STEP``, where the step that ends one gives the first observation of the
-    next, and the last one aside; ``DISABLED``, where what ended is reset here. EnvPool's is ``NEXT_STEP``.
+    ``send`` gives them decisions and ``receive`` waits for what came of these: those in threads or processes of their own
+    step in the meantime. gymnasium has three ways to go on after an episode, and each is followed: ``NEXT_STEP``, where the
+    next step only resets and whatever was decided for it is void; ``SAME_STEP``, where the step that ends one gives the first
+    observation of the next, and the last one aside; ``DISABLED``, where what ended is reset here. EnvPool's is ``NEXT_STEP``.
     """
 
-    def __init__(
-        self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0, squashed: bool = False
-    ) -> None:
-        self.name, self.count, self.spec, self.base = spec.id, count or spec.count, spec, base
+    def __init__(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, squashed: bool) -> None:
+        self.name, self.spec, self.base = spec.id, spec, base
         with blame(SpecError, f"environments.id={spec.id}"):
-            self.vector = _made(spec, self.count, base, seeds_of(seed, self.count))
+            self.vector = _made(spec, len(seeds), base, seeds)
         self.count = self.vector.num_envs
         self.mode = self.vector.metadata.get("autoreset_mode")
         if not isinstance(self.mode, AutoresetMode):
             self.vector.close()
             raise SpecError(f'{spec.id}: its metadata lacks "autoreset_mode"; set one of gymnasium.vector.AutoresetMode there')
         self.decisions = Decisions(spec.id, self.vector.single_action_space, squashed)
-        self.choices, self.continuous = self.decisions.choices, self.decisions.continuous
-        self._begin(seeds_of(seed, self.count))
+        self.begin(seeds)
 
-    @property
-    def numbers(self) -> int:
-        """Numbers of an observation, without those of a mask."""
-        return int(self.observation_NF.shape[1]) - (self.seen.options if self.seen.masked else 0)
-
-    def reset(self, seed: int) -> None:
-        """Begin everywhere anew. Environments have seeds of their own, which no other seed of a run shares but by chance."""
-        seeds = seeds_of(seed, self.count)
+    def reset(self, seeds: list[int]) -> None:
+        """Begin everywhere anew."""
         if self.spec.vectorization == "envpool":  # which takes seeds as it is made, and never again
             self.vector.close()
-            self.vector = _made(self.spec, self.count, self.base, seeds)
-        self._begin(seeds)
+            self.vector = _made(self.spec, len(seeds), self.base, seeds)
+        self.begin(seeds)
 
-    def _begin(self, seeds: list[int]) -> None:
+    def begin(self, seeds: list[int]) -> None:
+        """Show the first observations of new episodes everywhere."""
         several = isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv | Games)
         given: Any = seeds if several else seeds[0]
         observation, infos = self.vector.reset(seed=None if self.spec.vectorization == "envpool" else given)
         space = self.vector.single_observation_space
-        self.seen = Observations(self.name, space, sum(self.choices), "action_mask" in infos)
+        self.seen = Observations(self.name, space, sum(self.decisions.choices), "action_mask" in infos)
         self.observation_NF = self.seen.rows(observation, self._mask(infos))
         self.start_N = np.ones(self.count, bool)
         self._resetting = np.zeros(self.count, bool)
         self._check_mask(self._resetting)
 
-    def step(self, decision_ND: NDArray[Any]) -> Stepped:
-        """Decide for every environment, one row each."""
-        found, reward_N, terminated_N, truncated_N, infos = self.vector.step(self.decisions.actions(decision_ND))
+    def send(self, decision_ND: NDArray[Any]) -> None:
+        """Decide for every environment, one row each; what came of it is to be received before anything else is sent."""
+        action = self.decisions.actions(decision_ND)
+        if self.spec.vectorization == "envpool":
+            self.vector.send(action)
+        elif isinstance(self.vector, AsyncVectorEnv):
+            self.vector.step_async(action)
+        else:
+            self._sent = action
+
+    def receive(self) -> Stepped:
+        """What came of the decisions that were sent last."""
+        if self.spec.vectorization == "envpool":
+            came = self.vector.recv()
+        elif isinstance(self.vector, AsyncVectorEnv):
+            came = self.vector.step_wait()
+        else:
+            came = self.vector.step(self._sent)
+        return self._stepped(*came)
+
+    def _stepped(self, found: Any, reward_N: Any, terminated_N: Any, truncated_N: Any, infos: Any) -> Stepped:
         observation_NF = self.seen.rows(found, self._mask(infos))
         done_N = terminated_N | truncated_N
         ended_E = np.flatnonzero(done_N).astype(np.int32) if done_N.any() else None
@@ -124,8 +135,8 @@ class Environments:
         if not self.seen.masked:
             return
         shown_NF: Any = self.observation_NF
-        mask_NW, first = shown_NF[~over_N, self.numbers :], 0
-        for options in self.choices:
+        mask_NW, first = shown_NF[~over_N, shown_NF.shape[1] - self.seen.options :], 0
+        for options in self.decisions.choices:
             if not mask_NW[:, first : first + options].any(1).all():
                 raise SpecError(f"{self.name}: a mask forbids every action, and the episode goes on; end it there")
             first += options
@@ -133,6 +144,72 @@ class Environments:
     def close(self) -> None:
         """End what the environments hold, their processes among it."""
         self.vector.close()
+
+
+class Environments:
+    """N copies of an environment, in one block or in a ring of several.
+
+    Of a ring one block steps while the policy decides for the next, so that neither waits for the other (SRL, Mei et al. 2023,
+    arXiv 2306.16688). Blocks are served in turn, so that what is seen and decided does not depend on how fast they are.
+    """
+
+    def __init__(
+        self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0, squashed: bool = False, ring: int = 1
+    ) -> None:
+        seeds = seeds_of(seed, count or spec.count)
+        self._blocks = ring
+        self.blocks = [Block(spec, part, base, squashed) for part in self._shared(seeds)]
+        self.count = sum(block.count for block in self.blocks)
+        first = self.blocks[0]
+        self.name, self.seen, self.decisions = first.name, first.seen, first.decisions
+        self.choices, self.continuous = self.decisions.choices, self.decisions.continuous
+
+    def _shared(self, seeds: list[int]) -> list[list[int]]:
+        size = len(seeds) // self._blocks
+        return [seeds[size * index : size * (index + 1)] for index in range(self._blocks)]
+
+    @property
+    def parts(self) -> list[tuple[slice, Block]]:
+        """The blocks, and which of the N environments are theirs."""
+        size = self.count // len(self.blocks)
+        return [(slice(size * index, size * (index + 1)), block) for index, block in enumerate(self.blocks)]
+
+    @property
+    def observation_NF(self) -> NDArray[Any]:
+        """What all of them show."""
+        shown = [block.observation_NF for block in self.blocks]
+        return shown[0] if len(shown) == 1 else np.concatenate(shown)
+
+    @property
+    def start_N(self) -> BoolArray:
+        """Where an episode begins with what is shown."""
+        return np.concatenate([block.start_N for block in self.blocks])
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of an observation, without those of a mask."""
+        return int(self.observation_NF.shape[1]) - (self.seen.options if self.seen.masked else 0)
+
+    def step(self, decision_ND: NDArray[Any]) -> Stepped:
+        """Decide for every environment of the only block, one row each."""
+        (block,) = self.blocks
+        block.send(decision_ND)
+        return block.receive()
+
+    def reset(self, seed: int) -> None:
+        """Begin everywhere anew. Environments have seeds of their own, which no other seed of a run shares but by chance."""
+        for block, seeds in zip(self.blocks, self._shared(seeds_of(seed, self.count)), strict=True):
+            block.reset(seeds)
+
+    def close(self) -> None:
+        """End what the environments hold, their processes among it."""
+        for block in self.blocks:
+            block.close()
+
+
+def ring_of(spec: EnvironmentsSpec) -> int:
+    """Blocks of a ring: two where environments step in threads or processes of their own."""
+    return 2 if spec.vectorization in ("envpool", "async") and spec.count >= 4 and spec.count % 2 == 0 else 1
 
 
 def seeds_of(seed: int, count: int) -> list[int]:

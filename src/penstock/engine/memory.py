@@ -22,6 +22,8 @@ USUAL_SHARE = 0.5
 """Budget on an accelerator, as a share of its memory that is free when the generator is made: a learner may need the rest."""
 LEAST = 32
 """Tokens that a request must begin with in common with what others have read for these to be copied."""
+BRANCHES = 8
+"""Beginnings of one conversation that are kept at most, where it is rendered anew or goes several ways."""
 
 
 def budget_of(cache_gb: float, device: torch.device) -> int:
@@ -72,7 +74,7 @@ class Memory:
 
     def __init__(self, prefixes: CachePool, own: CachePool, budget: int, most_rows: int) -> None:
         self.prefixes, self.own, self.budget, self.most_rows = prefixes, own, budget, most_rows
-        self._kept: dict[SampleKey, Kept] = {}
+        self._kept: dict[SampleKey, tuple[Kept, ...]] = {}
         """The conversation that was kept or read last comes last."""
         self._alike: dict[bytes, dict[SampleKey, None]] = {}
         """Keys by :func:`begins`, in the order in which they were kept."""
@@ -84,7 +86,7 @@ class Memory:
 
     @property
     def _kept_bytes(self) -> int:
-        return sum(kept.bytes for kept in self._kept.values())
+        return sum(one.bytes for kept in self._kept.values() for one in kept)
 
     def needed(self, tokens: int) -> int:
         """Bytes at most of a sequence of ``tokens`` that has the memory for itself."""
@@ -134,17 +136,32 @@ class Memory:
         """Copy what a sequence that has ended read of a prefix and has in its own cache, (row, tokens) each: ``tokens`` in all,
         read by weights of version ``since`` and later.
 
-        Older conversations make room; one that does not fit even so is not kept.
+        Other branches of the conversation stay. Older conversations make room; one that does not fit even so is not kept.
         """
+        before = [one for one in self._kept.get(request.key, ()) if common(one.tokens, tokens) < len(one.tokens)]
+        branches = before[1 - BRANCHES :]
         self.forget(request.key)
         size, room = len(tokens) * self.own.cell, self.budget - self.prefixes.bytes - self.own.bytes
         if size > room:
             return
-        self._evict(room - size)
+        while branches and size + sum(one.bytes for one in branches) > room:
+            branches.pop(0)
+        self._evict(room - size - sum(one.bytes for one in branches))
         parts = zip((*self.prefixes.keys, *self.prefixes.values), (*self.own.keys, *self.own.values), strict=True)
         states = [torch.cat([read[prefix[0], :, : prefix[1]], made[own[0], :, : own[1]]], 1) for read, made in parts]
-        self._kept[request.key] = Kept(tokens, request.blobs, states, size, since)
-        self._alike.setdefault(begins(tokens), {})[request.key] = None
+        self._hold(request.key, (*branches, Kept(tokens, request.blobs, states, size, since)))
+
+    def _hold(self, key: SampleKey, kept: tuple[Kept, ...]) -> None:
+        """What is kept of a conversation from now on; it comes last."""
+        for one in self._kept.pop(key, ()):
+            alike = self._alike.get(begins(one.tokens), {})
+            alike.pop(key, None)
+            if not alike:
+                self._alike.pop(begins(one.tokens), None)
+        if kept:
+            self._kept[key] = kept
+        for one in kept:
+            self._alike.setdefault(begins(one.tokens), {})[key] = None
 
     def find(
         self, request: Request, tokens: IntArray, version: Version | None, rows: Mapping[int, IntArray]
@@ -153,12 +170,12 @@ class Memory:
         whatever weights it was read; or it is at least :data:`LEAST` tokens that ``version`` alone has read (None: nothing),
         kept of others or in ``rows`` of the prefix pool, given with the tokens read. Of equals the one kept last."""
         best, most = Found(), tokens[:-1]
-        mine = self._kept.get(request.key)
-        if mine is not None and self._shows(mine, request):
-            best = Found(common(mine.tokens, most), mine.since, mine, own=True)
+        for mine in reversed(self._kept.get(request.key, ())):
+            if self._shows(mine, request) and (length := common(mine.tokens, most)) > best.length:
+                best = Found(length, mine.since, mine, own=True)
         if version is None or not (begin := begins(most)):
             return best
-        others = (self._kept[key] for key in reversed(self._alike.get(begin, {})) if key != request.key)
+        others = (one for key in reversed(self._alike.get(begin, {})) if key != request.key for one in self._kept[key])
         kept = [(one.tokens, one) for one in others if one.since == version and self._shows(one, request)]
         sources: list[tuple[IntArray, Kept | int]] = [*kept, *((read, row) for row, read in rows.items())]
         for read, source in sources:
@@ -172,25 +189,24 @@ class Memory:
         return kept.blobs == request.blobs[: len(kept.blobs)]
 
     def restore(self, request: Request, found: Found, row: int) -> None:
-        """Copy what was found to a prefix row. What was kept of the request's own conversation is given up: it goes on now."""
+        """Copy what was found to a prefix row. Of the request's own conversation, what goes on now is given up, and all of it
+        where nothing may follow."""
         if isinstance(found.source, Kept):
             for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), found.source.states, strict=True):
                 pool[row, :, : found.length] = state[:, : found.length]
-            read = [key for key, one in self._kept.items() if one is found.source]
-            self._kept |= {key: self._kept.pop(key) for key in read}
+            read = [key for key, kept in self._kept.items() if any(one is found.source for one in kept)]
+            for key in read:
+                self._hold(key, tuple(one for one in self._kept[key] if not (found.own and one is found.source)))
         elif found.source is not None:
             self.prefixes.copy(found.source, row, found.length)
-        self.forget(request.key)
+        if not request.keep:
+            self.forget(request.key)
 
     def forget(self, key: SampleKey) -> bool:
         """Give a kept conversation up; whether there was one."""
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            alike = self._alike[begins(kept.tokens)]
-            del alike[key]
-            if not alike:
-                del self._alike[begins(kept.tokens)]
-        return kept is not None
+        there = key in self._kept
+        self._hold(key, ())
+        return there
 
     def forget_all(self) -> None:
         self._kept.clear()

@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from penstock.core.errors import EnvError
-from penstock.core.types import FinishReason, IntArray, Sample
+from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
 from penstock.data.render import Message
+from penstock.envs.spec import History
 from penstock.sandbox.threads import is_asynchronous
 
 if TYPE_CHECKING:
     from penstock.sandbox.threads import Threads
 
-Observation = str | Sequence[Message] | IntArray | None
+
+@dataclass(frozen=True)
+class Context:
+    """An observation that is the whole next request, in tokens: what it begins with need not be what was read before."""
+
+    tokens_T: IntArray
+
+
+Observation = str | Sequence[Message] | IntArray | Context | None
 
 
 @dataclass(frozen=True)
@@ -71,14 +80,23 @@ class Env:
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
     rewards: ClassVar[bool] = True
     """Whether it rewards: then an episode that ended without any reward has earned 0, and its sample is one to learn from."""
-    threads: Threads
-    """Where plain functions run; set before ``reset``."""
+    own_prompts: ClassVar[bool] = False
+    """Whether its first observation is no prompt of the data: one that does not fit fails its sample, and not the run."""
     repeatable: bool = True
     """Whether the episode may begin anew in a fresh environment if this one crashes. Set it to False where something has been
     changed that outlives the episode: a mail that was sent is not to be sent twice."""
+    threads: Threads
+    """Where plain functions run; set before ``reset``, as are the three that follow."""
+    text: Any
+    """The tokenizer."""
+    prompt: Prompt
+    history: History
+    """What the spec says of templates that rewrite earlier turns."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self.columns = columns
+        self.unheard: set[int] = set()
+        """Turns of the policy that nobody took: they are not trained."""
 
     @classmethod
     def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
@@ -104,6 +122,10 @@ class Env:
     def step(self, said: Said) -> Any:
         """The :class:`Turn` after the policy's; one without an observation that is not the end is refused."""
         raise EnvError(f"{type(self).__name__} has no step; write: async def step(self, said)")
+
+    def sampling(self, given: Sampling) -> Sampling:
+        """How the next turn is generated, by default as the stage says."""
+        return given
 
     def close(self) -> Any:
         """Give back what the episode holds."""
@@ -134,7 +156,7 @@ def _turn_of(text: Any) -> Any:
     return Turn(text) if isinstance(text, str) else text
 
 
-ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv"}
+ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv", "agent": "penstock.envs.agents:AgentEnv"}
 """Environments by name; one that is named ``MODULE:CLASS`` is imported when it is needed."""
 
 

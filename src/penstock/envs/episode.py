@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import EnvError, PenstockError
-from penstock.core.types import LARGEST_REWARD, LEFT_OUT, PART, IntArray, Prompt, Sample
-from penstock.envs.env import Env, Said, Turn
+from penstock.core.types import LARGEST_REWARD, LEFT_OUT, PART, IntArray, Prompt, Sample, Sampling
+from penstock.envs.env import Context, Env, Said, Turn
 from penstock.envs.rendering import Rendering, require_kept, takes
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
@@ -48,6 +48,15 @@ class Episode:
         """Tokens of the next request: those of ``sample`` and an observation, or the conversation anew; None where the episode
         is over. Raises EnvError where the environment fails."""
         return None
+
+    @property
+    def own_prompts(self) -> bool:
+        """Whether the first request is no prompt of the data."""
+        return False
+
+    def sampling(self, given: Sampling) -> Sampling:
+        """How the next answer is generated."""
+        return given
 
     def cut(self) -> None:
         """The next request does not fit the context: the episode is over, and would have gone on."""
@@ -120,6 +129,7 @@ class Conversation(Episode):
             self._lost = True
             raise self._failure("crashed", f"raised {type(error).__name__}", str(error)) from error
         env, self.env.threads, self.env.chat = self.env, self.play.threads, bool(self.prompt.messages)
+        env.text, env.prompt, env.history = self.play.text, self.prompt, self.play.spec.history
         first = None if type(env).reset is Env.reset else await self._ask(env.reset)
         first = first.observation if isinstance(first, Turn) else first
         self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools)
@@ -128,6 +138,7 @@ class Conversation(Episode):
         if first is None and not self.rendering.chat:
             first = self.tokens_T
         try:
+            first = first.tokens_T if isinstance(first, Context) else first
             context_T = first if isinstance(first, np.ndarray) else self.rendering.open(() if first is None else first)
         except EnvError as error:
             raise self._failure("crashed", "cannot begin", str(error)) from error
@@ -161,7 +172,9 @@ class Conversation(Episode):
 
     def _next(self, sample: Sample, raw: str, turn: Turn) -> IntArray | None:
         observation, tokens_T = turn.observation, sample.tokens_T
-        if isinstance(observation, np.ndarray):
+        if isinstance(observation, Context):
+            context_T = observation.tokens_T
+        elif isinstance(observation, np.ndarray):
             context_T = np.concatenate([tokens_T, observation]).astype(np.int32)
         elif observation:
             try:
@@ -179,6 +192,13 @@ class Conversation(Episode):
             return self._end(truncated=True)
         self._known = len(context_T)
         return context_T
+
+    @property
+    def own_prompts(self) -> bool:
+        return self.env.own_prompts
+
+    def sampling(self, given: Sampling) -> Sampling:
+        return self.env.sampling(given)
 
     def cut(self) -> None:
         self._end(truncated=True)
@@ -254,6 +274,11 @@ class Conversation(Episode):
             kept_T = sample.action_T & (part_T == part_T[-1])
             extras[LEFT_OUT] = sample.action_T & ~kept_T
             sample = replace(sample, action_T=kept_T)
+        for turn in sorted(self.env.unheard & set(range(len(self.turns)))):
+            left_T = np.zeros(len(sample.action_T), bool)
+            left_T[self.turns[turn][0] : self.turns[turn][1]] = True
+            extras[LEFT_OUT] = extras.get(LEFT_OUT, False) | (left_T & sample.action_T)
+            sample = replace(sample, action_T=sample.action_T & ~left_T)
         return replace(sample, extras=extras)
 
 

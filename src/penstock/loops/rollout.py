@@ -71,13 +71,19 @@ class Rollout:
         """A trajectory from as many requests as there are turns; of several parts where the conversation was rendered anew."""
         try:
             request = replace(request, tokens_T=await episode.reset(), keep=episode.more)
+            sampling, request = request.sampling, replace(request, sampling=episode.sampling(request.sampling))
         except EnvError as error:
             return unbegun(request.key, episode.tokens_T, str(error))
-        parts, turn, kept, sampling = [await self._answer(request)], 0, request.keep, request.sampling
+        try:
+            parts, turn, kept = [await self._answer(request)], 0, request.keep
+        except ContextFull as error:
+            if not episode.own_prompts:
+                raise
+            return unbegun(request.key, request.tokens_T[:1], str(error))
         try:
             while parts[-1].finish in ("stop", "length") and (context_T := await episode.step(parts[-1])) is not None:
                 turn += 1
-                again = replace(sampling, seed=sampling.seed + turn)  # or the turn would repeat the draws
+                again = episode.sampling(replace(sampling, seed=sampling.seed + turn))  # or the turn would repeat the draws
                 request = replace(request, tokens_T=context_T, keep=episode.more, sampling=again)
                 answer, kept = await self._answer(request), request.keep
                 grown = np.array_equal(context_T[: len(parts[-1].tokens_T)], parts[-1].tokens_T)

@@ -19,7 +19,8 @@ from typing import Any
 
 from penstock.sandbox import attacks, kernel
 from penstock.sandbox.confined import ENVIRONMENT, SLACK, Confinement
-from penstock.sandbox.keeper import children, request_of
+from penstock.sandbox.keeper import request_of
+from penstock.sandbox.processes import children
 from penstock.sandbox.program import Limits, Outcome, Program, SandboxError
 
 _PRELOAD = (

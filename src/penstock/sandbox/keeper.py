@@ -22,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
 from penstock.sandbox import kernel, namespaces
 from penstock.sandbox.confined import Confinement, become, run_python
+from penstock.sandbox.processes import children, descendants, end_descendants, free_users, numbers_of
 from penstock.sandbox.program import Limits
 
 TICK_SECONDS = 0.02
@@ -214,7 +215,7 @@ class _Keeper:
         """Which limit all processes of the program together are over, or ""."""
         tasks = held = 0
         for pid in descendants():
-            counts = _status_of(pid)
+            counts = numbers_of(pid)
             tasks += counts.get("Threads", 0)
             held += 1024 * (counts.get("RssAnon", 0) + counts.get("RssShmem", 0))
         if tasks > self.limits.processes + 1 and not self.confinement.plain:
@@ -312,17 +313,6 @@ class _Init:
         os._exit(0)
 
 
-def free_users(size: int, pid: int) -> int:
-    """The first of ``size`` user ids that no account is expected to have and no other sandbox uses: one block a warm process.
-
-    The kernel counts processes by user, so two sandboxes with the same users would stop each other's programs. Where few ids
-    exist, as in some containers, blocks come around again.
-    """
-    first, _, count = map(int, Path("/proc/self/uid_map").read_text().splitlines()[-1].split())
-    blocks = max(1, count // 2 // size)
-    return first + count - 1024 - size * (1 + pid % blocks)
-
-
 def _remove(folder: str) -> None:
     """Remove a folder that a program wrote, however deep it made it."""
     try:
@@ -350,52 +340,6 @@ def read_regular(folder: int, name: str, most: int) -> bytes | None:
     finally:
         for number in opened:
             os.close(number)
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def descendants() -> list[int]:
-    """The processes below this one, those that were adopted included."""
-    found = children(os.getpid())
-    for pid in found:
-        for task in _tasks(pid):
-            with contextlib.suppress(OSError):
-                found += [int(each) for each in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
-    return found
-
-
-def _tasks(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-
-
-def _status_of(pid: int) -> dict[str, int]:
-    """Numbers of a process: threads, and memory in kB."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return {}
-    pairs = (line.split() for line in lines)
-    return {pair[0][:-1]: int(pair[1]) for pair in pairs if pair[0] in ("Threads:", "RssAnon:", "RssShmem:")}
-
-
-def end_descendants() -> None:
-    """Kill every process below this one and wait for it; a process that dies leaves its children to this one."""
-    while pids := descendants():
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, 0)
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
 
 
 def request_of(program: Any, limits: Limits) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from penstock.config.run import Run
 from penstock.config.spec import require
 from penstock.control.actor import Actor
-from penstock.control.environments import Environments
+from penstock.control.environments import Environments, ring_of
 from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
 from penstock.control.learning import Labeller
@@ -153,7 +153,8 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
         f"{type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
     )
     seed = seed_of(run.seed, stage.name)
-    environments = Environments(stage.environments, seed_of(seed, "environments"), base, squashed=stage.kind == "soft")
+    acting, ring = stage.environments, ring_of(stage.environments)
+    environments = Environments(acting, seed_of(seed, "environments"), base, squashed=stage.kind == "soft", ring=ring)
     named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches

@@ -1,0 +1,474 @@
+"""Programs that speak the OpenAI and Anthropic APIs, unchanged, as episodes: through real clients, a real server and a tiny
+real generator. What is trained is what was generated, once; what nobody heard is not; failures are data."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import tiny_models
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
+
+from templates import family
+
+from penstock.config.parts import RewardSpec
+from penstock.core.errors import SpecError
+from penstock.core.types import LEFT_OUT, PART, Prompt, PromptKey, Sample, Sampling
+from penstock.data.resolve import register
+from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.making import conversations, env_class
+from penstock.envs.spec import EnvironmentSpec
+from penstock.loops.rollout import Rollout
+from penstock.rewards.runner import Mixture
+
+openai = pytest.importorskip("openai")
+
+PROMPT = Prompt(PromptKey("test", 0, 0), "what is", ({"role": "user", "content": "what is"},), {"word": "quick"})
+FLAT = Sampling(max_new_tokens=6, temperature=1e6)
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fox"}}\n</tool_call>'
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "looks", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+class Scripted(EmbeddedGenerator):
+    """Writes these texts, turn by turn of an episode, and generates nothing."""
+
+    script: tuple[str, ...] = ()
+
+    async def generate(self, request, on_token=None):
+        said = self.script[request.sampling.seed - FLAT.seed]
+        tokens_T = np.array([*request.tokens_T, *self.text.encode(said), min(self.text.ends)], np.int32)
+        action_T = np.arange(len(tokens_T)) >= len(request.tokens_T)
+        logp_T, version_T = np.where(action_T, -1.0, 0).astype(np.float32), np.where(action_T, 0, -1).astype(np.int32)
+        return Sample(request.key, {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop", said)
+
+
+@pytest.fixture(scope="module")
+def models():
+    made = {}
+
+    def model(name):
+        if name not in made:
+            made[name] = tiny_models.build("qwen2", family(name, tiny_models.CORPUS))
+        return made[name]
+
+    return model
+
+
+def played(model, options, samples=1, script=(), sampling=FLAT, **fields):
+    """The samples of a group whose episodes are a program's runs, and the generator."""
+    if callable(options):
+        options = {"function": register(options)}
+    spec = EnvironmentSpec(function="agent", options=options, **{"turns": 8, "deadline": 30.0, **fields})
+    mixture = Mixture((RewardSpec(function="environment"),))
+    generator = EmbeddedGenerator(model)
+    if script:
+        generator = Scripted(model)
+        generator.script = script
+    roll = Rollout(generator, conversations(spec, model.text, None), mixture, sampling, samples)
+
+    async def main():
+        group = await roll.group(PROMPT)
+        await mixture.close()
+        return group.samples
+
+    return asyncio.run(main()), generator
+
+
+def client(base_url, api_key, **given):
+    return openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, **given)
+
+
+async def talks(row, base_url, api_key):
+    """Two turns of chat; worth 0.5."""
+    async with client(base_url, api_key) as agent:
+        messages = [{"role": "user", "content": f"the {row['word']}"}]
+        for said in ("brown fox", ""):
+            answer = await agent.chat.completions.create(model="any", messages=messages)
+            messages += [answer.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": said}]
+    return 0.5
+
+
+def test_a_program_is_an_episode_and_every_token_is_as_it_was_generated(models):
+    samples, generator = played(models("chatml"), talks, samples=3)
+    assert generator.generated_tokens == sum(int(sample.action_T.sum()) for sample in samples)
+    for sample in samples:
+        assert sample.error is None
+        assert [turn[2] for turn in sample.extras["turns"]] == [None, 0.5]
+        assert PART not in sample.columns
+        text = models("chatml").text.tokenizer.decode(sample.tokens_T)
+        assert text.startswith("<|im_start|>user\nthe quick<|im_end|>\n<|im_start|>assistant\n")
+        assert "<|im_start|>user\nbrown fox<|im_end|>\n<|im_start|>assistant\n" in text
+
+
+def test_log_probs_of_an_episode_are_those_that_the_model_gives_its_tokens(models):
+    (sample,), generator = played(models("chatml"), talks, sampling=Sampling(max_new_tokens=6))
+
+    async def scored():
+        return await generator.score(sample.tokens_T, 1.0)
+
+    logp_T = asyncio.run(scored())
+    assert np.allclose(sample.logp_T[sample.action_T], logp_T[sample.action_T], atol=1e-4)
+
+
+async def calls_a_tool(row, base_url, api_key):
+    async with client(base_url, api_key) as agent:
+        messages = [{"role": "user", "content": "what is"}]
+        answer = (await agent.chat.completions.create(model="any", messages=messages, tools=[TOOL])).choices[0]
+        assert answer.finish_reason == "tool_calls"
+        (call,) = answer.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("look", {"at": "fox"})
+        messages += [
+            answer.message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "brown"},
+        ]
+        answer = (await agent.chat.completions.create(model="any", messages=messages, tools=[TOOL])).choices[0]
+    return float(answer.message.content == "the end")
+
+
+def test_tool_calls_go_out_and_their_results_come_in_after_the_tokens_that_were_generated(models):
+    (sample,), _ = played(models("chatml"), calls_a_tool, script=(CALL, "the end"))
+    text = models("chatml").text.tokenizer.decode(sample.tokens_T)
+    assert sample.extras["turns"][1][2] == 1.0
+    assert sample.extras["episode"]["tool_calls"] == 1
+    assert CALL + "<|im_end|>\n<|im_start|>user\n<tool_response>\nbrown\n</tool_response><|im_end|>\n" in text
+    assert PART not in sample.columns
+
+
+async def streams(row, base_url, api_key):
+    async with client(base_url, api_key) as agent:
+        messages, said, names = [{"role": "user", "content": "what is"}], "", []
+        stream = await agent.chat.completions.create(
+            model="any", messages=messages, tools=[TOOL], stream=True, stream_options={"include_usage": True}
+        )
+        async for chunk in stream:
+            for choice in chunk.choices:
+                said += choice.delta.content or ""
+                names += [call.function.name for call in choice.delta.tool_calls or ()]
+            used = chunk.usage
+    return float((said, names, used.completion_tokens > 5) == ("I look.", ["look"], True))
+
+
+def test_chat_completions_are_streamed(models):
+    (sample,), _ = played(models("chatml"), streams, script=(f"I look. {CALL}",))
+    assert sample.extras["turns"][0][2] == 1.0
+
+
+async def responds(row, base_url, api_key):
+    async with client(base_url, api_key) as agent:
+        tool = {"type": "function", **TOOL["function"]}
+        said = [{"role": "user", "content": "what is"}]
+        async with agent.responses.stream(model="any", input=said, tools=[tool], instructions="be quick") as stream:
+            async for _ in stream:
+                pass
+            first = await stream.get_final_response()
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        said += [item.model_dump(exclude_none=True) for item in first.output]
+        said = [{k: v for k, v in item.items() if k not in ("id", "status", "parsed_arguments")} for item in said]
+        said.append({"type": "function_call_output", "call_id": call.call_id, "output": "brown"})
+        last = await agent.responses.create(model="any", input=said, tools=[tool], instructions="be quick")
+    return float(last.output_text == "the end")
+
+
+def test_the_responses_api_is_spoken_streamed_and_whole(models):
+    (sample,), _ = played(models("chatml"), responds, script=(CALL, "the end"))
+    assert sample.error is None
+    assert sample.extras["turns"][1][2] == 1.0
+    assert PART not in sample.columns
+
+
+async def speaks_anthropic(row, base_url, api_key):
+    import anthropic
+
+    tool = {"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {}}}
+    given = {"model": "any", "max_tokens": 50, "tools": [tool], "system": "be quick"}
+    async with anthropic.AsyncAnthropic(base_url=base_url.removesuffix("/v1"), api_key=api_key, max_retries=0) as agent:
+        messages = [{"role": "user", "content": "what is"}]
+        async with agent.messages.stream(messages=messages, **given) as stream:
+            first = await stream.get_final_message()
+        (call,) = [block for block in first.content if block.type == "tool_use"]
+        assert (first.stop_reason, call.input) == ("tool_use", {"at": "fox"})
+        content = [{"type": block.type, **({"text": block.text} if block.type == "text" else
+                    {"id": block.id, "name": block.name, "input": block.input})} for block in first.content]  # fmt: skip
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": "brown"}]
+        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
+        last = await agent.messages.create(messages=messages, **given)
+    return float(last.content[0].text == "the end")
+
+
+def test_anthropics_messages_are_spoken_streamed_and_whole(models):
+    pytest.importorskip("anthropic")
+    (sample,), _ = played(models("chatml"), speaks_anthropic, script=(f"I look. {CALL}", "the end"))
+    assert sample.error is None
+    assert sample.extras["turns"][1][2] == 1.0
+    assert PART not in sample.columns
+
+
+def by_smolagents(row, base_url, api_key):
+    """Its own loop, prompts and tools; plain, so it runs in a thread."""
+    import smolagents
+
+    class Look(smolagents.Tool):
+        name, description, output_type = "look", "looks", "string"
+        inputs = {"at": {"type": "string", "description": "where"}}  # noqa: RUF012
+
+        def forward(self, at):
+            return "brown " + at
+
+    model = smolagents.OpenAIServerModel("any", api_base=base_url, api_key=api_key)
+    agent = smolagents.ToolCallingAgent(tools=[Look()], model=model, max_steps=3, verbosity_level=0)
+    return float(agent.run("what is it?") == "brown fox")
+
+
+def test_an_agent_of_smolagents_is_an_episode_without_a_changed_line(models):
+    pytest.importorskip("smolagents")
+    answer = CALL.replace("look", "final_answer").replace('"at": "fox"', '"answer": "brown fox"')
+    (sample,), _ = played(models("chatml"), by_smolagents, script=(CALL, answer))
+    assert sample.error is None
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, 1.0]
+    assert sample.extras["episode"]["tool_calls"] == 2
+
+
+async def two_at_once(row, base_url, api_key):
+    """A sub-agent beside the agent, whose turns alternate."""
+    async with client(base_url, api_key) as agent:
+
+        async def talk(word):
+            messages = [{"role": "user", "content": word}]
+            for _ in range(2):
+                answer = await agent.chat.completions.create(model="any", messages=messages)
+                messages += [
+                    {"role": "assistant", "content": answer.choices[0].message.content},
+                    {"role": "user", "content": word},
+                ]
+
+        await asyncio.gather(talk("the quick"), talk("brown fox"))
+    return 1.0
+
+
+def test_turns_of_sub_agents_are_parts_and_each_generated_token_is_trained_once(models):
+    samples, generator = played(models("chatml"), two_at_once, samples=2)
+    assert generator.generated_tokens == sum(int(sample.action_T.sum()) for sample in samples)
+    for sample in samples:
+        assert sample.error is None
+        text = models("chatml").text.tokenizer
+        for part in range(int(sample.columns[PART].max()) + 1):
+            said = text.decode(sample.tokens_T[sample.columns[PART] == part])
+            assert ("the quick" in said) != ("brown fox" in said)
+        for begin, end, _, _ in sample.extras["turns"]:
+            assert sample.action_T[begin:end].all()
+
+
+async def asks_again(row, base_url, api_key):
+    """The same body twice: marked as a retry after the connection broke, and as a new call."""
+    body = {"model": "any", "messages": [{"role": "user", "content": "what is"}]}
+    headers = {"Authorization": f"Bearer {api_key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=30) as web:
+        answers = [
+            (await web.post(f"{base_url}/chat/completions", json=body, headers={"x-stainless-retry-count": str(count)})).json()
+            for count in (0, 1, 0)
+        ]
+    first, again, new = [answer["choices"][0]["message"]["content"] for answer in answers]
+    return float(first == again != new)
+
+
+def test_a_retry_is_answered_as_before_and_the_same_call_without_its_mark_is_another_turn(models):
+    (sample,), _ = played(models("chatml"), asks_again, script=("one", "two"))
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, 1.0]
+
+
+async def leaves(row, base_url, api_key):
+    """Hangs up on its first call, whose answer nobody hears."""
+    body = {"model": "any", "messages": [{"role": "user", "content": "what is"}]}
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}, timeout=30) as web:
+        call = asyncio.ensure_future(web.post(f"{base_url}/chat/completions", json=body))
+        await HEARD.wait()
+        call.cancel()
+        await asyncio.sleep(0.2)
+        HUNG_UP.set()
+        body["messages"][0]["content"] = "brown fox"
+        await web.post(f"{base_url}/chat/completions", json=body)
+    return 1.0
+
+
+HEARD, HUNG_UP = asyncio.Event(), asyncio.Event()
+
+
+class Patient(Scripted):
+    """Answers its first call after the client has hung up."""
+
+    async def generate(self, request, on_token=None):
+        HEARD.set()
+        await HUNG_UP.wait()
+        return await super().generate(request, on_token)
+
+
+def test_a_turn_that_nobody_heard_is_not_trained(models, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "Scripted", Patient)
+    (sample,), _ = played(models("chatml"), leaves, script=("one", "two"))
+    (begin, end, _, _), (again, last, _, _) = sample.extras["turns"]
+    assert not sample.action_T[begin:end].any()
+    assert sample.extras[LEFT_OUT][begin:end].all()
+    assert sample.action_T[again:last].all()
+    assert sample.extras["episode"]["unheard"] == 1
+
+
+def test_a_call_after_the_end_is_refused_and_changes_nothing(models):
+    late = []
+
+    async def forgets(row, base_url, api_key):
+        await talks(row, base_url, api_key)
+        late.append((base_url, api_key))
+        return 1.0
+
+    spec = EnvironmentSpec(function="agent", options={"function": register(forgets)})
+    model = models("chatml")
+    mixture = Mixture((RewardSpec(function="environment"),))
+    roll = Rollout(EmbeddedGenerator(model), conversations(spec, model.text, None), mixture, FLAT, 1)
+
+    async def main():
+        await roll.group(PROMPT)
+        ((base_url, key),) = late
+        async with httpx.AsyncClient() as web:
+            body = {"model": "any", "messages": [{"role": "user", "content": "x"}]}
+            answers = [
+                await web.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": f"Bearer {name}"})
+                for name in (key, "sk-another")
+            ]
+        await mixture.close()
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(main()) == [409, 401]
+
+
+async def says_too_much(row, base_url, api_key):
+    async with client(base_url, api_key) as agent:
+        await agent.chat.completions.create(model="any", messages=[{"role": "user", "content": "the quick " * 200}])
+
+
+def raises(row, base_url, api_key):
+    raise RuntimeError("out of luck")
+
+
+async def hangs(row, base_url, api_key):
+    await asyncio.sleep(100)
+
+
+async def never_calls(row, base_url, api_key):
+    return 1.0
+
+
+async def gives_a_text(row, base_url, api_key):
+    await talks(row, base_url, api_key)
+    return "much"
+
+
+async def gives_nan(row, base_url, api_key):
+    await talks(row, base_url, api_key)
+    return float("nan")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (raises, "raised RuntimeError in turn 1: out of luck"),
+        (says_too_much, "the model's context is 128"),
+        (hangs, "took longer than 0.5 s"),
+        (never_calls, "ended without a call"),
+        (gives_a_text, "gave 'much' as a reward"),
+        (gives_nan, "gave nan as a reward"),
+    ],
+)
+def test_a_program_that_fails_marks_its_sample_with_an_error_that_says_how(models, program, words):
+    (sample,), _ = played(models("chatml"), program, deadline=0.5 if program is hangs else 30.0)
+    assert words in sample.error
+
+
+COMMAND = """
+import json, os, sys, urllib.request
+row = json.load(sys.stdin)
+body = json.dumps({"model": "any", "messages": [{"role": "user", "content": row["word"]}]}).encode()
+key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+said = json.load(urllib.request.urlopen(urllib.request.Request(url, body, key)))["choices"][0]["message"]["content"]
+print("thinking")
+print(0.25 if said == "one" else 0)
+"""
+
+
+def test_a_command_is_a_program_and_its_last_line_the_reward(models, tmp_path):
+    (tmp_path / "agent.py").write_text(COMMAND)
+    (sample,), _ = played(models("chatml"), {"command": f"{sys.executable} {tmp_path}/agent.py"}, script=("one",))
+    assert sample.error is None
+    assert sample.extras["turns"][0][2] == 0.25
+
+
+def test_a_command_that_fails_is_named_with_what_it_said(models):
+    (sample,), _ = played(models("chatml"), {"command": f"{sys.executable} -c \"import sys; sys.exit('no luck')\""})
+    assert "exit code 1: no luck" in sample.error
+
+
+def test_a_command_that_hangs_ends_with_its_group(models, tmp_path):
+    program = "import subprocess, sys, time\nchild = subprocess.Popen(['sleep', '100'])\n"
+    program += f"open('{tmp_path}/pid', 'w').write(str(child.pid))\ntime.sleep(100)"
+    (tmp_path / "agent.py").write_text(program)
+    (sample,), _ = played(models("chatml"), {"command": f"{sys.executable} {tmp_path}/agent.py"}, deadline=3.0)
+    assert "took longer than 3 s" in sample.error
+    pid, deadline = (tmp_path / "pid").read_text(), time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "needs one of function, command and url in its options, got none"),
+        ({"command": "a", "url": "b"}, "got ['command', 'url']"),
+        ({"function": "nowhere.py:main"}, "nowhere.py"),
+        ({"command": "a", "calls": "telex"}, 'calls="telex" is no format'),
+        ({"command": "a", "flavour": 1}, "flavour"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_run(options, words):
+    with pytest.raises(SpecError) as raised:
+        env_class(EnvironmentSpec(function="agent", options=options), None)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("chat/completions", {"messages": []}, "messages must be a list"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "n": 2}, "n"),
+        ("chat/completions", {"messages": [{"role": "king", "content": "a"}]}, "role must be"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text alone"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "colour": 1}, "colour"),
+        ("responses", {"input": "a", "previous_response_id": "resp_1"}, "give the conversation in input"),
+        ("responses", {"input": "a", "tools": [{"type": "web_search"}]}, "only functions"),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 4}, "image"),
+        ("messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}, "max_tokens=0"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_in_one_line_and_the_episode_goes_on(models, path, body, words):
+    seen = []
+
+    async def asks_wrongly(row, base_url, api_key):
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as web:
+            seen.append(await web.post(f"{base_url}/{path}", json=body))
+        await talks(row, base_url, api_key)
+        return 1.0
+
+    (sample,), _ = played(models("chatml"), asks_wrongly)
+    (answer,) = seen
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+    assert sample.extras["turns"][-1][2] == 1.0
