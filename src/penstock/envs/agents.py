@@ -25,7 +25,7 @@ from penstock.core.types import IntArray, Sampling
 from penstock.data.render import Message
 from penstock.data.resolve import resolve
 from penstock.envs.apis import AgentRequest, Reply, canonical
-from penstock.envs.calls import parsed
+from penstock.envs.calls import Call, parsed
 from penstock.envs.env import Context, Env, Said, Turn
 from penstock.envs.rendering import Rendering, takes
 from penstock.sandbox.threads import is_asynchronous
