@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from penstock.core.errors import EnvError, SpecError, blame
 from penstock.envs.env import Said, Turn
 from penstock.envs.mcp import PREFIX, McpSession
@@ -84,7 +82,7 @@ class Verifiers(ToolEnv):
         self._note([{"role": "assistant", "content": said.text}], sampled=True)
         if isinstance(turn.observation, str):
             self._note([{"role": "user", "content": turn.observation}])
-        elif turn.observation is not None and not isinstance(turn.observation, np.ndarray):
+        elif isinstance(turn.observation, list):
             self._note([dict(message) for message in turn.observation])
         if not (turn.terminated or turn.truncated or said.last):
             return turn
