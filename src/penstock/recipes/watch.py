@@ -62,7 +62,7 @@ def asked(held_out: bool = False) -> DataSpec:
     )
 
 
-def watch(seed: int = 0, imitated: int = 18, steps: int = 120) -> Run:
+def watch(seed: int = 0, imitated: int = 26, steps: int = 120) -> Run:
     """A small model from scratch that watches films says which way a square moves; minutes on a CPU.
 
     Args:
@@ -80,7 +80,7 @@ def watch(seed: int = 0, imitated: int = 18, steps: int = 120) -> Run:
                 model=ModelSpec(preset="1m", layers=3, vocabulary=320, context=64, media=watching),
                 data=asked(),
                 algorithm=SFT(),
-                learner=LearnerSpec(learning_rate=1e-3, warmup=5, token_budget=8192),
+                learner=LearnerSpec(learning_rate=5e-4, warmup=5, token_budget=8192),
                 batch=64,
                 steps=imitated,
                 evaluation=EvaluationSpec(data=held_out, rewards=right, max_new_tokens=4),

@@ -17,6 +17,7 @@ from penstock.serve.guard import Access, Right
 from penstock.serve.openai import OpenAIRoutes
 from penstock.serve.routes import Routes
 from penstock.serve.service import Service
+from penstock.serve.sessions import SessionRoutes
 from penstock.web.app import App
 from penstock.web.crowd import Connections
 from penstock.web.server import Server
@@ -40,10 +41,13 @@ class InferenceApp(App[Route]):
 
     log = logging.getLogger("penstock.serve")
 
-    def __init__(self, service: Service, access: Access) -> None:
+    def __init__(self, service: Service, access: Access, sessions: SessionRoutes | None = None) -> None:
         self.service, self.access = service, access
         self.https = self.forwarded = access.behind_https
         openai, own = OpenAIRoutes(service), Routes(service)
+        capture = {} if sessions is None else {
+            "/sessions": {"POST": Route(sessions.open)}, "/sessions/{name}/finish": {"POST": Route(sessions.finish)},
+        }  # fmt: skip
         super().__init__(
             {
                 "/health": {"GET": Route(own.health, "anyone")},
@@ -62,6 +66,7 @@ class InferenceApp(App[Route]):
                 "/weights/group": {"POST": Route(own.group, "change")},
                 "/weights/sums": {"GET": Route(own.sums, "change")},
             }
+            | capture
         )
 
     async def permit(self, request: Request, route: Route | None) -> None:
@@ -76,12 +81,12 @@ class InferenceApp(App[Route]):
             self.service.metrics.answered.observe(seconds)
 
 
-def server_of(service: Service, access: Access) -> Server:
-    """A server that is ready to :meth:`run` on sockets."""
+def server_of(service: Service, access: Access, sessions: SessionRoutes | None = None) -> Server:
+    """A server that is ready to :meth:`run` on sockets; with ``sessions`` it captures programs, too."""
     places = Connections(service.limits.room + IDLE_CONNECTIONS)
-    return plain_server(InferenceApp(service, access), service.limits.head_seconds, places)
+    return plain_server(InferenceApp(service, access, sessions), service.limits.head_seconds, places)
 
 
-def run(service: Service, access: Access, listening: socket.socket) -> None:
+def run(service: Service, access: Access, listening: socket.socket, sessions: SessionRoutes | None = None) -> None:
     """Serve until SIGINT or SIGTERM; then answers under way have a few seconds to end."""
-    server_of(service, access).run(sockets=[listening])
+    server_of(service, access, sessions).run(sockets=[listening])

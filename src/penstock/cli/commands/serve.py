@@ -15,6 +15,7 @@ from penstock.core.errors import SpecError
 
 if TYPE_CHECKING:
     from penstock.serve.service import Service
+    from penstock.serve.sessions import SessionRoutes
 
 
 @dataclass(kw_only=True)
@@ -49,6 +50,10 @@ class Serve(Command):
     """Chats may have images (vision) or sounds (hearing), where the model reads them."""
     fetch: Annotated[str, called("HOST,…")] = ""
     """Fetch images that chats name by an address at one of these hosts; else they must be in the request itself."""
+    capture: Literal["no", "hermes", "llama", "mistral", "json"] = "no"
+    """Programs may open sessions, whose calls come back as a sample; the format is that of the model's tool calls."""
+    history: Literal["refuse", "split", "mask"] = "refuse"
+    """Of --capture: what is done where the chat template rewrites earlier turns."""
     name: Annotated[str, called("NAME")] = ""
     """What the API calls the model (default: the folder's name)."""
     device: Device = "auto"
@@ -60,6 +65,7 @@ class Serve(Command):
         numbers = {"port": self.port, "queue": self.queue, "cache-gb": self.cache_gb, "max-running": self.max_running}
         for name, value in numbers.items():
             require(value >= (low := int(name == "max-running")), f"--{name} {value}; at least {low}")
+        require(self.history == "refuse" or self.capture != "no", "--history is of captured programs; give --capture")
         require(not self.fetch or self.media == "vision", "--fetch is of images; give --media vision")
 
     def run(self) -> None:
@@ -80,7 +86,17 @@ class Serve(Command):
             service = service_of(path, self.name or _name(self.model), self)
             rights = "weights and pauses need the token" if access.token else "weights cannot be changed (no --token-file)"
             print(f"serving {service.name} at http://{address(listening)}/v1 · {rights} · Ctrl-C ends", flush=True)
-            serve(service, access, listening)
+            serve(service, access, listening, None if self.capture == "no" else self._sessions(service))
+
+    def _sessions(self, service: Service) -> SessionRoutes:
+        from penstock.core.types import Sampling
+        from penstock.runtime.capturing import Capturing
+        from penstock.serve.sessions import SessionRoutes
+
+        sampling = Sampling(max_new_tokens=service.context)
+        seconds = service.limits.request_seconds
+        capturing = Capturing(service.engine, service.text, sampling, calls=self.capture, history=self.history, seconds=seconds)
+        return SessionRoutes(service, capturing.open)
 
 
 def service_of(path: str, name: str, command: Serve) -> Service:
